@@ -1,0 +1,1 @@
+"""What will run and why."""

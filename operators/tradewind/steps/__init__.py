@@ -1,0 +1,75 @@
+"""What a step is: placeholders, versions and output paths. Standard library only; no I/O, no clock."""
+
+from tradewind.steps.errors import (
+    CyclicPathsError,
+    ExperimentError,
+    MissingPrefixError,
+    OutputPathConflictError,
+    StepConfigError,
+    UnknownRunValueError,
+)
+from tradewind.steps.lazy import Lazy, lazy
+from tradewind.steps.placeholders import (
+    THIS_OUTPUT_PATH,
+    InputName,
+    MirroredValue,
+    OutputName,
+    VersionedValue,
+    ensure_versioned,
+    mirrored,
+    output_path_of,
+    this_output_path,
+    versioned,
+)
+from tradewind.steps.remote import RemoteFunction, remote
+from tradewind.steps.resolution import ResolvedExperiment, ResolvedStep, resolve
+from tradewind.steps.resources import AirflowWorker, Cpu, Resources, TpuSlice, on_airflow_worker
+from tradewind.steps.run_values import (
+    ParseTimeValues,
+    RunValues,
+    data_interval_end,
+    data_interval_start,
+    night,
+    partition_key,
+    run_param,
+)
+from tradewind.steps.step import ExecutorStep
+
+__all__ = [
+    "THIS_OUTPUT_PATH",
+    "AirflowWorker",
+    "Cpu",
+    "CyclicPathsError",
+    "ExecutorStep",
+    "ExperimentError",
+    "InputName",
+    "Lazy",
+    "MirroredValue",
+    "MissingPrefixError",
+    "OutputName",
+    "OutputPathConflictError",
+    "ParseTimeValues",
+    "RemoteFunction",
+    "ResolvedExperiment",
+    "ResolvedStep",
+    "Resources",
+    "RunValues",
+    "StepConfigError",
+    "TpuSlice",
+    "UnknownRunValueError",
+    "VersionedValue",
+    "data_interval_end",
+    "data_interval_start",
+    "ensure_versioned",
+    "lazy",
+    "mirrored",
+    "night",
+    "on_airflow_worker",
+    "output_path_of",
+    "partition_key",
+    "remote",
+    "resolve",
+    "run_param",
+    "this_output_path",
+    "versioned",
+]

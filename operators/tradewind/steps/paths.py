@@ -1,0 +1,31 @@
+"""Output paths: ``{prefix}/{name}-{hash}``, joined as POSIX paths whatever the store."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from urllib.parse import urlparse
+
+
+def is_absolute(path: str) -> bool:
+    """Whether ``path`` is a URL or starts at the root, and so does not depend on a prefix."""
+    return bool(urlparse(path).scheme) or path.startswith("/")
+
+
+def below(prefix: str, path: str) -> str:
+    """``path`` below ``prefix``; an absolute path stays as it is."""
+    return path if is_absolute(path) else posixpath.join(prefix, path)
+
+
+def computed_output_path(prefix: str, name: str, version_hash: str) -> str:
+    """Where a step's output lies unless its step overrides it."""
+    return posixpath.join(prefix, f"{name}-{version_hash}")
+
+
+def self_and_parents(path: str) -> Iterator[str]:
+    """``path`` without trailing slashes, then each path that contains it."""
+    path = path.rstrip("/")
+    while path:
+        yield path
+        path, _, _ = path.rpartition("/")
+        path = path.rstrip("/")

@@ -1,0 +1,237 @@
+"""Resolving an experiment: from the steps that are wanted to every step's version, output path and filled-in config.
+
+The version is the E20 recipe: the MD5 of a JSON text that holds the step's name, what counts in its config, and the
+version of every step it refers to. A dependency of depth 4 or less appears whole, a deeper one as ``name-hash``, so
+the text that is hashed stays bounded. Each text is made once and pasted where it is needed: the cost is proportional
+to steps, references and hashed text, and depth costs no recursion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tradewind.steps.errors import ExperimentError, MissingPrefixError, StepConfigError
+from tradewind.steps.instantiate import Filling, instantiate
+from tradewind.steps.output_paths import check_output_paths, warn_about_odd_name
+from tradewind.steps.paths import below, computed_output_path
+from tradewind.steps.placeholders import InputName
+from tradewind.steps.run_values import Binding, RunValues
+from tradewind.steps.stable_json import encode
+from tradewind.steps.step import ExecutorStep
+from tradewind.steps.walk import ConfigIdentity, identify
+
+logger = logging.getLogger(__name__)
+
+DEEPEST_NESTED = 4
+
+
+@dataclass(eq=False)
+class ResolvedStep:
+    """A step whose version and output path are known.
+
+    Attributes:
+        step: The first step object with this version.
+        version_json: The text that is hashed.
+        hash: The first six hexadecimal digits of its MD5.
+        config: The config with every placeholder filled in.
+        dependencies: The steps it waits for, one entry for each reference.
+        pseudo_dependencies: The steps it refers to without waiting.
+        blocking: As E20 tells it: False for a step that was reached only below nonblocking references. A step that is
+            promoted later does not promote its own dependencies here; ``ResolvedExperiment.needed`` does.
+        depth: Length of the longest chain of dependencies below it.
+    """
+
+    step: ExecutorStep
+    version_json: str
+    hash: str
+    output_path: str
+    dependencies: tuple[ResolvedStep, ...]
+    pseudo_dependencies: tuple[ResolvedStep, ...]
+    blocking: bool
+    depth: int
+    config: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.step.name
+
+    @property
+    def version(self) -> dict[str, Any]:
+        """What is hashed, as data."""
+        return dict(json.loads(self.version_json))
+
+    def __repr__(self) -> str:
+        return f"ResolvedStep({self.name}-{self.hash})"
+
+
+@dataclass(frozen=True)
+class ResolvedExperiment:
+    """All steps below the wanted ones, each version once, every step after the ones it depends on."""
+
+    prefix: str
+    steps: tuple[ResolvedStep, ...]
+    by_object: Mapping[ExecutorStep, ResolvedStep] = field(repr=False)
+
+    def of(self, step: ExecutorStep) -> ResolvedStep:
+        """The resolved form of ``step``, or of the equal one that came first."""
+        return self.by_object[step]
+
+    def needed(self, wanted: Iterable[ExecutorStep]) -> tuple[ResolvedStep, ...]:
+        """The wanted steps and all that they wait for, directly or not, in execution order."""
+        found: set[int] = set()
+        pending = [self.of(step) for step in wanted]
+        while pending:
+            step = pending.pop()
+            if id(step) not in found:
+                found.add(id(step))
+                pending.extend(step.dependencies)
+        return tuple(step for step in self.steps if id(step) in found)
+
+
+def resolve(
+    steps: Sequence[ExecutorStep | InputName], prefix: str | None, binding: Binding | None = None
+) -> ResolvedExperiment:
+    """Resolve ``steps`` and everything they refer to, with outputs below ``prefix``.
+
+    ``binding`` gives the values of the run that the experiment belongs to; without it there are none.
+
+    Raises:
+        MissingPrefixError: ``prefix`` is empty.
+        StepConfigError: A config has a value without a stable identity or one that the run does not have.
+        OutputPathConflictError: Two different steps share an output path.
+        CyclicPathsError: Hard-coded paths make a step read its own output.
+    """
+    if not prefix:
+        raise MissingPrefixError(
+            "Nothing says where outputs go: give prefix=, set TRADEWIND_PREFIX, or set prefix in the [tradewind] "
+            "section of airflow.cfg."
+        )
+    resolution = _Resolution(prefix, binding or RunValues())
+    for wanted in steps:
+        root = wanted.step if isinstance(wanted, InputName) else wanted
+        if root is not None:
+            resolution.visit(root)
+    return resolution.finish()
+
+
+@dataclass
+class _Visit:
+    """A step on the stack of the depth-first walk."""
+
+    step: ExecutorStep
+    is_pseudo: bool
+    identity: ConfigIdentity
+    children: Iterator[tuple[ExecutorStep, bool]]
+
+
+class _Resolution:
+    def __init__(self, prefix: str, binding: Binding) -> None:
+        self.prefix = prefix
+        self.binding = binding
+        self.by_object: dict[ExecutorStep, ResolvedStep] = {}
+        self.by_version: dict[str, ResolvedStep] = {}
+        self.output_paths: dict[ExecutorStep, str] = {}
+        self.hardcoded: dict[ResolvedStep, list[tuple[str, str]]] = {}
+
+    def visit(self, root: ExecutorStep) -> None:
+        """Resolve ``root`` and what it refers to, dependencies first, in E20's order."""
+        stack = [self._enter(root, is_pseudo=False)] if not self._seen(root, is_pseudo=False) else []
+        while stack:
+            for child, is_pseudo in stack[-1].children:
+                if not self._seen(child, is_pseudo):
+                    stack.append(self._enter(child, is_pseudo))
+                    break
+            else:
+                self._leave(stack.pop())
+
+    def finish(self) -> ResolvedExperiment:
+        """Check paths across steps, then fill in the configs."""
+        steps = tuple(self.by_version.values())
+        check_output_paths(steps, self.hardcoded)
+        for resolved in steps:
+            filling = Filling(self.prefix, resolved.output_path, self.output_paths.__getitem__, self.binding)
+            try:
+                resolved.config = instantiate(resolved.step.config, filling)
+            except StepConfigError as error:
+                raise _naming(resolved.step, error) from error
+        return ResolvedExperiment(self.prefix, steps, self.by_object)
+
+    def _seen(self, step: ExecutorStep, is_pseudo: bool) -> bool:
+        resolved = self.by_object.get(step)
+        if resolved is not None and not is_pseudo:
+            resolved.blocking = True
+        return resolved is not None
+
+    def _enter(self, step: ExecutorStep, is_pseudo: bool) -> _Visit:
+        if not isinstance(step, ExecutorStep):
+            raise ExperimentError(f"An experiment is made of ExecutorSteps, but got {step!r}.")
+        try:
+            identity = identify(step.config, self.binding)
+        except StepConfigError as error:
+            raise _naming(step, error) from error
+        children = [(child, is_pseudo) for child in identity.dependencies]
+        children += [(child, True) for child in identity.pseudo_dependencies]
+        return _Visit(step, is_pseudo, identity, iter(children))
+
+    def _leave(self, visit: _Visit) -> None:
+        step, identity = visit.step, visit.identity
+        dependencies = tuple(self.by_object[child] for child in identity.dependencies)
+        pseudo_dependencies = tuple(self.by_object[child] for child in identity.pseudo_dependencies)
+        version_json = _version_json(step.name, identity.version, dependencies, pseudo_dependencies)
+        version_hash = hashlib.md5(version_json.encode(), usedforsecurity=False).hexdigest()[:6]
+        output_path = self._output_path(step, version_hash)
+        self.output_paths[step] = output_path
+        first = self.by_version.get(version_json)
+        if first is None:
+            warn_about_odd_name(step.name)
+            first = ResolvedStep(
+                step=step,
+                version_json=version_json,
+                hash=version_hash,
+                output_path=output_path,
+                dependencies=dependencies,
+                pseudo_dependencies=pseudo_dependencies,
+                blocking=not visit.is_pseudo,
+                depth=1 + max((dependency.depth for dependency in dependencies), default=-1),
+            )
+            self.by_version[version_json] = first
+            self.hardcoded[first] = [(path, below(self.prefix, name)) for path, name in identity.hardcoded_paths]
+        elif not visit.is_pseudo:
+            first.blocking = True
+        self.by_object[step] = first
+
+    def _output_path(self, step: ExecutorStep, version_hash: str) -> str:
+        if step.override_output_path is None:
+            return computed_output_path(self.prefix, step.name, version_hash)
+        return below(self.prefix, step.override_output_path)
+
+
+def _version_json(
+    name: str,
+    config: dict[str, str],
+    dependencies: Sequence[ResolvedStep],
+    pseudo_dependencies: Sequence[ResolvedStep],
+) -> str:
+    """The E20 version text, pasted together from texts that are already JSON (keys sorted, default separators)."""
+    config_json = ", ".join(f"{encode(path)}: {config[path]}" for path in sorted(config))
+    parts = [
+        f'"config": {{{config_json}}}',
+        f'"dependencies": [{", ".join(map(_as_dependency, dependencies))}]',
+        f'"name": {encode(name)}',
+    ]
+    if pseudo_dependencies:
+        parts.append(f'"pseudo_dependencies": [{", ".join(map(_as_dependency, pseudo_dependencies))}]')
+    return "{" + ", ".join(parts) + "}"
+
+
+def _as_dependency(step: ResolvedStep) -> str:
+    return step.version_json if step.depth <= DEEPEST_NESTED else encode(f"{step.name}-{step.hash}")
+
+
+def _naming(step: ExecutorStep, error: StepConfigError) -> StepConfigError:
+    return type(error)(f"Step {step.name!r}: {error}")

@@ -1,0 +1,103 @@
+"""The JSON text of a versioned value: the same in every process, or an error.
+
+The encoding is E20's, so that outputs of Marin are found again. What E20 encodes differently from process to process
+(functions, sets, objects whose text holds an address) or without looking inside (placeholders) is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import logging
+import pathlib
+import re
+import types
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from tradewind.steps.errors import StepConfigError
+from tradewind.steps.lazy import Lazy
+from tradewind.steps.placeholders import InputName, MirroredValue, OutputName
+from tradewind.steps.run_values import RunValue
+from tradewind.steps.step import ExecutorStep
+
+logger = logging.getLogger(__name__)
+
+_FUNCTIONS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    partial,
+)
+_PLACEHOLDERS = (InputName, OutputName, ExecutorStep, MirroredValue, RunValue, Lazy)
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
+_SELF_DESCRIBING = (datetime.date, pathlib.PurePath, bytes, complex, type)
+
+
+def encode(value: Any) -> str:
+    """``value`` as E20 writes it into the hashed text.
+
+    Raises:
+        TypeError: A dictionary has keys that JSON cannot hold or sort.
+    """
+    return json.dumps(value, sort_keys=True, default=_encode_other)
+
+
+def check_stable(value: Any, where: str) -> None:
+    """Refuse a value whose text could differ between processes; ``where`` is its config path.
+
+    Raises:
+        StepConfigError: A function, a set, a placeholder, or an object that only its address describes.
+    """
+    if value is None or isinstance(value, (str, int, float, Enum, type)):
+        return
+    if isinstance(value, _PLACEHOLDERS):
+        raise StepConfigError(
+            f"{where} holds a {_kind(value)} inside versioned(...), where it is neither resolved nor a dependency: "
+            "take it out of versioned(...), which then covers the values beside it."
+        )
+    if isinstance(value, _FUNCTIONS):
+        raise StepConfigError(
+            f"{where} is the function {getattr(value, '__qualname__', value)!s}, which has no stable identity: "
+            "version a name or a number that stands for it."
+        )
+    if isinstance(value, (set, frozenset)):
+        raise StepConfigError(f"{where} is a set, whose order differs from process to process: use a sorted list.")
+    for inner_where, inner in _parts(value, where):
+        check_stable(inner, inner_where)
+
+
+def _parts(value: Any, where: str) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f"{where}.{key}", item) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"{where}.[{i}]", item) for i, item in enumerate(value)]
+    if dataclasses.is_dataclass(value):
+        return [(f"{where}.{spec.name}", getattr(value, spec.name)) for spec in dataclasses.fields(value)]
+    if _ADDRESS.search(str(value)):
+        raise StepConfigError(
+            f"{where} is a {type(value).__qualname__}, whose only text is its address in memory: "
+            "version what it is made from."
+        )
+    return []
+
+
+def _kind(value: Any) -> str:
+    return str(value) if isinstance(value, RunValue) else type(value).__name__
+
+
+def _encode_other(value: Any) -> Any:
+    if isinstance(value, datetime.timedelta):
+        return {"days": value.days, "seconds": value.seconds, "microseconds": value.microseconds}
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if not isinstance(value, _SELF_DESCRIBING):
+        logger.warning("A versioned %s counts as its text %r.", type(value).__qualname__, str(value))
+    return str(value)

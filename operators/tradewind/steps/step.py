@@ -1,0 +1,60 @@
+"""The step: a name, a function, its config, and where it runs. Only name and config make its version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tradewind.steps.placeholders import InputName
+from tradewind.steps.resources import Resources
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutorStep:
+    """One step of an experiment.
+
+    ``fn`` is called with the config once all placeholders in it have become values. Two step objects are the same step
+    when their versions are equal; as dictionary keys and under ``==`` they are told apart by identity.
+
+    Attributes:
+        name: The first part of the output path; may hold ``/``.
+        fn: What the step does. It must be importable on the cluster, so neither a lambda nor a local function.
+        config: Any object, usually a dataclass; see ``versioned``, ``output_path_of`` and ``this_output_path``.
+        description: For people; outside the version.
+        override_output_path: An output path that replaces ``{prefix}/{name}-{hash}``; relative ones are below the prefix.
+        resources: Where it runs; one CPU of the cluster if not given.
+        pip_dependency_groups: Extras of the project that the step's environment needs beyond the image.
+        cluster: The cluster to run on, by the id of its ``ray`` connection, if not the DAG's.
+    """
+
+    name: str
+    fn: Callable[..., Any] | None
+    config: Any
+    description: str | None = None
+    override_output_path: str | None = None
+    resources: Resources | None = None
+    pip_dependency_groups: list[str] | None = None
+    cluster: str | None = None
+
+    def __repr__(self) -> str:
+        return f"ExecutorStep({self.name!r})"
+
+    def cd(self, name: str) -> InputName:
+        """The path ``name`` inside this step's output."""
+        return InputName(self, name)
+
+    def __truediv__(self, name: str) -> InputName:
+        return self.cd(name)
+
+    def as_input_name(self) -> InputName:
+        """This step's output path."""
+        return InputName(self, None)
+
+    def nonblocking(self) -> InputName:
+        """This step's output path, without waiting for the step."""
+        return self.as_input_name().nonblocking()
+
+    def with_output_path(self, path: str) -> ExecutorStep:
+        """The same step with its output at ``path``."""
+        return replace(self, override_output_path=path)

@@ -1,0 +1,1 @@
+"""The Airflow UI plugin of Tradewind."""
