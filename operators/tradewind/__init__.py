@@ -1,5 +1,50 @@
 """Tradewind: machine-learning pipelines as Airflow DAGs on Ray clusters of preemptible TPU slices."""
 
 from tradewind._version import __version__
+from tradewind.experiments import executor_main, experiment_dag
+from tradewind.steps import (
+    THIS_OUTPUT_PATH,
+    Cpu,
+    ExecutorStep,
+    InputName,
+    Param,
+    TpuSlice,
+    data_interval_end,
+    data_interval_start,
+    ensure_versioned,
+    lazy,
+    mirrored,
+    night,
+    on_airflow_worker,
+    output_path_of,
+    partition_key,
+    remote,
+    run_param,
+    this_output_path,
+    versioned,
+)
 
-__all__ = ["__version__"]
+__all__ = [
+    "THIS_OUTPUT_PATH",
+    "Cpu",
+    "ExecutorStep",
+    "InputName",
+    "Param",
+    "TpuSlice",
+    "__version__",
+    "data_interval_end",
+    "data_interval_start",
+    "ensure_versioned",
+    "executor_main",
+    "experiment_dag",
+    "lazy",
+    "mirrored",
+    "night",
+    "on_airflow_worker",
+    "output_path_of",
+    "partition_key",
+    "remote",
+    "run_param",
+    "this_output_path",
+    "versioned",
+]

@@ -23,6 +23,8 @@ class Outcome(Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     """The function raised; ``error`` says what."""
+    STOPPED = "stopped"
+    """Somebody stopped its job."""
     LOST = "lost"
     """Its job is gone without having said how it ended."""
 

@@ -9,6 +9,7 @@ from tradewind.steps.errors import (
     UnknownRunValueError,
 )
 from tradewind.steps.lazy import Lazy, lazy
+from tradewind.steps.params import Param, coerce_param
 from tradewind.steps.placeholders import (
     THIS_OUTPUT_PATH,
     InputName,
@@ -48,6 +49,7 @@ __all__ = [
     "MissingPrefixError",
     "OutputName",
     "OutputPathConflictError",
+    "Param",
     "ParseTimeValues",
     "RemoteFunction",
     "ResolvedExperiment",
@@ -58,6 +60,7 @@ __all__ = [
     "TpuSlice",
     "UnknownRunValueError",
     "VersionedValue",
+    "coerce_param",
     "data_interval_end",
     "data_interval_start",
     "ensure_versioned",

@@ -103,25 +103,6 @@ class ParseTimeValues:
 
     def value_of(self, wanted: RunValue) -> Any:
         """The text of ``wanted``; a param that the DAG lacks is an error already here."""
-        RunValues(params=dict.fromkeys(self.param_names)).value_of(wanted) if wanted.name else None
+        if wanted.kind is RunValueKind.PARAM:
+            RunValues(params=dict.fromkeys(self.param_names)).value_of(wanted)
         return str(wanted)
-
-
-_NUMBER_TYPES = {"integer": int, "number": float}
-
-
-def coerce_param(value: Any, json_type: str | list[str] | None, default: Any) -> Any:
-    """``value`` as its param's schema means it: JSON gives ``1`` and ``1.0`` freely, but they hash differently.
-
-    Without a schema the type of the default decides. A value that does not fit is returned as it is: refusing it is
-    the schema's own work.
-    """
-    types = [json_type] if isinstance(json_type, str) else list(json_type or [])
-    if not types and isinstance(default, (int, float)) and not isinstance(default, bool):
-        types = ["number" if isinstance(default, float) else "integer"]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return value
-    wanted = [_NUMBER_TYPES[name] for name in types if name in _NUMBER_TYPES]
-    if len(wanted) != 1 or wanted[0](value) != value:
-        return value
-    return wanted[0](value)

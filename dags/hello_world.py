@@ -1,0 +1,49 @@
+"""Two steps as an Airflow DAG: make some data, then read it. As small as an experiment can be."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tradewind import ExecutorStep, experiment_dag, output_path_of, this_output_path, versioned
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    n: int
+    output_path: str
+
+
+def make_data(config: DataConfig) -> None:
+    """Write the numbers below n."""
+    Path(config.output_path, "data.json").write_text(json.dumps(list(range(config.n))))
+
+
+@dataclass(frozen=True)
+class StatsConfig:
+    input_path: str
+    output_path: str
+
+
+def make_stats(config: StatsConfig) -> None:
+    """Write how many numbers there are and their sum."""
+    numbers = json.loads(Path(config.input_path, "data.json").read_text())
+    stats = {"count": len(numbers), "sum": sum(numbers)}
+    Path(config.output_path, "stats.json").write_text(json.dumps(stats))
+    print(stats)
+
+
+data = ExecutorStep(
+    name="hello_world/data",
+    fn=make_data,
+    # Only versioned values decide whether a step has to run again: change n, and both steps do.
+    config=DataConfig(n=versioned(100), output_path=this_output_path()),
+)
+
+stats = ExecutorStep(
+    name="hello_world/stats",
+    fn=make_stats,
+    # Referring to the other step's output makes this step wait for it, and makes its version part of this one's.
+    config=StatsConfig(input_path=output_path_of(data), output_path=this_output_path()),
+)
+
+experiment_dag("hello_world", steps=[stats])

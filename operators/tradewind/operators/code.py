@@ -1,0 +1,18 @@
+"""The folder that a DAG's own code is imported from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+
+def code_folder(dag: DAG) -> Path:
+    """The root of the DAG's bundle, which Airflow puts on the import path; the file's own folder if that is unknown."""
+    file = Path(dag.fileloc)
+    relative = Path(dag.relative_fileloc) if dag.relative_fileloc else Path(file.name)
+    if relative.is_absolute() or not file.as_posix().endswith(relative.as_posix()):
+        return file.parent
+    return file.parents[len(relative.parts) - 1]

@@ -1,0 +1,19 @@
+"""How a step's task ends when the step did not."""
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+
+class StepFailedError(AirflowFailException):
+    """The step's function failed. Airflow does not retry it: its retries are for the infrastructure."""
+
+
+class StepStoppedError(AirflowFailException):
+    """Somebody stopped the step's job."""
+
+
+class StepLostError(AirflowException):
+    """The step's job is gone without a word. Airflow's next try makes a new attempt."""
+
+
+class PlanOutdatedError(AirflowFailException):
+    """The step's config changed after the run was planned."""

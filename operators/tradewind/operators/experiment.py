@@ -1,0 +1,110 @@
+"""From steps to an Airflow DAG: one task a step, edges from the references in the configs, ``plan`` above them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import Param as AirflowParam
+
+from tradewind.operators.plan import PlanOperator
+from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.step import StepOperator
+from tradewind.steps import (
+    ExecutorStep,
+    ExperimentError,
+    InputName,
+    Param,
+    ParseTimeValues,
+    ResolvedExperiment,
+    ResolvedStep,
+    resolve,
+)
+
+PLAN_TASK_ID = "plan"
+_PARSE_TIME_PREFIX = "prefix:"
+_DEFAULTS = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+
+
+def build_dag(
+    dag_id: str,
+    steps: Sequence[ExecutorStep | InputName],
+    *,
+    schedule: Any,
+    params: Mapping[str, Any],
+    settings: ExperimentSettings,
+    dag_arguments: Mapping[str, Any],
+) -> DAG:
+    """The DAG of an experiment; see ``tradewind.experiment_dag``."""
+    outline = resolve(steps, _PARSE_TIME_PREFIX, ParseTimeValues(frozenset(params)))
+    roots = [root.step if isinstance(root, InputName) else root for root in steps]
+    needed = outline.needed([root for root in roots if root is not None])
+    if not needed:
+        raise ExperimentError(f"DAG {dag_id!r} has no steps.")
+    task_ids = _task_ids(needed)
+    arguments = dict(dag_arguments)
+    arguments["default_args"] = _DEFAULTS | arguments.get("default_args", {})
+    arguments.setdefault("start_date", pendulum.datetime(2026, 1, 1, tz=settings.timezone))
+    with DAG(
+        dag_id,
+        schedule=_timetable(schedule, settings.timezone),
+        params={name: _airflow_param(param) for name, param in params.items()},
+        **arguments,
+    ) as dag:
+        _add_tasks(outline, needed, task_ids, settings)
+    return dag
+
+
+def _add_tasks(
+    outline: ResolvedExperiment,
+    needed: Sequence[ResolvedStep],
+    task_ids: Mapping[ResolvedStep, str],
+    settings: ExperimentSettings,
+) -> None:
+    plan = PlanOperator(
+        task_id=PLAN_TASK_ID,
+        steps={task_ids[resolved]: resolved.step for resolved in needed},
+        settings=settings,
+        doc_md="Decides which steps run and which outputs are reused. The table is in the log.",
+    )
+    tasks: dict[ResolvedStep, StepOperator] = {}
+    for resolved in needed:
+        task = StepOperator(
+            task_id=task_ids[resolved],
+            step=resolved.step,
+            settings=settings,
+            plan_task_id=PLAN_TASK_ID,
+            trigger_rule="none_failed",
+            doc_md=resolved.step.description,
+        )
+        tasks[resolved] = task
+        upstream = dict.fromkeys(tasks[dependency] for dependency in resolved.dependencies)
+        task.set_upstream([plan, *upstream])
+
+
+def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:
+    """A task id for each step: its name with what Airflow refuses replaced, numbered where names repeat."""
+    task_ids: dict[ResolvedStep, str] = {}
+    taken = {PLAN_TASK_ID}
+    for step in steps:
+        base = re.sub(r"[^\w.-]+", "_", step.name).strip("_") or "step"
+        task_id, number = base, 1
+        while task_id in taken:
+            number += 1
+            task_id = f"{base}__{number}"
+        taken.add(task_id)
+        task_ids[step] = task_id
+    return task_ids
+
+
+def _timetable(schedule: Any, timezone: str) -> Any:
+    """A cron text means data intervals here, not points in time: a night's data ends when its run starts."""
+    return CronDataIntervalTimetable(schedule, timezone=timezone) if isinstance(schedule, str) else schedule
+
+
+def _airflow_param(param: Any) -> Any:
+    return AirflowParam(param.default, description=param.description, **param.schema) if isinstance(param, Param) else param

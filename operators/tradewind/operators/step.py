@@ -1,0 +1,213 @@
+"""One step as an Airflow task: starts or joins its attempt on the cluster, follows it deferred, reads the record."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
+
+from tradewind.hooks.ray import RayHook
+from tradewind.links.ray import RayJobLink
+from tradewind.operators.code import code_folder
+from tradewind.operators.errors import PlanOutdatedError, StepFailedError, StepLostError, StepStoppedError
+from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.worker_process import run_in_worker
+from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.plans.start import Claim, ClearedTask, Finished, decide_start
+from tradewind.ray_jobs.follow import follow_job
+from tradewind.ray_jobs.ids import step_job_id
+from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, end_attempt, newest_attempt
+from tradewind.records.attempts import read_attempt as read_attempt_file
+from tradewind.records.status import Status, read_status, write_status
+from tradewind.records.step_info import write_step_info
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.run_function import STEP_VARIABLE
+from tradewind.runtime.spec import StepSpec, step_spec
+from tradewind.steps import AirflowWorker, Cpu, ExecutorStep, ResolvedStep, resolve
+from tradewind.triggers.ray_job import RayJobTrigger, job_logger
+
+DRIVER_CPUS_ON_SLICE = 0.0
+"""What the driver of a step on a slice asks for: it only watches, the hosts of the slice do the work."""
+NOTE = "finished"
+"""Key of the note in the task state store: which attempt this task ended green with, and the tries allowed then."""
+
+
+class StepOperator(BaseOperator):
+    """Makes one step's output, unless it is there already.
+
+    Args:
+        step: The step.
+        settings: What the experiment's tasks share.
+        plan_task_id: The task whose XCom holds the run's plan.
+        deferrable: Follow the Ray job in the triggerer, which needs no worker slot.
+    """
+
+    ui_color = "#ffe5d9"
+    template_fields: Sequence[str] = ()
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (RayJobLink(),)
+
+    def __init__(
+        self,
+        *,
+        step: ExecutorStep,
+        settings: ExperimentSettings | None = None,
+        plan_task_id: str = "plan",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.step = step
+        self.settings = settings or ExperimentSettings()
+        self.plan_task_id = plan_task_id
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Start or join the step's attempt and wait for its end; returns what ``_result`` does."""
+        step = self._resolve(context)
+        planned = self._planned(context)
+        if planned is not None and planned.hash != step.hash:
+            raise PlanOutdatedError(
+                f"Step {step.name!r} is version {step.hash} now, but this run was planned with {planned.hash}: its "
+                "config was edited meanwhile. Clear the plan task too."
+            )
+        newest = newest_attempt(step.output_path)
+        mine = newest is not None and _is_same_task(newest.by, self._by(context))
+        start = decide_start(read_status(step.output_path), newest, self._cleared(context, planned), mine)
+        if isinstance(start, Finished):
+            by = f"by {_task_name(start.attempt.by)}, attempt {start.attempt.number}" if start.attempt else "elsewhere"
+            self.log.info("Step %r, version %s, is finished: made %s.", step.name, step.hash, by)
+            return _result(step.output_path, start.attempt)
+        attempt = self._claim(step, start, context) if isinstance(start, Claim) else start.attempt
+        return self._carry_out(step.output_path, attempt, context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Judge the attempt whose job has ended, by its record."""
+        output_path = event["output_path"]
+        attempt = read_attempt_file(attempt_path(output_path, event["attempt"]))
+        assert attempt is not None, "attempts are never deleted"
+        return self._judge(output_path, attempt, event, context)
+
+    def _resolve(self, context: Context) -> ResolvedStep:
+        values = self.settings.values_of(context)
+        return resolve([self.step], self.settings.prefix_of(values), values).of(self.step)
+
+    def _planned(self, context: Context) -> PlannedStep | None:
+        plan = context["ti"].xcom_pull(task_ids=self.plan_task_id)
+        return Plan.from_json(plan).of_task(self.task_id) if plan else None
+
+    def _cleared(self, context: Context, planned: PlannedStep | None) -> ClearedTask:
+        note: Any = context["task_state_store"].get(NOTE) or {}
+        return ClearedTask(
+            finished_attempt=note.get("attempt"),
+            tries_allowed_then=note.get("max_tries", 0),
+            tries_allowed_now=context["ti"].max_tries,
+            was_reused=planned is not None and planned.decision is Decision.REUSE,
+        )
+
+    def _claim(self, step: ResolvedStep, start: Claim, context: Context) -> Attempt:
+        """Claim the next attempt; everything that can be refused is refused before anything is written."""
+        spec = step_spec(step, CodeFolder(code_folder(context["dag"])))
+        attempt = claim_attempt(
+            step.output_path,
+            Attempt(
+                number=start.number,
+                job=step_job_id(step.name, step.output_path, step.hash, start.number),
+                cluster=self.settings.cluster_of(step.step),
+                by=self._by(context),
+                spec=spec.to_json(),
+            ),
+        )
+        write_step_info(step)
+        if start.withdraws:
+            write_status(step.output_path, Status.RUNNING)
+        return attempt
+
+    def _carry_out(self, output_path: str, attempt: Attempt, context: Context) -> dict[str, Any]:
+        spec = StepSpec.from_json(attempt.spec)
+        if isinstance(spec.load_resources(), AirflowWorker):
+            run_in_worker(attempt_path(output_path, attempt.number), code_folder(context["dag"]), job_logger)
+            return self._end(output_path, attempt, {"status": "ended"}, context)
+        self._submit(output_path, attempt, spec, context)
+        payload = {"output_path": output_path, "attempt": attempt.number}
+        if self.deferrable:
+            self.defer(
+                trigger=RayJobTrigger(attempt.cluster, attempt.job, payload), method_name=self.execute_complete.__name__
+            )
+        end = asyncio.run(follow_job(RayHook(attempt.cluster).cluster(), attempt.job, job_logger.info))
+        return self._end(output_path, attempt, dataclasses.asdict(end), context)
+
+    def _end(self, output_path: str, attempt: Attempt, end: dict[str, Any], context: Context) -> dict[str, Any]:
+        return self.execute_complete(context, {**end, "output_path": output_path, "attempt": attempt.number})
+
+    def _submit(self, output_path: str, attempt: Attempt, spec: StepSpec, context: Context) -> None:
+        from tradewind.ray_jobs.client import JobRequest
+
+        hook = RayHook(attempt.cluster)
+        resources = spec.load_resources()
+        file = attempt_path(output_path, attempt.number)
+        runtime_env: dict[str, Any] = {"env_vars": {STEP_VARIABLE: spec.version}}
+        if spec.code_travels:
+            runtime_env["working_dir"] = str(code_folder(context["dag"]))
+            runtime_env["excludes"] = [".git", "__pycache__", ".venv"]
+        submitted = hook.get_conn().submit_or_attach(
+            JobRequest(
+                submission_id=attempt.job,
+                entrypoint=f"python -u -m tradewind.runtime.run_step {shlex.quote(file)}",
+                runtime_env=runtime_env,
+                metadata={"step": spec.version, "output_path": output_path},
+                num_cpus=resources.num_cpus if isinstance(resources, Cpu) else DRIVER_CPUS_ON_SLICE,
+                memory_bytes=resources.memory_bytes if isinstance(resources, Cpu) else None,
+            )
+        )
+        link = RayJobLink()
+        context["ti"].xcom_push(key=link.xcom_key, value=hook.cluster().job_url(attempt.job))
+        verb = "submitted as" if submitted else "joined: it already runs as"
+        self.log.info("Attempt %d at %s %s Ray job %s.", attempt.number, spec.version, verb, attempt.job)
+
+    def _judge(
+        self, output_path: str, attempt: Attempt, event: dict[str, Any], context: Context
+    ) -> dict[str, Any]:
+        name = attempt.spec["name"]
+        if attempt.outcome is Outcome.SUCCEEDED:
+            write_status(output_path, Status.SUCCESS)  # its driver may have died just before
+            note = {"attempt": attempt.number, "max_tries": context["ti"].max_tries}
+            context["task_state_store"].set(NOTE, note)
+            self.log.info("Step %r is finished: %s", name, output_path)
+            return _result(output_path, attempt)
+        if attempt.outcome is Outcome.FAILED and attempt.error is not None:
+            self.log.error("%s", attempt.error.traceback or attempt.error.message)
+            raise StepFailedError(f"Step {name!r} failed with {attempt.error.type}: {attempt.error.message}")
+        if attempt.outcome is Outcome.STOPPED or event["status"] == "STOPPED":
+            raise StepStoppedError(f"Step {name!r}: Ray job {attempt.job} was stopped; clear the task to try again.")
+        end_attempt(output_path, attempt, Outcome.LOST)
+        raise StepLostError(
+            f"Step {name!r}: Ray job {attempt.job} ended as {event['status']} without saying how "
+            f"({event['message'] or 'no message'}); the next try makes a new attempt."
+        )
+
+    def _by(self, context: Context) -> dict[str, Any]:
+        ti = context["ti"]
+        return {
+            "dag": ti.dag_id,
+            "run": ti.run_id,
+            "task": ti.task_id,
+            "map_index": ti.map_index,
+            "try": ti.try_number,
+        }
+
+
+def _is_same_task(by: dict[str, Any], task: dict[str, Any]) -> bool:
+    return all(by.get(key) == task[key] for key in ("dag", "run", "task", "map_index"))
+
+
+def _task_name(by: dict[str, Any]) -> str:
+    return f"task {by.get('task')} of run {by.get('run')} of {by.get('dag')}" if "run" in by else str(by)
+
+
+def _result(output_path: str, attempt: Attempt | None) -> dict[str, Any]:
+    """What the task's XCom holds: where the output is and which attempt made it."""
+    return {"output_path": output_path, "attempt": attempt.number if attempt else None}

@@ -1,0 +1,79 @@
+"""What Airflow reads about this provider. Imported by every Airflow process, so it imports nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's metadata, in the form of Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-tradewind",
+        "name": "Tradewind",
+        "description": "Machine-learning pipelines on Ray clusters of preemptible Cloud TPU slices.",
+        "hooks": [{"integration-name": "Ray", "python-modules": ["tradewind.hooks.ray"]}],
+        "operators": [
+            {
+                "integration-name": "Tradewind",
+                "python-modules": ["tradewind.operators.plan", "tradewind.operators.step"],
+            }
+        ],
+        "triggers": [{"integration-name": "Ray", "python-modules": ["tradewind.triggers.ray_job"]}],
+        "extra-links": ["tradewind.links.ray.RayJobLink"],
+        "connection-types": [_RAY_CONNECTION],
+        "config": {"tradewind": _CONFIG_SECTION},
+    }
+
+
+_RAY_CONNECTION: dict[str, Any] = {
+    "connection-type": "ray",
+    "hook-class-name": "tradewind.hooks.ray.RayHook",
+    "hook-name": "Ray",
+    "ui-field-behaviour": {
+        "hidden-fields": ["login", "schema", "port"],
+        "relabeling": {"host": "Dashboard address", "password": "Token"},
+        "placeholders": {"host": "http://10.0.0.2:8265", "password": "only for clusters with token authentication"},
+    },
+    "conn-fields": {
+        "verify": {
+            "label": "Check TLS certificate",
+            "description": "Switch off only for a cluster behind a self-signed certificate that you trust.",
+            "schema": {"type": ["boolean", "null"], "default": True},
+        },
+        "ca": {
+            "label": "CA bundle",
+            "description": "Path, on the Airflow machines, of the certificates to check the cluster's with.",
+            "schema": {"type": ["string", "null"]},
+        },
+        "bucket": {
+            "label": "Bucket",
+            "description": "Where outputs go when nothing else gives a prefix, such as gs://my-bucket.",
+            "schema": {"type": ["string", "null"]},
+        },
+        "region": {
+            "label": "Region",
+            "description": "The region of the cluster and of its bucket, such as us-central2.",
+            "schema": {"type": ["string", "null"]},
+        },
+    },
+}
+
+_CONFIG_SECTION: dict[str, Any] = {
+    "description": "Tradewind: where steps run and where their outputs go.",
+    "options": {
+        "prefix": {
+            "description": "Where outputs go, when neither the DAG nor its run says: a path or a URL of a store.",
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "gs://my-bucket/pipelines",
+            "default": None,
+        },
+        "default_cluster": {
+            "description": "The cluster of steps that name none, by the id of its 'ray' connection.",
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": None,
+            "default": "ray_default",
+        },
+    },
+}

@@ -1,0 +1,45 @@
+"""Where a Ray cluster is and how to talk to it: a plain value, so that one process can serve many clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from tradewind.ray_jobs.errors import BadAddressError
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A cluster's Jobs API.
+
+    Attributes:
+        name: What people call it: the id of its Airflow connection.
+        address: URL of its dashboard, such as ``http://10.0.0.2:8265``.
+        token: Bearer token, if it asks for one. Sent as a header with every call, never put into the environment.
+        verify: Whether to check its TLS certificate, or the path of the CA bundle to check it with.
+    """
+
+    name: str
+    address: str
+    token: str | None = field(default=None, repr=False)
+    verify: bool | str = True
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadAddressError(
+                f"Ray cluster {self.name!r}: {self.address!r} is no dashboard address; write it as "
+                "http://HOST:8265 in the host field of the connection."
+            )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def job_url(self, job: str) -> str:
+        """The dashboard page of a job."""
+        return f"{self.address.rstrip('/')}/#/jobs/{job}"
+
+    def __str__(self) -> str:
+        return f"Ray cluster {self.name!r} ({self.address})"

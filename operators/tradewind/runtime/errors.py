@@ -1,0 +1,17 @@
+"""What can go wrong between a resolved step and its function on the cluster. Messages are one sentence each."""
+
+
+class RuntimeFault(Exception):
+    """Base of the errors of this package."""
+
+
+class SpecError(RuntimeFault, ValueError):
+    """A step cannot be written down for the cluster; raised before anything is submitted."""
+
+
+class FunctionImportError(RuntimeFault, ImportError):
+    """What a step names cannot be imported on the cluster."""
+
+
+class LazyBuildError(RuntimeFault):
+    """A ``lazy`` object cannot be built from what the DAG file gave."""

@@ -1,0 +1,112 @@
+"""The child: calls a step's function with its config, in a process of its own (one on each host of a slice).
+
+Run as ``python -m tradewind.runtime.run_function ATTEMPT_FILE``. It ends with 0 when the function returned; otherwise
+it leaves the error beside the attempt, where the driver finds it, and ends with 1. It never touches the status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from tradewind.records.attempts import AttemptError, attempt_folder, read_attempt
+from tradewind.records.store import write_text
+from tradewind.runtime.errors import RuntimeFault, SpecError
+from tradewind.runtime.spec import StepSpec
+
+RESULT_FILE = ".artifact.json"
+STEP_VARIABLE = "TRADEWIND_STEP"
+"""Set in every process of a step, so that a DAG file that is imported there makes no DAG."""
+
+
+def error_path(output_path: str, attempt: int, process_id: int) -> str:
+    """Where process ``process_id`` of an attempt leaves its error."""
+    return posixpath.join(attempt_folder(output_path, attempt), f"error-{process_id}.json")
+
+
+def main() -> NoReturn:
+    """Run the function of the attempt whose file is the only argument."""
+    attempt = read_attempt(sys.argv[1])
+    if attempt is None:
+        raise SpecError(f"There is no attempt file at {sys.argv[1]}.")
+    spec = StepSpec.from_json(attempt.spec)
+    os.environ[STEP_VARIABLE] = spec.version
+    process_id, processes = _place_in_slice()
+    try:
+        _join_slice(process_id, processes)
+        result = _call(spec)
+        if process_id == 0:
+            _save_result(spec, result)
+        code = 0
+    except BaseException as error:
+        traceback.print_exc()
+        path = error_path(spec.output_path, attempt.number, process_id)
+        write_text(path, json.dumps(_describe(error, spec)))
+        code = 1
+    _leave(code, processes)
+
+
+def _place_in_slice() -> tuple[int, int]:
+    """This process's rank and how many there are; (0, 1) outside a slice."""
+    return int(os.environ.get("TRADEWIND_PROCESS_ID", "0")), int(os.environ.get("TRADEWIND_NUM_PROCESSES", "1"))
+
+
+def _join_slice(process_id: int, processes: int) -> None:
+    if processes > 1:
+        import jax
+
+        jax.distributed.initialize(os.environ["TRADEWIND_COORDINATOR"], processes, process_id)
+
+
+def _call(spec: StepSpec) -> Any:
+    function, config = spec.load_function(), spec.load_config()
+    if spec.ray_task is not None:
+        import ray
+
+        ray.init(ignore_reinit_error=True)
+        task = ray.remote(**spec.ray_task)(function) if spec.ray_task else ray.remote(function)
+        return ray.get(task.remote(config))
+    if hasattr(function, "_remote"):  # a Ray RemoteFunction: the experiment imported Ray itself
+        import ray
+
+        ray.init(ignore_reinit_error=True)
+        return ray.get(function.remote(config))
+    return function(config)
+
+
+def _save_result(spec: StepSpec, result: Any) -> None:
+    try:
+        text = json.dumps(result)
+    except TypeError:
+        print(f"The step's result is a {type(result).__qualname__}, which JSON cannot hold: it is not kept.")
+        return
+    write_text(posixpath.join(spec.output_path, RESULT_FILE), text)
+
+
+def _describe(error: BaseException, spec: StepSpec) -> dict[str, str]:
+    message = str(error)
+    if isinstance(error, RuntimeFault):  # ours: say whose fault it is
+        message = f"Step {spec.name!r}: {message}"
+    described = AttemptError(type(error).__qualname__, message, traceback.format_exc())
+    return {"type": described.type, "message": described.message, "traceback": described.traceback}
+
+
+def _leave(code: int, processes: int) -> NoReturn:
+    """End at once: libraries that abort in their teardown must not spoil a result that is already written."""
+    if code == 0 and processes > 1:
+        import jax
+
+        jax.distributed.shutdown()  # waits until every host is here
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

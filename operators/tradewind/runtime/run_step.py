@@ -1,0 +1,108 @@
+"""The step driver: runs one attempt on the cluster and writes down how it ended.
+
+Run as ``python -m tradewind.runtime.run_step ATTEMPT_FILE``, as the entrypoint of the attempt's Ray job. The function
+runs in children (one here, or one on each host of a slice), so that whatever happens to them, this process is there to
+say it. SUCCESS is written last, after everything else is in place.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_folder, end_attempt, read_attempt
+from tradewind.records.status import Status, write_status
+from tradewind.records.store import list_names, read_json
+from tradewind.runtime.errors import SpecError
+from tradewind.runtime.run_function import error_path
+from tradewind.runtime.spec import StepSpec
+from tradewind.steps import TpuSlice
+
+
+class Stopped(BaseException):
+    """The job was asked to stop."""
+
+
+def main() -> int:
+    """Run the attempt whose file is the only argument; the exit code of the job."""
+    attempt_file = sys.argv[1]
+    attempt = read_attempt(attempt_file)
+    if attempt is None:
+        raise SpecError(f"There is no attempt file at {attempt_file}.")
+    spec = StepSpec.from_json(attempt.spec)
+    signal.signal(signal.SIGTERM, _raise_stopped)
+    print(f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}")
+    return run_attempt(attempt_file, attempt, spec)
+
+
+def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec) -> int:
+    """Run ``attempt`` and record its end; 0 when the function returned, 1 when it failed, 143 when it was stopped."""
+    write_status(spec.output_path, Status.RUNNING)
+    try:
+        error = _run_children(attempt_file, attempt, spec)
+    except Stopped:
+        end_attempt(spec.output_path, attempt, Outcome.STOPPED)
+        return 128 + signal.SIGTERM
+    if error is not None:
+        end_attempt(spec.output_path, attempt, Outcome.FAILED, error)
+        write_status(spec.output_path, Status.FAILED)
+        print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
+        return 1
+    end_attempt(spec.output_path, attempt, Outcome.SUCCEEDED)
+    write_status(spec.output_path, Status.SUCCESS)
+    return 0
+
+
+def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> AttemptError | None:
+    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", attempt_file]
+    resources = spec.load_resources()
+    if isinstance(resources, TpuSlice):
+        from tradewind.runtime.pods import PodFailedError, run_on_slice
+
+        try:
+            run_on_slice(command, resources.slice_type, log_dir=attempt_folder(spec.output_path, attempt.number))
+        except PodFailedError as error:
+            return _left_error(attempt, spec) or AttemptError(type(error).__qualname__, str(error))
+        return None
+    code = _run_here(command)
+    if code == 0:
+        return None
+    return _left_error(attempt, spec) or AttemptError("ProcessDied", f"the step's process ended with {_ending(code)}.")
+
+
+def _run_here(command: list[str]) -> int:
+    """Run the child in a process group of its own, which is ended with the driver."""
+    child = subprocess.Popen(command, start_new_session=True)
+    try:
+        return child.wait()
+    except BaseException:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        raise
+
+
+def _left_error(attempt: Attempt, spec: StepSpec) -> AttemptError | None:
+    """The error that a child left behind, the lowest rank first."""
+    names = list_names(attempt_folder(spec.output_path, attempt.number))
+    ranks = sorted(int(name[len("error-") : -len(".json")]) for name in names if name.startswith("error-"))
+    for rank in ranks:
+        fields = read_json(error_path(spec.output_path, attempt.number, rank))
+        if fields is not None:
+            return AttemptError(**fields)
+    return None
+
+
+def _ending(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _raise_stopped(signum: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped
+
+
+if __name__ == "__main__":
+    sys.exit(main())
