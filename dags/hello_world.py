@@ -2,7 +2,8 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+
+import fsspec
 
 from tradewind import ExecutorStep, experiment_dag, output_path_of, this_output_path, versioned
 
@@ -15,7 +16,8 @@ class DataConfig:
 
 def make_data(config: DataConfig) -> None:
     """Write the numbers below n."""
-    Path(config.output_path, "data.json").write_text(json.dumps(list(range(config.n))))
+    with fsspec.open(f"{config.output_path}/data.json", "w") as file:
+        json.dump(list(range(config.n)), file)
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,12 @@ class StatsConfig:
 
 def make_stats(config: StatsConfig) -> None:
     """Write how many numbers there are and their sum."""
-    numbers = json.loads(Path(config.input_path, "data.json").read_text())
+    with fsspec.open(f"{config.input_path}/data.json") as file:
+        numbers = json.load(file)
     stats = {"count": len(numbers), "sum": sum(numbers)}
-    Path(config.output_path, "stats.json").write_text(json.dumps(stats))
     print(stats)
+    with fsspec.open(f"{config.output_path}/stats.json", "w") as file:
+        json.dump(stats, file)
 
 
 data = ExecutorStep(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tradewind.runtime.run_function import STEP_VARIABLE
+from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.steps import ExecutorStep, InputName
 
 if TYPE_CHECKING:

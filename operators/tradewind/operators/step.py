@@ -25,7 +25,7 @@ from tradewind.records.attempts import read_attempt as read_attempt_file
 from tradewind.records.status import Status, read_status, write_status
 from tradewind.records.step_info import write_step_info
 from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.run_function import STEP_VARIABLE
+from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.spec import StepSpec, step_spec
 from tradewind.steps import AirflowWorker, Cpu, ExecutorStep, ResolvedStep, resolve
 from tradewind.triggers.ray_job import RayJobTrigger, job_logger
@@ -121,7 +121,7 @@ class StepOperator(BaseOperator):
                 spec=spec.to_json(),
             ),
         )
-        write_step_info(step)
+        write_step_info(step, spec.fn_name)
         if start.withdraws:
             write_status(step.output_path, Status.RUNNING)
         return attempt
@@ -152,7 +152,6 @@ class StepOperator(BaseOperator):
         runtime_env: dict[str, Any] = {"env_vars": {STEP_VARIABLE: spec.version}}
         if spec.code_travels:
             runtime_env["working_dir"] = str(code_folder(context["dag"]))
-            runtime_env["excludes"] = [".git", "__pycache__", ".venv"]
         submitted = hook.get_conn().submit_or_attach(
             JobRequest(
                 submission_id=attempt.job,

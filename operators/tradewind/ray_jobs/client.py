@@ -5,6 +5,7 @@ Importing this module imports Ray, so it is imported where a task runs, not wher
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,10 @@ from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobRefusedError, RayUnreachableError
 
 REQUEST_TIMEOUT_S = 60
+
+_ray_logger = logging.getLogger("ray")
+_ray_logger.handlers.clear()  # Ray writes to stderr, which a task's log shows as errors; let Airflow's logging have it
+_ray_logger.propagate = True
 
 
 @dataclass(frozen=True)

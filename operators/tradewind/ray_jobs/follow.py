@@ -21,9 +21,10 @@ logger = logging.getLogger(__name__)
 
 FIRST_INTERVAL_S = 0.5
 LONGEST_INTERVAL_S = 5.0
+INTERVAL_GROWTH = 1.2
 UNREACHABLE_NOTICE_S = 60.0
-LAST_LINES_S = 10.0
 REOPEN_INTERVAL_S = 1.0
+REQUEST_TIMEOUT_S = 30.0
 
 _TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
@@ -35,90 +36,108 @@ class JobEnd:
     status: str
     message: str = ""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come of the job."""
+        return self.status in _TERMINAL or self.status == "LOST"
+
 
 async def follow_job(cluster: RayCluster, job: str, on_line: Callable[[str], None]) -> JobEnd:
-    """Wait until ``job`` has ended, giving each line of its log to ``on_line``."""
-    timeout = aiohttp.ClientTimeout(total=30)
-    async with aiohttp.ClientSession(headers=cluster.headers, timeout=timeout) as session:
-        watch = _JobWatch(cluster, job, session)
-        tail = asyncio.create_task(watch.tail(on_line))
+    """Wait until ``job`` has ended, giving each line of its log to ``on_line`` once and in order."""
+    async with aiohttp.ClientSession(headers=cluster.headers) as session:
+        api = _JobApi(cluster, job, session)
+        log = _LogReader(api, on_line)
+        tail = asyncio.create_task(log.tail())
         try:
-            end = await watch.end()
-            watch.ended.set()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(tail), LAST_LINES_S)
+            end = await _wait_for_end(api)
         finally:
             tail.cancel()
             await asyncio.gather(tail, return_exceptions=True)
+        await log.read_rest()
     return end
 
 
-class _JobWatch:
+async def _wait_for_end(api: _JobApi) -> JobEnd:
+    """Poll until the job has ended; the interval grows while nothing changes."""
+    status, interval = "", FIRST_INTERVAL_S
+    failing_since: float | None = None
+    while True:
+        try:
+            found = await api.status()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            now = time.monotonic()
+            if failing_since is None or now - failing_since > UNREACHABLE_NOTICE_S:
+                logger.warning("%s does not answer (%s); waiting for it.", api.cluster, type(error).__name__)
+                failing_since = now
+            await asyncio.sleep(LONGEST_INTERVAL_S)
+            continue
+        if found.has_ended:
+            return found
+        failing_since = None
+        interval = FIRST_INTERVAL_S if found.status != status else min(interval * INTERVAL_GROWTH, LONGEST_INTERVAL_S)
+        status = found.status
+        await asyncio.sleep(interval)
+
+
+class _JobApi:
+    """The three things that we ask about a job."""
+
     def __init__(self, cluster: RayCluster, job: str, session: aiohttp.ClientSession) -> None:
         self.cluster = cluster
-        self.session = session
-        self.url = f"{cluster.address.rstrip('/')}/api/jobs/{job}"
-        self.ssl = ssl.create_default_context(cafile=cluster.verify) if isinstance(cluster.verify, str) else cluster.verify
-        self.ended = asyncio.Event()
+        self._session = session
+        self._url = f"{cluster.address.rstrip('/')}/api/jobs/{job}"
+        self._timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        ca = cluster.verify
+        self._ssl = ssl.create_default_context(cafile=ca) if isinstance(ca, str) else ca
 
-    async def end(self) -> JobEnd:
-        """Poll until the job is terminal; the interval grows while nothing changes."""
-        status, interval = "", FIRST_INTERVAL_S
-        async for found in self._polls():
-            if found.status in _TERMINAL or found.status == "LOST":
-                return found
-            interval = FIRST_INTERVAL_S if found.status != status else min(interval * 1.3, LONGEST_INTERVAL_S)
-            status = found.status
-            await asyncio.sleep(interval)
-        raise AssertionError("polling goes on until the job has ended")
+    async def status(self) -> JobEnd:
+        async with self._session.get(self._url, ssl=self._ssl, timeout=self._timeout) as response:
+            if response.status == 404:
+                return JobEnd("LOST", f"{self.cluster} knows no such job")
+            response.raise_for_status()
+            details = await response.json()
+        return JobEnd(details["status"], details.get("message") or "")
 
-    async def _polls(self) -> AsyncIterator[JobEnd]:
-        failing_since: float | None = None
-        while True:
-            try:
-                async with self.session.get(self.url, ssl=self.ssl) as response:
-                    if response.status == 404:
-                        yield JobEnd("LOST", f"{self.cluster} knows no such job")
-                        continue
-                    response.raise_for_status()
-                    details = await response.json()
-            except (aiohttp.ClientError, TimeoutError) as error:
-                now = time.monotonic()
-                if failing_since is None or now - failing_since > UNREACHABLE_NOTICE_S:
-                    logger.warning("%s does not answer (%s); waiting for it.", self.cluster, type(error).__name__)
-                    failing_since = now
-                await asyncio.sleep(LONGEST_INTERVAL_S)
-                continue
-            failing_since = None
-            yield JobEnd(details["status"], details.get("message") or "")
+    async def log(self) -> str:
+        """The whole log so far."""
+        async with self._session.get(f"{self._url}/logs", ssl=self._ssl, timeout=self._timeout) as response:
+            response.raise_for_status()
+            return str((await response.json())["logs"])
 
-    async def tail(self, on_line: Callable[[str], None]) -> None:
-        """Give the log's lines to ``on_line``, each once and in order.
-
-        Ray's stream always starts at the first byte, may end while the job runs, and may lose the last line: it is
-        reopened until it has been read once more after the job's end, and lines that were given are passed over.
-        """
-        given = 0
-        while True:
-            is_last_pass = self.ended.is_set()
-            number = 0
-            with contextlib.suppress(aiohttp.ClientError):
-                async for line in self._lines():
-                    number += 1
-                    if number > given:
-                        on_line(line)
-            given = max(given, number)
-            if is_last_pass:
-                return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.ended.wait(), REOPEN_INTERVAL_S)
-
-    async def _lines(self) -> AsyncIterator[str]:
-        rest = ""
-        async with self.session.ws_connect(f"{self.url}/logs/tail", ssl=self.ssl) as socket:
+    async def log_stream(self) -> AsyncIterator[str]:
+        """Pieces of the log from its first byte on, as they come; may end although the job goes on."""
+        async with self._session.ws_connect(f"{self._url}/logs/tail", ssl=self._ssl) as socket:
             async for message in socket:
-                *lines, rest = (rest + str(message.data)).split("\n")
-                for line in lines:
-                    yield line
-        if rest:
-            yield rest
+                yield str(message.data)
+
+
+class _LogReader:
+    """Gives each line once: Ray's stream always starts at the first byte, so lines already given are passed over."""
+
+    def __init__(self, api: _JobApi, on_line: Callable[[str], None]) -> None:
+        self._api = api
+        self._on_line = on_line
+        self._given = 0
+
+    async def tail(self) -> None:
+        """Read the stream, and open it again whenever it ends, until cancelled."""
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                seen, rest = 0, ""
+                async for piece in self._api.log_stream():
+                    *lines, rest = (rest + piece).split("\n")
+                    self._give(lines, seen)
+                    seen += len(lines)
+            await asyncio.sleep(REOPEN_INTERVAL_S)
+
+    async def read_rest(self) -> None:
+        """After the job's end: the lines that the stream did not bring, the last one included."""
+        try:
+            self._give((await self._api.log()).removesuffix("\n").split("\n"), seen=0)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            logger.warning("The end of the job's log cannot be read (%s).", type(error).__name__)
+
+    def _give(self, lines: list[str], seen: int) -> None:
+        for line in lines[max(0, self._given - seen) :]:
+            self._on_line(line)
+        self._given = max(self._given, seen + len(lines))

@@ -10,16 +10,16 @@ from enum import Enum
 from typing import Any
 
 from tradewind.records.store import write_text
-from tradewind.steps import Lazy, RemoteFunction, ResolvedStep
+from tradewind.steps import Lazy, ResolvedStep
 
 INFO_FILE = ".executor_info"
 
 
-def step_info(step: ResolvedStep) -> dict[str, Any]:
-    """The info of ``step``, in E20's fields and order; ``fn_name`` is ``module.qualname``."""
+def step_info(step: ResolvedStep, fn_name: str) -> dict[str, Any]:
+    """The info of ``step``, in E20's fields and order; ``fn_name`` is the function's ``module.qualname``."""
     return {
         "name": step.name,
-        "fn_name": function_name(step.step.fn),
+        "fn_name": fn_name,
         "config": step.config,
         "override_output_path": step.step.override_output_path,
         "version": step.version,
@@ -28,19 +28,10 @@ def step_info(step: ResolvedStep) -> dict[str, Any]:
     }
 
 
-def write_step_info(step: ResolvedStep) -> None:
+def write_step_info(step: ResolvedStep, fn_name: str) -> None:
     """Put the info of ``step`` beside its output."""
-    text = json.dumps(step_info(step), indent=2, default=_encode) + "\n"
+    text = json.dumps(step_info(step, fn_name), indent=2, default=_encode) + "\n"
     write_text(posixpath.join(step.output_path, INFO_FILE), text)
-
-
-def function_name(function: Any) -> str:
-    """``module.qualname`` of a step's function; ``"None"`` for a step without one."""
-    if isinstance(function, RemoteFunction):
-        function = function.function
-    if function is None:
-        return "None"
-    return f"{function.__module__}.{function.__qualname__}"
 
 
 def _encode(value: Any) -> Any:

@@ -11,16 +11,16 @@ import os
 import posixpath
 import sys
 import traceback
+from types import TracebackType
 from typing import Any, NoReturn
 
 from tradewind.records.attempts import AttemptError, attempt_folder, read_attempt
 from tradewind.records.store import write_text
+from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.errors import RuntimeFault, SpecError
 from tradewind.runtime.spec import StepSpec
 
 RESULT_FILE = ".artifact.json"
-STEP_VARIABLE = "TRADEWIND_STEP"
-"""Set in every process of a step, so that a DAG file that is imported there makes no DAG."""
 
 
 def error_path(output_path: str, attempt: int, process_id: int) -> str:
@@ -43,7 +43,8 @@ def main() -> NoReturn:
             _save_result(spec, result)
         code = 0
     except BaseException as error:
-        traceback.print_exc()
+        error.__traceback__ = _without_our_frames(error)
+        traceback.print_exception(error)
         path = error_path(spec.output_path, attempt.number, process_id)
         write_text(path, json.dumps(_describe(error, spec)))
         code = 1
@@ -91,8 +92,16 @@ def _describe(error: BaseException, spec: StepSpec) -> dict[str, str]:
     message = str(error)
     if isinstance(error, RuntimeFault):  # ours: say whose fault it is
         message = f"Step {spec.name!r}: {message}"
-    described = AttemptError(type(error).__qualname__, message, traceback.format_exc())
+    described = AttemptError(type(error).__qualname__, message, "".join(traceback.format_exception(error)))
     return {"type": described.type, "message": described.message, "traceback": described.traceback}
+
+
+def _without_our_frames(error: BaseException) -> TracebackType | None:
+    """The error's traceback from the step's own function on, or all of it when it did not get that far."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return frames or error.__traceback__
 
 
 def _leave(code: int, processes: int) -> NoReturn:

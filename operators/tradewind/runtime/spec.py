@@ -73,6 +73,11 @@ class StepSpec:
         """The spec in an attempt's file."""
         return StepSpec(**fields)
 
+    @property
+    def fn_name(self) -> str:
+        """The function as ``module.qualname``."""
+        return self.function.replace(":", ".")
+
     def load_function(self) -> Any:
         """Import the function.
 
