@@ -19,7 +19,7 @@ REFUSED = {
     "builtin_callable": "config.f is the function len",
     "builtin_callable_det": "config.f is the function len",
     "versioned_set": "config.d is a set",
-    "versioned_containing_input": r"config.d.\[1\] holds a InputName inside versioned",
+    "versioned_containing_input": r"config.d.\[1\] holds InputName inside versioned",
 }
 ERRORS = {key for key, vector in VECTORS.items() if "expected_error" in vector}
 

@@ -58,7 +58,7 @@ def check_stable(value: Any, where: str) -> None:
         return
     if isinstance(value, _PLACEHOLDERS):
         raise StepConfigError(
-            f"{where} holds a {_kind(value)} inside versioned(...), where it is neither resolved nor a dependency: "
+            f"{where} holds {_kind(value)} inside versioned(...), where it is neither resolved nor a dependency: "
             "take it out of versioned(...), which then covers the values beside it."
         )
     if isinstance(value, _FUNCTIONS):

@@ -1,0 +1,120 @@
+"""Status, step info and attempts have the formats that E20 and older executors wrote, and ours where they had none."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.records.attempts import (
+    Attempt,
+    AttemptError,
+    Outcome,
+    attempt_path,
+    claim_attempt,
+    end_attempt,
+    newest_attempt,
+    read_attempt,
+)
+from tradewind.records.status import Status, parse_status, read_status, read_statuses, write_status
+from tradewind.records.step_info import write_step_info
+from tradewind.steps import ExecutorStep, lazy, output_path_of, resolve, this_output_path, versioned
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("SUCCESS", Status.SUCCESS),
+        ("FAILED\n", Status.FAILED),
+        ("", None),
+        ("WAITING", None),
+        ('{"date": "x", "status": "RUNNING"}\n{"date": "y", "status": "SUCCESS"}\n', Status.SUCCESS),
+        ('{"status": "RUNNING"}\n{"status": "FAILED", "message": "Trace"}', Status.FAILED),
+        ('{"status": "SUCCESS"}\nRUNNING', Status.RUNNING),
+    ],
+)
+def test_status_files_of_every_era_are_read(text: str, status: Status | None) -> None:
+    assert parse_status(text) is status
+
+
+def test_a_status_file_is_one_token_without_a_newline(tmp_path: Path) -> None:
+    write_status(str(tmp_path / "out"), Status.RUNNING)
+    write_status(str(tmp_path / "out"), Status.SUCCESS)
+    assert (tmp_path / "out/.executor_status").read_bytes() == b"SUCCESS"
+    assert read_status(str(tmp_path / "out")) is Status.SUCCESS
+    assert read_status(str(tmp_path / "other")) is None
+
+
+def test_statuses_are_read_together(tmp_path: Path) -> None:
+    paths = [str(tmp_path / str(n)) for n in range(3)]
+    write_status(paths[0], Status.SUCCESS)
+    write_status(paths[2], Status.FAILED)
+    assert read_statuses(paths) == {paths[0]: Status.SUCCESS, paths[2]: Status.FAILED}
+
+
+@dataclass(frozen=True)
+class Config:
+    source: Any
+    since: Any
+    model: Any
+    output_path: Any
+
+
+def test_step_info_has_the_fields_of_e20_in_their_order(tmp_path: Path) -> None:
+    source = ExecutorStep("source", None, None)
+    config = Config(
+        output_path_of(source, "x"),
+        versioned(datetime.timedelta(days=1)),
+        lazy("models:Llama", layers=versioned(2)),
+        this_output_path(),
+    )
+    step = ExecutorStep("reader", None, config, description="not in the record")
+    resolved = resolve([step], str(tmp_path)).of(step)
+    write_step_info(resolved, "pipeline.read")
+    text = Path(resolved.output_path, ".executor_info").read_text()
+    info = json.loads(text)
+    assert text == json.dumps(info, indent=2) + "\n"
+    assert [*info] == ["name", "fn_name", "config", "override_output_path", "version", "dependencies", "output_path"]
+    assert info["fn_name"] == "pipeline.read"
+    assert info["config"] == {
+        "source": f"{tmp_path}/source-{resolved.dependencies[0].hash}/x",
+        "since": {"days": 1, "seconds": 0, "microseconds": 0},
+        "model": {"lazy": "models:Llama", "layers": 2},
+        "output_path": resolved.output_path,
+    }
+    assert info["version"] == json.loads(resolved.version_json)
+    assert info["dependencies"] == [resolved.dependencies[0].output_path]
+
+
+def attempt(number: int, job: str = "job") -> Attempt:
+    return Attempt(number, job, "cluster", {"dag": "d"}, {"name": "s"})
+
+
+def test_the_first_claimant_has_the_attempt_and_the_others_learn_its_job(tmp_path: Path) -> None:
+    output = str(tmp_path)
+    assert claim_attempt(output, attempt(1, "mine")).job == "mine"
+    assert claim_attempt(output, attempt(1, "theirs")).job == "mine"
+
+
+def test_the_newest_attempt_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
+    output = str(tmp_path)
+    assert newest_attempt(output) is None
+    for number in (1, 2, 10):
+        claim_attempt(output, attempt(number))
+    (tmp_path / ".attempts/10").mkdir()  # its logs
+    newest = newest_attempt(output)
+    assert newest is not None and newest.number == 10
+
+
+def test_the_end_of_an_attempt_is_kept(tmp_path: Path) -> None:
+    output = str(tmp_path)
+    claimed = claim_attempt(output, attempt(1))
+    assert claimed.outcome is None
+    error = AttemptError("ValueError", "no", "Traceback")
+    ended = end_attempt(output, claimed, Outcome.FAILED, error)
+    assert read_attempt(attempt_path(output, 1)) == ended
+    assert (ended.outcome, ended.error) == (Outcome.FAILED, error)

@@ -1,0 +1,248 @@
+"""Resolving experiments: identity, paths, bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tradewind.steps import (
+    CyclicPathsError,
+    ExecutorStep,
+    InputName,
+    MissingPrefixError,
+    OutputPathConflictError,
+    ParseTimeValues,
+    RunValues,
+    StepConfigError,
+    UnknownRunValueError,
+    lazy,
+    night,
+    output_path_of,
+    resolve,
+    run_param,
+    this_output_path,
+    versioned,
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    a: Any = None
+    b: Any = None
+
+
+def step(name: str, a: Any = None, b: Any = None, **kwargs: Any) -> ExecutorStep:
+    return ExecutorStep(name, None, Config(a, b), **kwargs)
+
+
+def hash_of(wanted: ExecutorStep, binding: Any = None) -> str:
+    return resolve([wanted], "/p", binding).of(wanted).hash
+
+
+# ---- what makes a version
+
+
+def test_an_unversioned_value_does_not_change_the_version() -> None:
+    assert hash_of(step("s", 1)) == hash_of(step("s", 2))
+
+
+def test_a_versioned_value_changes_it_and_that_of_every_reader() -> None:
+    readers = [step("reader", output_path_of(step("s", versioned(value)))) for value in (1, 2)]
+    assert hash_of(readers[0]) != hash_of(readers[1])
+
+
+def test_equal_steps_are_one_step() -> None:
+    first, second = step("s", versioned(1)), step("s", versioned(1))
+    experiment = resolve([step("reader", first, second)], "/p")
+    assert [resolved.name for resolved in experiment.steps] == ["s", "reader"]
+    assert experiment.of(second) is experiment.of(first)
+
+
+def test_the_prefix_does_not_change_the_version() -> None:
+    wanted = step("s", InputName.hardcoded("raw/x"))
+    here, there = (resolve([wanted], prefix).of(wanted) for prefix in ("/here", "gs://there"))
+    assert here.hash == there.hash
+    assert (here.config.a, there.config.a) == ("/here/raw/x", "gs://there/raw/x")
+
+
+def test_a_lazy_object_hashes_as_the_real_dataclass() -> None:
+    source = step("source", versioned(3))
+    real = ExecutorStep("s", None, Config(Config(a=versioned(64), b=output_path_of(source))))
+    stand_in = ExecutorStep("s", None, Config(lazy("some.module:Config", a=versioned(64), b=output_path_of(source))))
+    assert hash_of(real) == hash_of(stand_in)
+
+
+def test_steps_below_a_promoted_one_are_needed_too() -> None:
+    grand = step("grand")
+    parent = step("parent", grand)
+    first, second = step("first", parent.nonblocking()), step("second", parent)
+    experiment = resolve([first, second], "/p")
+    assert [resolved.name for resolved in experiment.needed([first, second])] == ["grand", "parent", "first", "second"]
+    assert [resolved.name for resolved in experiment.needed([first])] == ["first"]
+
+
+# ---- values of a run
+
+
+def test_a_run_value_counts_only_under_versioned() -> None:
+    monday, tuesday = (RunValues(night=datetime.date(2026, 11, day)) for day in (16, 17))
+    free, bound = step("s", night()), step("s", versioned(night()))
+    assert hash_of(free, monday) == hash_of(free, tuesday)
+    assert hash_of(bound, monday) != hash_of(bound, tuesday)
+    assert resolve([bound], "/p", monday).of(bound).config.a == datetime.date(2026, 11, 16)
+
+
+def test_a_run_value_inside_a_versioned_container_is_filled_in() -> None:
+    wanted = step("s", versioned({"lr": [run_param("lr")]}))
+    resolved = resolve([wanted], "/p", RunValues(params={"lr": 0.1})).of(wanted)
+    assert resolved.config.a == {"lr": [0.1]}
+    assert '"a": {"lr": [0.1]}' in resolved.version_json
+
+
+@pytest.mark.parametrize("binding", [RunValues(params={"lr": 1}), ParseTimeValues(frozenset({"lr"}))])
+def test_a_param_that_the_dag_lacks_is_refused_with_step_and_field(binding: Any) -> None:
+    with pytest.raises(UnknownRunValueError, match=r"Step 's': config\.a: run_param\('rate'\) is not a param .* has lr"):
+        resolve([step("s", versioned(run_param("rate")))], "/p", binding)
+
+
+def test_a_run_without_a_night_says_so() -> None:
+    with pytest.raises(UnknownRunValueError, match=r"Step 's': config\.b: night\(\) has no value in this run"):
+        resolve([step("s", None, night())], "/p", RunValues())
+
+
+# ---- values without a stable identity
+
+
+def local_function() -> None: ...
+
+
+class Opaque:
+    """Its only text is its address."""
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (local_function, "config.a is the function local_function"),
+        (lambda: None, "config.a is the function"),
+        (len, "config.a is the function len"),
+        ({1, 2}, "config.a is a set"),
+        ([1, frozenset({1})], r"config.a.\[1\] is a set"),
+        ({"k": [this_output_path()]}, r"config.a.k.\[0\] holds OutputName"),
+        ([InputName.hardcoded("x")], r"config.a.\[0\] holds InputName"),
+        (Config(b=step("other")), "config.a.b holds ExecutorStep"),
+        (lazy("m:C"), "config.a holds Lazy"),
+        (Opaque(), "config.a is a Opaque, whose only text is its address"),
+    ],
+)
+def test_a_versioned_value_without_identity_is_refused_with_its_path(value: Any, message: str) -> None:
+    with pytest.raises(StepConfigError, match=f"Step 's': {message}"):
+        resolve([step("s", versioned(value))], "/p")
+
+
+def test_a_set_of_several_elements_is_refused_outside_versioned_too() -> None:
+    with pytest.raises(StepConfigError, match=r"Step 's': config\.b is a set of 2 elements"):
+        resolve([step("s", None, {"x", "y"})], "/p")
+
+
+def test_a_field_that_cannot_be_replaced_is_named() -> None:
+    @dataclass(frozen=True)
+    class Derived:
+        a: int = dataclasses.field(default=1, init=False)
+
+    with pytest.raises(StepConfigError, match=r"Step 's': config \(.*Derived\)"):
+        resolve([ExecutorStep("s", None, Derived())], "/p")
+
+
+# ---- paths across steps
+
+
+def test_two_different_steps_with_one_output_path_are_refused() -> None:
+    first = step("first", versioned(1), override_output_path="shared/place")
+    second = step("second", versioned(2), override_output_path="shared/place/")
+    with pytest.raises(OutputPathConflictError, match="Steps 'first' .* and 'second' .* write to /p/shared/place"):
+        resolve([first, second], "/p")
+
+
+@pytest.mark.parametrize("path", ["made/here", "made/here/part", "/p/made/here"])
+def test_a_step_that_reads_its_own_output_is_refused(path: str) -> None:
+    with pytest.raises(CyclicPathsError, match=r"Step 'loop' reads its own output: config\.a .* 'loop' → 'loop'"):
+        resolve([step("loop", InputName.hardcoded(path), override_output_path="made/here")], "/p")
+
+
+def test_a_cycle_through_other_steps_is_refused_with_its_way() -> None:
+    first = step("first", InputName.hardcoded("made/last"), override_output_path="made/first")
+    middle = step("middle", first)
+    last = step("last", middle, override_output_path="made/last")
+    with pytest.raises(CyclicPathsError, match=r"'first' reads its own output: config\.a is .* of 'last'") as caught:
+        resolve([last], "/p")
+    assert {"'first'", "'middle'", "'last'"} <= set(str(caught.value).replace(".", " ").split())
+
+
+def test_a_hardcoded_path_of_another_step_without_a_cycle_is_fine() -> None:
+    made = step("made", override_output_path="made/here")
+    resolve([made, step("reader", InputName.hardcoded("made/here/x"))], "/p")
+
+
+@pytest.mark.parametrize("prefix", [None, ""])
+def test_a_missing_prefix_is_refused_with_the_ways_to_give_one(prefix: str | None) -> None:
+    with pytest.raises(MissingPrefixError, match="TRADEWIND_PREFIX"):
+        resolve([step("s")], prefix)
+
+
+@pytest.mark.parametrize("name", ["", "/abs", "a/../b", " padded", "a//b"])
+def test_odd_names_are_warned_about_and_not_refused(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        resolve([step(name)], "/p")
+    assert f"The step name {name!r} makes an unusual output path" in caplog.text
+
+
+# ---- cost
+
+
+def chain(length: int) -> ExecutorStep:
+    last = step("s0", versioned(0))
+    for number in range(1, length):
+        last = step(f"s{number}", output_path_of(last), versioned(number))
+    return last
+
+
+def lattice(layers: int) -> ExecutorStep:
+    left, right = step("left", versioned(0)), step("right", versioned(0))
+    for number in range(layers):
+        left, right = (step(f"{side}{number}", left, right) for side in ("left", "right"))
+    return step("end", left, right)
+
+
+def fan(width: int) -> ExecutorStep:
+    root = step("root")
+    return step("end", [step(f"leaf{number}", root, versioned(number)) for number in range(width)])
+
+
+@pytest.mark.parametrize(
+    ("build", "size", "count"), [(chain, 3000, 3000), (lattice, 1000, 2003), (fan, 3000, 3002)]
+)
+def test_hashed_text_grows_with_the_steps_and_not_with_the_paths_through_them(
+    build: Callable[[int], ExecutorStep], size: int, count: int
+) -> None:
+    experiment = resolve([build(size)], "/p")
+    assert len(experiment.steps) == count
+    assert sum(len(resolved.version_json) for resolved in experiment.steps) < 600 * count
+
+
+def test_order_is_dependencies_first() -> None:
+    rng = random.Random(7)
+    steps: list[ExecutorStep] = []
+    for number in range(200):
+        inputs = rng.sample(steps, min(len(steps), rng.randrange(4)))
+        steps.append(step(f"s{number}", inputs, versioned(number)))
+    experiment = resolve(steps, "/p")
+    position = {resolved: index for index, resolved in enumerate(experiment.steps)}
+    assert all(position[d] < position[resolved] for resolved in experiment.steps for d in resolved.dependencies)
