@@ -46,9 +46,7 @@ def collect_sources(config: CollectConfig) -> None:
     if running != config.python:
         raise ValueError(f"This pipeline is about Python {config.python}, but the cluster runs {running}.")
     library = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(
-        file for file in library.rglob("*.py") if not {"test", "tests", "site-packages"} & {*file.parts}
-    )
+    files = sorted(file for file in library.rglob("*.py") if not {"test", "tests", "site-packages"} & {*file.parts})
     documents = (
         Document(str(file.relative_to(library)), file.read_text(encoding="utf-8", errors="replace")) for file in files
     )
@@ -180,7 +178,7 @@ experiment_dag(
     schedule="@daily",
     params={
         "learning_rate": Param(0.01, "Peak learning rate.", type="number", exclusiveMinimum=0, maximum=1),
-        "train_steps": Param(200, "Training steps, of 8 × 128 tokens each.", type="integer", minimum=2, maximum=100_000),
+        "train_steps": Param(200, "Steps of 8 × 128 tokens each.", type="integer", minimum=2, maximum=100_000),
         "model_size": Param("small", "Size of the model.", type="string", enum=["tiny", "small", "125m"]),
     },
     catchup=False,

@@ -35,7 +35,7 @@ def experiment_dag(
     Args:
         dag_id: The DAG's id.
         steps: The steps that are wanted.
-        schedule: A cron text (``"@daily"``), which gives data intervals in ``timezone``, or whatever else Airflow takes.
+        schedule: A cron text (``"@daily"``), which gives data intervals in ``timezone``, or what else Airflow takes.
         params: Name → default or ``Param``; read in configs with ``run_param(name)``.
         prefix: Where outputs go, if not where the run or the deployment says.
         cluster: The id of a ``ray`` connection, if not the deployment's ``default_cluster``.

@@ -30,7 +30,8 @@ def make(statuses: dict[str, Status]) -> Plan:
         asked.append(list(paths))
         return {path: statuses[path[3]] for path in paths if path[3] in statuses}
 
-    plan = make_plan("/p", [(step.name, experiment.of(step)) for step in steps], read)
+    tasks = [(step.name, experiment.of(step)) for step in steps]
+    plan = make_plan("/p", tasks, {"a", "b", "c", "d"}, read)
     assert len(asked) == 1, "one request for all steps"
     return plan
 
@@ -43,6 +44,28 @@ def test_only_a_finished_output_is_reused() -> None:
         ("c", Decision.RUN, "started before, not finished"),
         ("d", Decision.RUN, "never ran"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("finished", "decisions"),
+    [
+        ("", "RUN RUN RUN RUN"),
+        ("raw", "REUSE RUN RUN RUN"),
+        ("end", "PRUNED PRUNED PRUNED REUSE"),
+        ("left end", "PRUNED REUSE PRUNED REUSE"),
+        ("left right", "PRUNED REUSE REUSE RUN"),
+        ("left", "RUN REUSE RUN RUN"),
+    ],
+)
+def test_what_only_feeds_finished_steps_is_not_run(finished: str, decisions: str) -> None:
+    raw = ExecutorStep("raw", None, None)
+    left, right = (ExecutorStep(name, None, Config(raw)) for name in ("left", "right"))
+    end = ExecutorStep("end", None, Config([left, right]))
+    experiment = resolve([end], "/p")
+    tasks = [(step.name, step) for step in experiment.steps]
+    done = {step.output_path: Status.SUCCESS for step in experiment.steps if step.name in finished.split()}
+    plan = make_plan("/p", tasks, {"end"}, lambda paths: done)
+    assert " ".join(step.decision.value for step in plan.steps) == decisions
 
 
 def test_a_plan_survives_its_xcom() -> None:

@@ -108,7 +108,9 @@ def test_a_run_value_inside_a_versioned_container_is_filled_in() -> None:
 
 @pytest.mark.parametrize("binding", [RunValues(params={"lr": 1}), ParseTimeValues(frozenset({"lr"}))])
 def test_a_param_that_the_dag_lacks_is_refused_with_step_and_field(binding: Any) -> None:
-    with pytest.raises(UnknownRunValueError, match=r"Step 's': config\.a: run_param\('rate'\) is not a param .* has lr"):
+    with pytest.raises(
+        UnknownRunValueError, match=r"Step 's': config\.a: run_param\('rate'\) is not a param .* has lr"
+    ):
         resolve([step("s", versioned(run_param("rate")))], "/p", binding)
 
 
@@ -226,9 +228,7 @@ def fan(width: int) -> ExecutorStep:
     return step("end", [step(f"leaf{number}", root, versioned(number)) for number in range(width)])
 
 
-@pytest.mark.parametrize(
-    ("build", "size", "count"), [(chain, 3000, 3000), (lattice, 1000, 2003), (fan, 3000, 3002)]
-)
+@pytest.mark.parametrize(("build", "size", "count"), [(chain, 3000, 3000), (lattice, 1000, 2003), (fan, 3000, 3002)])
 def test_hashed_text_grows_with_the_steps_and_not_with_the_paths_through_them(
     build: Callable[[int], ExecutorStep], size: int, count: int
 ) -> None:

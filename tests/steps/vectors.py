@@ -103,7 +103,9 @@ class GraphBuilder:
         return reference.nonblocking() if spec.get("nonblocking") else reference
 
     def _mirrored(self, value: Any, whole: dict[str, Any]) -> Any:
-        return mirrored(self.decode(value), whole["budget_gb"]) if "budget_gb" in whole else mirrored(self.decode(value))
+        return (
+            mirrored(self.decode(value), whole["budget_gb"]) if "budget_gb" in whole else mirrored(self.decode(value))
+        )
 
     def _enum(self, spec: dict[str, Any], _: Any) -> Any:
         members = self.enums.setdefault(spec["cls"], enum.Enum(spec["cls"], [tuple(m) for m in spec["members"]]))

@@ -24,7 +24,16 @@ from tradewind.records.step_info import write_step_info
 from tradewind.runtime.errors import SpecError
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.spec import encode_resources, step_spec
-from tradewind.steps import Cpu, ExecutorStep, ExperimentError, InputName, MissingPrefixError, ResolvedStep, resolve
+from tradewind.steps import (
+    Cpu,
+    ExecutorStep,
+    ExperimentError,
+    InputName,
+    MissingPrefixError,
+    ResolvedStep,
+    resolve,
+    wanted_steps,
+)
 
 
 class StepAtWorkError(RuntimeError):
@@ -43,9 +52,10 @@ def run_script(steps: Sequence[ExecutorStep | InputName], code: Path, argv: Sequ
         parser.error("nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX")
     try:
         experiment = resolve(steps, prefix)
-        roots = [root.step if isinstance(root, InputName) else root for root in steps]
-        needed = experiment.needed([root for root in roots if root is not None])
-        plan = make_plan(prefix, [(step.name, step) for step in needed], read_statuses)
+        wanted = wanted_steps(steps)
+        needed = experiment.needed(wanted)
+        tasks = [(step.version_json, step) for step in needed]
+        plan = make_plan(prefix, tasks, {experiment.of(step).version_json for step in wanted}, read_statuses)
         print(plan_table(plan), flush=True)
         if not arguments.dry_run:
             for step, planned in zip(needed, plan.steps, strict=True):

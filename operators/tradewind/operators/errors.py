@@ -16,4 +16,4 @@ class StepLostError(AirflowException):
 
 
 class PlanOutdatedError(AirflowFailException):
-    """The step's config changed after the run was planned."""
+    """What the run's plan says no longer holds: the step's config was edited, or an input is not there."""

@@ -20,9 +20,9 @@ from tradewind.steps import (
     InputName,
     Param,
     ParseTimeValues,
-    ResolvedExperiment,
     ResolvedStep,
     resolve,
+    wanted_steps,
 )
 
 PLAN_TASK_ID = "plan"
@@ -41,8 +41,8 @@ def build_dag(
 ) -> DAG:
     """The DAG of an experiment; see ``tradewind.experiment_dag``."""
     outline = resolve(steps, _PARSE_TIME_PREFIX, ParseTimeValues(frozenset(params)))
-    roots = [root.step if isinstance(root, InputName) else root for root in steps]
-    needed = outline.needed([root for root in roots if root is not None])
+    wanted = wanted_steps(steps)
+    needed = outline.needed(wanted)
     if not needed:
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
     task_ids = _task_ids(needed)
@@ -55,22 +55,23 @@ def build_dag(
         params={name: _airflow_param(param) for name, param in params.items()},
         **arguments,
     ) as dag:
-        _add_tasks(outline, needed, task_ids, settings)
+        plan = PlanOperator(
+            task_id=PLAN_TASK_ID,
+            steps={task_ids[resolved]: resolved.step for resolved in needed},
+            wanted={task_ids[outline.of(step)] for step in wanted},
+            settings=settings,
+            doc_md="Decides which steps run and which outputs are reused. The table is in the log.",
+        )
+        _add_step_tasks(plan, needed, task_ids, settings)
     return dag
 
 
-def _add_tasks(
-    outline: ResolvedExperiment,
+def _add_step_tasks(
+    plan: PlanOperator,
     needed: Sequence[ResolvedStep],
     task_ids: Mapping[ResolvedStep, str],
     settings: ExperimentSettings,
 ) -> None:
-    plan = PlanOperator(
-        task_id=PLAN_TASK_ID,
-        steps={task_ids[resolved]: resolved.step for resolved in needed},
-        settings=settings,
-        doc_md="Decides which steps run and which outputs are reused. The table is in the log.",
-    )
     tasks: dict[ResolvedStep, StepOperator] = {}
     for resolved in needed:
         task = StepOperator(
@@ -107,4 +108,8 @@ def _timetable(schedule: Any, timezone: str) -> Any:
 
 
 def _airflow_param(param: Any) -> Any:
-    return AirflowParam(param.default, description=param.description, **param.schema) if isinstance(param, Param) else param
+    return (
+        AirflowParam(param.default, description=param.description, **param.schema)
+        if isinstance(param, Param)
+        else param
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ _AT_WORK = frozenset({"running", "deferred", "queued"})
 
 
 class PlanOperator(BaseOperator):
-    """Resolves the run's steps, reads their records, and skips every step whose output is there.
+    """Resolves the run's steps, reads their records, and skips every step that need not run.
 
     The plan is logged as a table and pushed as XCom. All bad input that can be known by now is refused here, before
     anything is submitted.
 
     Args:
         steps: Task id → step, for every task of the experiment, in execution order.
+        wanted: The task ids whose outputs the experiment is for; the others run only if one of these needs them.
         settings: What the experiment's tasks share.
     """
 
@@ -36,24 +37,30 @@ class PlanOperator(BaseOperator):
     template_fields: Sequence[str] = ()
 
     def __init__(
-        self, *, steps: Mapping[str, ExecutorStep], settings: ExperimentSettings | None = None, **kwargs: Any
+        self,
+        *,
+        steps: Mapping[str, ExecutorStep],
+        wanted: Collection[str],
+        settings: ExperimentSettings | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.steps = dict(steps)
+        self.wanted = frozenset(wanted)
         self.settings = settings or ExperimentSettings()
 
     def execute(self, context: Context) -> None:
-        """Plan the run; ends by skipping what is reused."""
+        """Plan the run; ends by skipping what need not run."""
         values = self.settings.values_of(context)
         prefix = self.settings.prefix_of(values)
         experiment = resolve(list(self.steps.values()), prefix, values)
         tasks = [(task_id, experiment.of(step)) for task_id, step in self.steps.items()]
-        plan = make_plan(prefix, tasks, read_statuses)
+        plan = make_plan(prefix, tasks, self.wanted, read_statuses)
         self._check_can_run(plan, experiment, code_folder(context["dag"]))
         self.log.info("Plan for outputs below %s\n\n%s\n", prefix, plan_table(plan))
         context["ti"].xcom_push(key="return_value", value=plan.to_json())
-        reused = [step.task_id for step in plan.decided(Decision.REUSE)]
-        if to_skip := self._not_at_work(reused, context):
+        not_run = [step.task_id for step in plan.steps if step.decision is not Decision.RUN]
+        if to_skip := self._not_at_work(not_run, context):
             raise DownstreamTasksSkipped(tasks=to_skip)
 
     def _check_can_run(self, plan: Plan, experiment: ResolvedExperiment, code: Path) -> None:

@@ -22,10 +22,10 @@ from tradewind.ray_jobs.follow import follow_job
 from tradewind.ray_jobs.ids import step_job_id
 from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, end_attempt, newest_attempt
 from tradewind.records.attempts import read_attempt as read_attempt_file
-from tradewind.records.status import Status, read_status, write_status
+from tradewind.records.status import Status, read_status, read_statuses, write_status
 from tradewind.records.step_info import write_step_info
-from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.environment import STEP_VARIABLE
+from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.spec import StepSpec, step_spec
 from tradewind.steps import AirflowWorker, Cpu, ExecutorStep, ResolvedStep, resolve
 from tradewind.triggers.ray_job import RayJobTrigger, job_logger
@@ -110,6 +110,7 @@ class StepOperator(BaseOperator):
 
     def _claim(self, step: ResolvedStep, start: Claim, context: Context) -> Attempt:
         """Claim the next attempt; everything that can be refused is refused before anything is written."""
+        _check_inputs(step)
         spec = step_spec(step, CodeFolder(code_folder(context["dag"])))
         attempt = claim_attempt(
             step.output_path,
@@ -167,9 +168,7 @@ class StepOperator(BaseOperator):
         verb = "submitted as" if submitted else "joined: it already runs as"
         self.log.info("Attempt %d at %s %s Ray job %s.", attempt.number, spec.version, verb, attempt.job)
 
-    def _judge(
-        self, output_path: str, attempt: Attempt, event: dict[str, Any], context: Context
-    ) -> dict[str, Any]:
+    def _judge(self, output_path: str, attempt: Attempt, event: dict[str, Any], context: Context) -> dict[str, Any]:
         name = attempt.spec["name"]
         if attempt.outcome is Outcome.SUCCEEDED:
             write_status(output_path, Status.SUCCESS)  # its driver may have died just before
@@ -197,6 +196,16 @@ class StepOperator(BaseOperator):
             "map_index": ti.map_index,
             "try": ti.try_number,
         }
+
+
+def _check_inputs(step: ResolvedStep) -> None:
+    statuses = read_statuses([dependency.output_path for dependency in step.dependencies])
+    for dependency in step.dependencies:
+        if statuses.get(dependency.output_path) is not Status.SUCCESS:
+            raise PlanOutdatedError(
+                f"Step {step.name!r} reads step {dependency.name!r}, which has no finished output at "
+                f"{dependency.output_path}: clear the plan task too, and it will be made."
+            )
 
 
 def _is_same_task(by: dict[str, Any], task: dict[str, Any]) -> bool:

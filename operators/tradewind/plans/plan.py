@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -18,6 +18,8 @@ class Decision(Enum):
     """It is started, or its running attempt is followed."""
     REUSE = "REUSE"
     """Its output is there; nothing is started."""
+    PRUNED = "PRUNED"
+    """Its output is not there, but only finished steps would read it; nothing is started."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,26 @@ class Plan:
 StatusReader = Callable[[Sequence[str]], Mapping[str, Status]]
 
 
-def make_plan(prefix: str, tasks: Iterable[tuple[str, ResolvedStep]], read_statuses: StatusReader) -> Plan:
-    """Decide for each ``(task id, step)``; ``read_statuses`` is called once, with all output paths."""
+def make_plan(
+    prefix: str,
+    tasks: Iterable[tuple[str, ResolvedStep]],
+    wanted: Container[str],
+    read_statuses: StatusReader,
+) -> Plan:
+    """Decide for each ``(task id, step)``, which come in execution order.
+
+    ``wanted`` are the tasks whose outputs are asked for; what they do not need is not run. ``read_statuses`` is called
+    once, with all output paths.
+    """
     tasks = list(tasks)
     statuses = read_statuses([step.output_path for _, step in tasks])
-    return Plan(prefix, tuple(_decide(task_id, step, statuses.get(step.output_path)) for task_id, step in tasks))
+    needed = {step for task_id, step in tasks if task_id in wanted}
+    for _, step in reversed(tasks):
+        if step in needed and statuses.get(step.output_path) is not Status.SUCCESS:
+            needed.update(step.dependencies)
+    return Plan(
+        prefix, tuple(_decide(id_, step, statuses.get(step.output_path), step in needed) for id_, step in tasks)
+    )
 
 
 _REASONS = {
@@ -84,7 +101,11 @@ _REASONS = {
 }
 
 
-def _decide(task_id: str, step: ResolvedStep, status: Status | None) -> PlannedStep:
-    decision = Decision.REUSE if status is Status.SUCCESS else Decision.RUN
-    reason = "finished before" if status is Status.SUCCESS else _REASONS[status]
+def _decide(task_id: str, step: ResolvedStep, status: Status | None, is_needed: bool) -> PlannedStep:
+    if status is Status.SUCCESS:
+        decision, reason = Decision.REUSE, "finished before"
+    elif is_needed:
+        decision, reason = Decision.RUN, _REASONS[status]
+    else:
+        decision, reason = Decision.PRUNED, f"{_REASONS[status]}; feeds only finished steps"
     return PlannedStep(task_id, step.name, step.hash, step.output_path, decision, reason)

@@ -12,7 +12,7 @@ def plan_table(plan: Plan) -> str:
     rows = [("step", "version", "decision", "reason", "output path")]
     rows += [(step.name, step.hash, step.decision.value, step.reason, step.output_path) for step in plan.steps]
     counts = {decision: len(plan.decided(decision)) for decision in Decision}
-    summary = ", ".join(f"{count} {decision.value}" for decision, count in counts.items())
+    summary = ", ".join(f"{count} {decision.value}" for decision, count in counts.items() if count)
     return "\n".join([*_aligned(rows), f"{len(plan.steps)} steps: {summary}"])
 
 

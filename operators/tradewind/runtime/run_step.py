@@ -7,7 +7,6 @@ say it. SUCCESS is written last, after everything else is in place.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_f
 from tradewind.records.status import Status, write_status
 from tradewind.records.store import list_names, read_json
 from tradewind.runtime.errors import SpecError
+from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.run_function import error_path
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import TpuSlice
@@ -75,13 +75,13 @@ def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> Attemp
 
 
 def _run_here(command: list[str]) -> int:
-    """Run the child in a process group of its own, which is ended with the driver."""
-    child = subprocess.Popen(command, start_new_session=True)
+    """Run the child under a guard, which ends it and all that it started when this driver stops or dies."""
+    guard = subprocess.Popen(guarded(command, watch=[]), start_new_session=True)
     try:
-        return child.wait()
+        return guard.wait()
     except BaseException:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        guard.terminate()
+        guard.wait()
         raise
 
 

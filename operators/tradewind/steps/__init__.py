@@ -23,7 +23,7 @@ from tradewind.steps.placeholders import (
     versioned,
 )
 from tradewind.steps.remote import RemoteFunction, remote
-from tradewind.steps.resolution import ResolvedExperiment, ResolvedStep, resolve
+from tradewind.steps.resolution import ResolvedExperiment, ResolvedStep, resolve, wanted_steps
 from tradewind.steps.resources import AirflowWorker, Cpu, Resources, TpuSlice, on_airflow_worker
 from tradewind.steps.run_values import (
     ParseTimeValues,
@@ -75,4 +75,5 @@ __all__ = [
     "run_param",
     "this_output_path",
     "versioned",
+    "wanted_steps",
 ]

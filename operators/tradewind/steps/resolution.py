@@ -112,11 +112,15 @@ def resolve(
             "section of airflow.cfg."
         )
     resolution = _Resolution(prefix, binding or RunValues())
-    for wanted in steps:
-        root = wanted.step if isinstance(wanted, InputName) else wanted
-        if root is not None:
-            resolution.visit(root)
+    for root in wanted_steps(steps):
+        resolution.visit(root)
     return resolution.finish()
+
+
+def wanted_steps(steps: Sequence[ExecutorStep | InputName]) -> list[ExecutorStep]:
+    """The steps in a list that may also hold paths inside outputs; hard-coded paths belong to no step."""
+    roots = (wanted.step if isinstance(wanted, InputName) else wanted for wanted in steps)
+    return [root for root in roots if root is not None]
 
 
 @dataclass

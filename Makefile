@@ -1,0 +1,65 @@
+# Every target runs on a clean clone: what it needs of `init` it asks for itself.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+PYTHON := $(shell command -v python3.11 || command -v python3)
+# uv from the PATH if there is one, else one inside the virtual environment.
+UV = $(shell command -v uv || echo $(BIN)/uv)
+SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins)
+FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks)
+ARGS ?=
+
+.PHONY: help init demo stop test test-fast check autoformat bench screenshots lock
+
+help: ## show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
+
+init: $(STAMP) ## create .venv with everything in requirements.lock (again only when that or pyproject.toml changed)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed.")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	command -v uv > /dev/null || test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	# Compiled now, because Airflow starts each of its processes in half the time then.
+	$(UV) pip sync --quiet --python $(BIN)/python --compile-bytecode requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
+	touch $@
+
+demo: init ## run the demo pipeline on a local Ray and a local Airflow (ARGS="--small")
+	$(BIN)/python -m tradewind.rehearsal.demo up $(ARGS)
+
+stop: init ## stop every process of the demo
+	$(BIN)/python -m tradewind.rehearsal.demo down
+
+test: init ## run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: init ## run the pure tests only
+	$(BIN)/python -m pytest -m "not ray and not airflow and not slow and not browser" $(ARGS)
+
+check: init ## lint, format check, types, and whether requirements.lock fits pyproject.toml
+	$(BIN)/ruff check $(FORMATTED)
+	$(BIN)/ruff format --check $(FORMATTED)
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/python scripts/check_lock.py
+
+autoformat: init ## fix what ruff can fix
+	$(BIN)/ruff check --fix $(FORMATTED)
+	$(BIN)/ruff format $(FORMATTED)
+
+bench: init ## measure beside a peer and print ratios
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+screenshots: init ## write docs/images from the running demo
+	scripts/install_chromium.sh
+	$(BIN)/python scripts/screenshot.py $(ARGS)
+
+lock: ## resolve pyproject.toml into requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	command -v uv > /dev/null || test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(UV) pip compile --quiet pyproject.toml --extra dev --prerelease=if-necessary-or-explicit --python-version 3.11 \
+	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock

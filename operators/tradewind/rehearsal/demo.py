@@ -1,0 +1,189 @@
+"""The demo: a Ray cluster, an Airflow and one pipeline on this machine, with one command.
+
+``python -m tradewind.rehearsal.demo up`` starts the stack (or uses the one that is up), runs the pipeline, shows how it
+goes, and leaves the stack running for a look at the Airflow UI; ``down`` stops every process of it. The exit code says
+whether the run succeeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from rich.console import Console
+from rich.live import Live
+
+from tradewind.rehearsal import demo_view as view
+from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
+from tradewind.rehearsal.demo_stack import StackAddresses, password, running_stack, start_stack, stop_stack
+from tradewind.rehearsal.processes import LocalStack
+
+DAGS_FOLDER = Path(__file__).resolve().parents[3] / "dags"
+DEFAULT_DAG = "nightly_code_lm"
+RUN_TIMEOUT = 3600.0
+DAG_TIMEOUT = 90.0
+LOG_WIDTH = 180
+
+
+class RunProgress:
+    """What the demo knows of one run, and shows each time that it has asked again."""
+
+    def __init__(self, api: AirflowApi, dag_id: str, run_id: str, console: Console) -> None:
+        self.api = api
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.plan: dict[str, Any] | None = None
+        self.instances: list[dict[str, Any]] = []
+        self.state = "queued"
+        self._views: list[view.TaskView] = []
+        self._messages: dict[str, str] = {}
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+
+    def shown(self) -> AbstractContextManager[Any]:
+        return self._live or nullcontext()
+
+    def update(self, run: dict[str, Any]) -> None:
+        """Ask for everything once more and show it; called at every poll of the run."""
+        self.state = run["state"]
+        self.instances = self.api.task_instances(self.dag_id, self.run_id)
+        self.plan = self.plan or self._fetch_plan()
+        for instance in self.instances:
+            if instance["state"] in view.AT_WORK:
+                self._messages[instance["task_id"]] = view.last_message(self.log_of(instance))
+        views = view.task_views(self.instances, self.plan, self._messages, datetime.now(UTC))
+        if self._live:
+            self._live.update(view.live_table(views, f"{self.dag_id}: {self.state}"))
+        else:
+            for line in view.state_changes(self._views, views):
+                self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+        self._views = views
+
+    @property
+    def succeeded(self) -> bool:
+        """Airflow judges a run by its last tasks alone: with those skipped, a failure before them counts as success."""
+        return self.state == "success" and view.first_failed(self.instances) is None
+
+    def log_of(self, instance: dict[str, Any]) -> str:
+        """The log of the task's present try, as far as there is one."""
+        try:
+            return self.api.task_log(self.dag_id, self.run_id, instance["task_id"], instance["try_number"])
+        except AirflowApiError as error:
+            return str(error)
+
+    def _fetch_plan(self) -> dict[str, Any] | None:
+        planned = {instance["task_id"]: instance["state"] for instance in self.instances}.get(view.PLAN_TASK)
+        if planned != "success":
+            return None
+        plan: dict[str, Any] = self.api.xcom(self.dag_id, self.run_id, view.PLAN_TASK)
+        return plan
+
+
+def up(stack: LocalStack, dags_folder: Path, dag_id: str, conf: dict[str, Any], console: Console) -> int:
+    """Run the pipeline once on the stack; returns the exit code."""
+    addresses = _ensure_stack(stack, dags_folder, console)
+    api = AirflowApi(addresses.airflow, addresses.username, password(stack))
+    started = time.monotonic()
+    progress = _run_dag(api, dag_id, conf, console)
+    seconds = time.monotonic() - started
+    _print_outcome(progress, console)
+    _print_access(addresses, stack, console)
+    console.print(f"{dag_id}: {'success' if progress.succeeded else 'failed'} after {seconds:.1f} s.")
+    return 0 if progress.succeeded else 1
+
+
+def down(stack: LocalStack, console: Console) -> int:
+    stopped = stop_stack(stack)
+    console.print(f"Stopped {stopped} processes of {stack.root}." if stopped else f"Nothing runs in {stack.root}.")
+    return 0
+
+
+def _ensure_stack(stack: LocalStack, dags_folder: Path, console: Console) -> StackAddresses:
+    if addresses := running_stack(stack, dags_folder):
+        console.print(f"Using the stack that is up: Airflow at {addresses.airflow}, Ray at {addresses.ray}.")
+        return addresses
+    started = time.monotonic()
+    with console.status("Starting Ray and Airflow ..."):
+        addresses = start_stack(stack, dags_folder)
+    seconds = time.monotonic() - started
+    console.print(f"Started Ray at {addresses.ray} and Airflow at {addresses.airflow} in {seconds:.1f} s.")
+    return addresses
+
+
+def _run_dag(api: AirflowApi, dag_id: str, conf: dict[str, Any], console: Console) -> RunProgress:
+    api.wait_for_dag(dag_id, DAG_TIMEOUT)
+    api.unpause(dag_id)
+    run_id = api.trigger(dag_id, conf, logical_date=datetime.now(UTC))
+    progress = RunProgress(api, dag_id, run_id, console)
+    with progress.shown():
+        api.wait_for_run(dag_id, run_id, RUN_TIMEOUT, on_poll=progress.update)
+    return progress
+
+
+def _print_outcome(progress: RunProgress, console: Console) -> None:
+    if progress.plan:
+        rows = view.step_rows(progress.plan, progress.instances)
+        console.print(view.summary_table(rows))
+        console.print(view.reuse_sentence(rows))
+    if failed := view.first_failed(progress.instances):
+        console.print(f"Task {failed['task_id']} failed; the end of its log:", style="red")
+        for line in view.last_lines(progress.log_of(failed)):
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
+        return
+    for line in _evaluation(progress.plan):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if report := view.output_of(progress.plan, view.REPORT_STEP):
+        console.print(f"Report: {report}/report.md", soft_wrap=True)
+
+
+def _evaluation(plan: dict[str, Any] | None) -> list[str]:
+    path = view.output_of(plan, view.EVALUATE_STEP)
+    if path is None:
+        return []
+    with fsspec.open(f"{path}/results.json", "rt") as file:
+        return view.evaluation_lines(json.load(file))
+
+
+def _print_access(addresses: StackAddresses, stack: LocalStack, console: Console) -> None:
+    login = f"user {addresses.username}, password {password(stack)}"
+    console.print(f"Airflow: {addresses.airflow} ({login})", soft_wrap=True, highlight=False)
+    console.print(f"Ray dashboard: {addresses.ray}", soft_wrap=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tradewind.rehearsal.demo", description=__doc__)
+    parser.add_argument("command", nargs="?", choices=("up", "down"), default="up")
+    parser.add_argument("--root", type=Path, default=Path(".demo"), help="folder of the stack (default: .demo)")
+    parser.add_argument("--dags", type=Path, default=DAGS_FOLDER, help="DAGs folder (default: the repository's)")
+    parser.add_argument("--dag", default=DEFAULT_DAG, help=f"DAG to run (default: {DEFAULT_DAG})")
+    parser.add_argument("--small", action="store_true", help="run with the DAG param small=true")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    # A log file has no width: there the tables take the room that their paths need.
+    console = Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
+    stack = LocalStack(options.root)
+    if options.command == "down":
+        return down(stack, console)
+    try:
+        return up(stack, options.dags, options.dag, {"small": True} if options.small else {}, console)
+    except AirflowApiError as error:
+        console.print(str(error), style="red", soft_wrap=True, markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print(f"Interrupted; the stack in {stack.root} goes on. Stop it with `down`.")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

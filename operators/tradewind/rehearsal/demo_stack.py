@@ -1,0 +1,116 @@
+"""The stack of the demo: a Ray cluster with one simulated TPU slice, and an Airflow whose default cluster it is.
+
+A stack that is up is used again, after it has been asked: the state file says where to ask, never that all is well.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import requests
+
+from tradewind.rehearsal.local_airflow import LocalAirflow
+from tradewind.rehearsal.local_airflow_config import Secrets
+from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
+from tradewind.rehearsal.processes import LocalStack
+
+STATE_FILE = "stack.json"
+CONNECTION = "ray_default"
+# Logical CPUs: steps of one CPU each shall be able to run side by side, also on a small machine.
+NUM_CPUS = 4
+SLICES = (LocalSlice("slice-a", "v4-16"),)
+
+
+@dataclass(frozen=True)
+class StackAddresses:
+    """Where the parts of a running stack answer. The password is not here: it stays in the stack's secrets file."""
+
+    ray: str
+    airflow: str
+    username: str
+    dags_folder: str
+
+    def write(self, stack: LocalStack) -> None:
+        (stack.root / STATE_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def read(cls, stack: LocalStack) -> StackAddresses | None:
+        try:
+            return cls(**json.loads((stack.root / STATE_FILE).read_text()))
+        except (FileNotFoundError, ValueError, TypeError):  # none, or one that another version wrote
+            return None
+
+    def answer(self) -> bool:
+        """Whether both parts answer, and Airflow says of itself that all of it is healthy."""
+        return _is_airflow_healthy(self.airflow) and _get(f"{self.ray}/api/version") is not None
+
+
+def password(stack: LocalStack) -> str:
+    return Secrets.of_stack(stack.root / "airflow" / "secrets.json").password
+
+
+def running_stack(stack: LocalStack, dags_folder: Path) -> StackAddresses | None:
+    """The addresses of a stack that is up and reads this DAGs folder."""
+    addresses = StackAddresses.read(stack)
+    if addresses is None or addresses.dags_folder != str(dags_folder.resolve()) or not addresses.answer():
+        return None
+    return addresses
+
+
+def start_stack(stack: LocalStack, dags_folder: Path) -> StackAddresses:
+    """Start Ray and Airflow; what is left of an earlier stack in this folder is stopped first."""
+    stack.stop()
+    stack.root.mkdir(parents=True, exist_ok=True)
+    try:
+        addresses = _start(stack, dags_folder)
+    except BaseException:
+        stack.stop()
+        raise
+    addresses.write(stack)
+    return addresses
+
+
+def stop_stack(stack: LocalStack) -> int:
+    """Stop every process of the stack; returns how many there were."""
+    (stack.root / STATE_FILE).unlink(missing_ok=True)
+    return stack.stop(grace_seconds=5.0)
+
+
+def _start(stack: LocalStack, dags_folder: Path) -> StackAddresses:
+    ray = LocalRay(stack, num_cpus=NUM_CPUS, slices=SLICES)
+    airflow = LocalAirflow(
+        stack,
+        dags_folder=dags_folder,
+        connections={CONNECTION: json.dumps({"conn_type": "ray", "host": ray.address})},
+        settings=_settings(stack),
+    )
+    with ThreadPoolExecutor() as pool:
+        started = pool.submit(ray.start)
+        airflow.start()
+        started.result()
+    return StackAddresses(ray.address, airflow.url, airflow.username, str(dags_folder.resolve()))
+
+
+def _settings(stack: LocalStack) -> dict[str, str]:
+    return {
+        "AIRFLOW__TRADEWIND__PREFIX": str(stack.root / "store"),
+        "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": CONNECTION,
+        # Only what somebody asks for shall run: unpausing a nightly pipeline would start last night's run as well.
+        "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
+    }
+
+
+def _is_airflow_healthy(url: str) -> bool:
+    health = _get(f"{url}/api/v2/monitor/health")
+    return health is not None and all(part["status"] == "healthy" for part in health.values())
+
+
+def _get(url: str) -> dict[str, dict[str, str]] | None:
+    try:
+        answer = requests.get(url, timeout=10)
+        return answer.json() if answer.ok else None
+    except (requests.RequestException, ValueError):
+        return None

@@ -1,0 +1,303 @@
+"""A real Ray cluster on this machine: a head without TPUs, and one Ray node per host of each simulated TPU slice.
+
+Every node listens on a loopback address of its own (``127.x.y.z``), so that neither two nodes nor two clusters can
+want the same port, and nothing is reachable from outside the machine although authentication is off. Every node is a
+``LocalStack`` of its own inside the cluster's: a host can die like a real one, with all that runs on it, and nothing
+else. No process inherits the caller's environment beyond what ``_INHERITED`` names.
+
+Linux only: elsewhere 127.0.0.1 is the only loopback address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.rehearsal.processes import LocalStack
+
+_INHERITED: Final = (
+    "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE",
+    "TMPDIR", "TZ", "USER",
+)  # fmt: skip
+_RAY_SETTINGS: Final = {
+    # An auth token in the user's home must neither be read nor created, and nothing is reported to anyone.
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Nobody scrapes metrics here; collecting them costs more CPU than all else in an idle cluster.
+    "RAY_enable_metrics_collection": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_COLOR_PREFIX": "0",
+}
+_OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
+_HOST_CPUS: Final = 2
+# Below the range from which Linux hands out ports by itself (32768 and up), so that no client socket takes one first.
+_PORTS: Final = range(12_000, 32_000)
+_POLL_SECONDS: Final = 0.1
+
+
+class LocalRayError(RuntimeError):
+    """The local Ray cluster did not come up."""
+
+
+@dataclass(frozen=True)
+class LocalSlice:
+    """One simulated TPU slice; its name must differ from every other slice's in the cluster."""
+
+    name: str
+    slice_type: str
+
+
+@dataclass(frozen=True)
+class LocalNode:
+    """One live Ray node, as the cluster itself describes it."""
+
+    ip: str
+    labels: Mapping[str, str]
+    resources: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class LocalRayStatus:
+    """What the cluster's own API says."""
+
+    nodes: tuple[LocalNode, ...]
+
+    @property
+    def slices(self) -> dict[str, int]:
+        """Slice name -> hosts alive."""
+        return dict(Counter(name for node in self.nodes if (name := node.labels.get("ray.io/tpu-slice-name"))))
+
+
+class LocalRay:
+    """One cluster. ``start`` and ``stop`` frame its life; hosts can come and go in between."""
+
+    def __init__(
+        self,
+        stack: LocalStack,
+        *,
+        num_cpus: int,
+        slices: Sequence[LocalSlice] = (),
+        dashboard_port: int | None = None,
+        name: str = "ray",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.stack = LocalStack(stack.root / name)
+        self.num_cpus = num_cpus
+        self.slices = tuple(slices)
+        self._env = dict(env or {})
+        self._addresses = _loopback_addresses()
+        self._head_ip = next(self._addresses)
+        self._dashboard_port = dashboard_port or free_port("127.0.0.1")
+        self._gcs_port = free_port(self._head_ip)
+        self._temp: Path | None = None
+        self._starting: dict[str, subprocess.Popen[bytes]] = {}
+        self._ips: dict[str, str] = {}
+        """Of the nodes that should be there. No address is used twice, so a dead node is not taken for a new one."""
+
+    @property
+    def address(self) -> str:
+        """Where the Jobs API answers."""
+        return f"http://127.0.0.1:{self._dashboard_port}"
+
+    @property
+    def gcs_address(self) -> str:
+        return f"{self._head_ip}:{self._gcs_port}"
+
+    def start(self, timeout_seconds: float = 120.0) -> None:
+        """Start everything; returns once the Jobs API answers and every node is registered."""
+        deadline = time.monotonic() + timeout_seconds
+        try:
+            self._start_head()
+            self._wait("the head's control service", self._gcs_listens, deadline)
+            for one in self.slices:
+                self._launch_slice(one)
+            self._wait("the Jobs API", self._jobs_api_answers, deadline)
+            self._wait("all nodes to register", self._all_registered, deadline)
+        except BaseException:
+            self.stop(grace_seconds=1.0)
+            raise
+
+    def stop(self, grace_seconds: float = 1.0) -> None:
+        """End every process of the cluster, its jobs included, and remove its temporary files."""
+        self.stack.stop(grace_seconds)
+        for process in self._starting.values():
+            process.wait()
+        self._starting.clear()
+        self._ips.clear()
+        if self._temp is not None:
+            shutil.rmtree(self._temp, ignore_errors=True)
+            self._temp = None
+
+    def start_slice(self, new: LocalSlice, timeout_seconds: float = 60.0) -> None:
+        """Add a slice to the running cluster; returns once all of its hosts are registered."""
+        self._launch_slice(new)
+        self._wait(f"slice {new.name}", self._all_registered, time.monotonic() + timeout_seconds)
+
+    def kill_host(self, slice_name: str, worker_id: int) -> int:
+        """The host vanishes with all that runs on it, as when it is preempted; returns how many processes died."""
+        return self._forget(host_name(slice_name, worker_id))
+
+    def kill_slice(self, slice_name: str) -> int:
+        """Every host of the slice vanishes."""
+        hosts = [name for name in list(self._starting) if name.rpartition(".")[0] == slice_name]
+        return sum(self._forget(name) for name in hosts)
+
+    def host_stack(self, slice_name: str, worker_id: int) -> LocalStack:
+        """The processes of one simulated host: its Ray node, and what runs on it."""
+        return LocalStack(self.stack.root / "hosts" / host_name(slice_name, worker_id))
+
+    def status(self) -> LocalRayStatus:
+        """The nodes that are alive. Raises OSError while the API does not answer."""
+        query = "detail=1&limit=1000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE"
+        found = self._get(f"/api/v0/nodes?{query}")["data"]["result"]["result"]
+        return LocalRayStatus(
+            tuple(LocalNode(one["node_ip"], one.get("labels") or {}, one["resources_total"]) for one in found)
+        )
+
+    # ---- starting nodes
+
+    def _start_head(self) -> None:
+        self._start_node(
+            "head",
+            LocalStack(self.stack.root / "head"),
+            self._head_ip,
+            ["--head", f"--port={self._gcs_port}", f"--num-cpus={self.num_cpus}", "--num-gpus=0"]
+            + ["--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={self._dashboard_port}"]
+            + [f"--ray-client-server-port={free_port(self._head_ip)}"],
+            {},
+        )
+
+    def _launch_slice(self, new: LocalSlice) -> None:
+        shape = slice_type(new.slice_type)
+        for worker_id in range(shape.hosts):
+            env = {
+                "TPU_NAME": new.name,
+                "TPU_WORKER_ID": str(worker_id),
+                "TPU_ACCELERATOR_TYPE": shape.name,
+                **({"TPU_TOPOLOGY": shape.topology} if shape.topology else {}),
+            }
+            options = [f"--address={self.gcs_address}", f"--num-cpus={_HOST_CPUS}", "--num-gpus=0"]
+            options += ["--resources", json.dumps({"TPU": shape.chips_per_host})]
+            self._start_node(
+                host_name(new.name, worker_id),
+                self.host_stack(new.name, worker_id),
+                next(self._addresses),
+                options,
+                env,
+            )
+
+    def _start_node(
+        self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
+    ) -> None:
+        argv = [str(Path(sys.executable).with_name("ray")), "start", *options]
+        argv += [f"--node-ip-address={ip}", f"--temp-dir={self._temp_dir()}"]
+        argv += [f"--dashboard-agent-listen-port={free_port(ip)}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
+        argv += ["--min-worker-port=0", "--max-worker-port=0"]
+        argv += ["--include-log-monitor=false", "--disable-usage-stats", "--log-style=record", "--log-color=false"]
+        self._ips[name] = ip
+        self._starting[name] = stack.start("ray", argv, {**self._base_env(), **env})
+
+    def _base_env(self) -> dict[str, str]:
+        home = self.stack.root / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        inherited = {key: os.environ[key] for key in _INHERITED if key in os.environ}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        return {**inherited, "PATH": path, "HOME": str(home), **_RAY_SETTINGS, **self._env}
+
+    def _temp_dir(self) -> Path:
+        """A folder per node, with a short path: Ray puts sockets below it, whose paths may have 107 characters."""
+        if self._temp is None:
+            self._temp = Path(tempfile.mkdtemp(prefix="tw-"))
+        return Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
+
+    def _forget(self, name: str) -> int:
+        process = self._starting.pop(name)
+        del self._ips[name]
+        slice_name, _, worker_id = name.rpartition(".")
+        killed = self.host_stack(slice_name, int(worker_id)).stop(grace_seconds=0.0)
+        process.wait()
+        return killed
+
+    # ---- waiting
+
+    def _wait(self, what: str, is_true: Callable[[], bool], deadline: float) -> None:
+        while True:
+            for name, process in self._starting.items():
+                if process.poll():
+                    raise LocalRayError(
+                        f"Ray node {name} ended with code {process.returncode} while the local cluster waited for"
+                        f" {what}; its log ends with:\n{self._log_tail(name)}"
+                    )
+            try:
+                if is_true():
+                    return
+            except (OSError, ValueError, KeyError, TypeError):
+                pass  # not up yet, or half up
+            if time.monotonic() > deadline:
+                tail = self._log_tail("head")
+                raise LocalRayError(f"The local cluster waited in vain for {what}; the head's log ends with:\n{tail}")
+            time.sleep(_POLL_SECONDS)
+
+    def _gcs_listens(self) -> bool:
+        with socket.create_connection((self._head_ip, self._gcs_port), timeout=1.0):
+            return True
+
+    def _jobs_api_answers(self) -> bool:
+        return isinstance(self._get("/api/jobs/"), list)
+
+    def _all_registered(self) -> bool:
+        return set(self._ips.values()) <= {node.ip for node in self.status().nodes}
+
+    def _get(self, path: str) -> Any:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this loopback
+        with opener.open(self.address + path, timeout=5.0) as answer:
+            return json.load(answer)
+
+    def _log_tail(self, name: str, lines: int = 30) -> str:
+        folder = self.stack.root / "head" if name == "head" else self.stack.root / "hosts" / name
+        try:
+            text = (LocalStack(folder).logs / "ray.log").read_text(errors="replace")
+        except OSError as problem:
+            return str(problem)
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def host_name(slice_name: str, worker_id: int) -> str:
+    """How one host of a slice is called in logs and folders."""
+    return f"{slice_name}.{worker_id}"
+
+
+def _loopback_addresses() -> Iterator[str]:
+    """Addresses that, in all likelihood, no other cluster on this machine uses."""
+    first = ipaddress.IPv4Address("127.1.0.1") + 1024 * random.randrange(16_000)
+    return (str(first + number) for number in itertools.count())
+
+
+def free_port(ip: str) -> int:
+    """A port that nobody listens on at ``ip`` now, and that the system gives to nobody by itself."""
+    for port in random.sample(_PORTS, k=200):
+        with socket.socket() as probe:
+            try:
+                probe.bind((ip, port))
+            except OSError:
+                continue
+            return port
+    raise LocalRayError(f"No free port at {ip}.")

@@ -1,0 +1,72 @@
+"""Processes of one local stack: started in sessions of their own, and stopped by pid without leaving any behind.
+
+Every process that a stack starts inherits a marker in its environment, and so do the processes that those start
+(Ray's workers and jobs among them), whatever session they move to. Stopping looks for the marker, never for a name.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+MARKER = "TRADEWIND_STACK"
+
+
+class LocalStack:
+    """The processes that belong to the folder ``root``, which also holds their logs under ``logs/``.
+
+    A stack whose root lies inside this one belongs to it: stopping the outer stack stops the inner one too.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.logs = self.root / "logs"
+
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start ``argv`` in a session of its own with just ``env`` and the marker; output goes to ``logs/NAME.log``."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with (self.logs / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                list(argv),
+                # SPT_NOENV: setproctitle (Ray's and Airflow's processes call it) would overwrite what we look for.
+                env={**env, MARKER: str(self.root), "SPT_NOENV": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process of this stack, descendants of the ones we started included."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def stop(self, grace_seconds: float = 10.0) -> int:
+        """End every process of the stack, politely first; returns how many there were."""
+        ours = self.processes()
+        _signal_all(ours, "terminate")
+        psutil.wait_procs(ours, timeout=grace_seconds)
+        while stragglers := self.processes():  # also those that the others started meanwhile
+            _signal_all(stragglers, "kill")
+            psutil.wait_procs(stragglers, timeout=grace_seconds)
+        return len(ours)
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            marker = process.environ().get(MARKER)
+            return marker is not None and Path(marker).is_relative_to(self.root)
+        except psutil.Error:
+            return False
+
+
+def _signal_all(processes: Sequence[psutil.Process], method: str) -> None:
+    for process in processes:
+        try:
+            getattr(process, method)()
+        except psutil.NoSuchProcess:
+            continue

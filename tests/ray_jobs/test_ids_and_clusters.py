@@ -1,0 +1,40 @@
+"""Job ids are fixed by what they run; cluster addresses are checked before they are used."""
+
+from __future__ import annotations
+
+import pytest
+
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import BadAddressError
+from tradewind.ray_jobs.ids import step_job_id
+
+
+def test_an_id_is_readable_and_says_step_version_and_attempt() -> None:
+    job = step_job_id("tokenized/Fine Web", "/p/tokenized/Fine Web-abc123", "abc123", 2)
+    assert job.startswith("tokenized-fine-web-")
+    assert job.endswith("-abc123-2")
+    assert job == step_job_id("tokenized/Fine Web", "/p/tokenized/Fine Web-abc123", "abc123", 2)
+
+
+def test_places_and_attempts_have_ids_of_their_own() -> None:
+    places = [("/p/s-1", 1), ("/q/s-1", 1), ("/p/s-1", 2)]
+    assert len({step_job_id("s", path, "1", attempt) for path, attempt in places}) == 3
+
+
+@pytest.mark.parametrize("name", ["", "☃", "-" * 100, "a" * 100])
+def test_odd_names_give_plain_ids(name: str) -> None:
+    job = step_job_id(name, "/p", "abc123", 1)
+    assert job.isascii() and len(job) < 70 and not job.startswith("-")
+
+
+@pytest.mark.parametrize("address", ["", "10.0.0.1:8265", "ray://10.0.0.1:10001", "http://"])
+def test_an_address_that_is_no_dashboard_is_refused(address: str) -> None:
+    with pytest.raises(BadAddressError, match="Ray cluster 'mine': .* is no dashboard address"):
+        RayCluster("mine", address)
+
+
+def test_the_token_is_a_header_and_shows_nowhere() -> None:
+    cluster = RayCluster("mine", "https://ray.example:8265/", token="s3cret")
+    assert cluster.headers == {"Authorization": "Bearer s3cret"}
+    assert "s3cret" not in repr(cluster) + str(cluster)
+    assert cluster.job_url("j") == "https://ray.example:8265/#/jobs/j"

@@ -1,0 +1,191 @@
+"""What the demo shows, from plain data."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rich.console import Console
+
+from tradewind.rehearsal import demo_view as view
+from tradewind.rehearsal.airflow_api import log_line
+
+NOW = datetime(2026, 1, 31, 3, 0, 30, tzinfo=UTC)
+
+
+def instance(task_id, state, **fields):
+    return {"task_id": task_id, "state": state, "start_date": None, "end_date": None, "duration": None, **fields}
+
+
+def step(name, decision="RUN", version="0a1b2c"):
+    path = f"gs://bucket/{name}-{version}"
+    return {
+        "task_id": f"steps.{name}",
+        "name": name,
+        "hash": version,
+        "output_path": path,
+        "decision": decision,
+        "reason": "new",
+    }
+
+
+def plan(*steps):
+    return {"prefix": "gs://bucket", "steps": list(steps)}
+
+
+def rendered(table):
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def views_of(*instances, plan=None, messages=None):
+    return view.task_views(instances, plan, messages or {}, NOW)
+
+
+def test_tasks_stand_in_the_order_of_the_plan_behind_the_plan_itself():
+    instances = [instance(f"steps.{name}", None) for name in ("train", "fetch")] + [instance("plan", "success")]
+    shown = views_of(*instances, plan=plan(step("fetch"), step("train")))
+    assert [one.task_id for one in shown] == ["plan", "steps.fetch", "steps.train"]
+
+
+def test_a_skipped_task_is_reused_only_if_the_plan_says_so():
+    instances = [instance("steps.fetch", "skipped"), instance("steps.train", "skipped")]
+    shown = views_of(*instances, plan=plan(step("fetch", "REUSE"), step("train")))
+    assert [one.state for one in shown] == ["reused", "skipped"]
+
+
+def test_before_there_is_a_plan_every_task_shows_its_own_state():
+    shown = views_of(instance("plan", "running"), instance("steps.fetch", None))
+    assert [(one.task_id, one.state) for one in shown] == [("plan", "running"), ("steps.fetch", "waiting")]
+
+
+def test_the_seconds_of_a_task_at_work_go_on_and_those_of_a_finished_one_stand():
+    running = instance("a", "deferred", start_date="2026-01-31T03:00:00Z", duration=0.5)
+    finished = instance("b", "success", start_date="2026-01-31T03:00:00Z", duration=12.5)
+    assert [one.seconds for one in views_of(running, finished)] == [30.0, 12.5]
+
+
+def test_a_clock_that_is_behind_airflows_makes_no_negative_seconds():
+    [shown] = views_of(instance("a", "running", start_date="2026-01-31T03:00:31Z"))
+    assert shown.seconds == 0.0
+
+
+def test_every_change_of_state_is_one_line():
+    before = views_of(instance("plan", "success", duration=1.0), instance("a", None), instance("b", "queued"))
+    after = views_of(
+        instance("plan", "success", duration=1.0),
+        instance("a", None),
+        instance("b", "running", start_date="2026-01-31T03:00:28Z"),
+        messages={"b": "step 7, loss 2.5"},
+    )
+    assert view.state_changes(before, after) == ["b running (2.0 s): step 7, loss 2.5"]
+
+
+def test_a_task_that_only_waits_is_no_news():
+    assert view.state_changes([], views_of(instance("a", None))) == []
+
+
+def test_the_live_table_shows_log_text_as_it_is():
+    [shown] = views_of(instance("a", "running"), messages={"a": "[red]shape [2, 3][/red]"})
+    assert "[red]shape [2, 3][/red]" in rendered(view.live_table([shown], "demo"))
+
+
+def test_the_summary_tells_reused_steps_from_those_that_ran():
+    rows = view.step_rows(
+        plan(step("fetch", "REUSE"), step("train")),
+        [instance("steps.fetch", "skipped", duration=0.0), instance("steps.train", "success", duration=61.23)],
+    )
+    assert [(row.name, row.decision, row.state, row.seconds) for row in rows] == [
+        ("fetch", "REUSE", "reused", None),
+        ("train", "RUN", "success", 61.23),
+    ]
+    assert view.reuse_sentence(rows) == "1 of 2 steps reused."
+    text = rendered(view.summary_table(rows))
+    assert "gs://bucket/train-0a1b2c" in text and "61.2" in text
+
+
+def test_a_step_whose_task_is_gone_from_the_run_still_has_its_row():
+    [row] = view.step_rows(plan(step("train")), [])
+    assert (row.state, row.seconds) == ("waiting", None)
+
+
+def test_the_evaluation_shows_the_loss_and_the_sample():
+    results = {"checkpoint": {"loss": 2.34567, "bpb": 1.2}, "hf": {}, "sample": "def f():\n    pass"}
+    assert view.evaluation_lines(results) == [
+        "Validation loss 2.3457 (1.2000 bits per byte)",
+        "The model writes:",
+        "    def f():",
+        "        pass",
+    ]
+
+
+def test_the_output_of_a_step_is_found_by_its_name():
+    assert view.output_of(plan(step("fetch"), step("evaluate")), "evaluate") == "gs://bucket/evaluate-0a1b2c"
+    assert view.output_of(plan(step("fetch")), "evaluate") is None
+    assert view.output_of(None, "evaluate") is None
+
+
+LOG = """\
+::group::Log message source details
+/logs/attempt=1.log
+::endgroup::
+2026-01-31T03:00:00.1Z info ::group::Pre Execute
+2026-01-31T03:00:00.2Z info Worker startup parse complete
+2026-01-31T03:00:00.3Z info ::endgroup::
+2026-01-31T03:00:01.0Z info step 10: loss 3.2
+Traceback line without a timestamp
+2026-01-31T03:00:02.0Z info ::group::Post Execute
+2026-01-31T03:00:02.0Z info Pushing xcom
+2026-01-31T03:00:02.1Z info ::endgroup::
+"""
+
+
+def test_the_last_message_is_the_tasks_own_and_not_airflows():
+    assert view.last_message(LOG) == "Traceback line without a timestamp"
+    assert view.last_message(LOG.replace("Traceback line without a timestamp\n", "")) == "step 10: loss 3.2"
+
+
+def test_a_log_that_says_nothing_yet_has_no_last_message():
+    assert view.last_message("\n".join(LOG.splitlines()[:6])) == ""
+    assert view.last_message("") == ""
+
+
+def test_the_end_of_a_log_is_the_tasks_own():
+    assert view.last_lines(LOG) == [
+        "2026-01-31T03:00:01.0Z info step 10: loss 3.2",
+        "Traceback line without a timestamp",
+    ]
+    assert view.last_lines(LOG, 1) == ["Traceback line without a timestamp"]
+
+
+def test_a_group_of_the_task_itself_is_shown_without_its_marks():
+    log = "2026-01-31T03:00:00Z info ::group::Plan\n2026-01-31T03:00:00Z info 3 steps run\n::endgroup::"
+    assert view.last_message(log) == "3 steps run"
+
+
+def test_the_task_that_failed_first_is_to_blame():
+    instances = [
+        instance("report", "upstream_failed", end_date="2026-01-31T03:00:01Z"),
+        instance("b", "failed", end_date="2026-01-31T03:00:05Z"),
+        instance("a", "failed", end_date="2026-01-31T03:00:04Z"),
+    ]
+    blamed = view.first_failed(instances)
+    assert blamed is not None and blamed["task_id"] == "a"
+    assert view.first_failed([instance("a", "success")]) is None
+
+
+def test_a_log_entry_with_an_exception_brings_its_frames():
+    entry = {
+        "timestamp": "2026-01-31T03:00:00Z",
+        "level": "error",
+        "event": "Task failed",
+        "error_detail": [
+            {"exc_type": "ValueError", "exc_value": "no", "frames": [{"filename": "a.py", "lineno": 3, "name": "f"}]}
+        ],
+    }
+    assert log_line(entry).splitlines() == [
+        "2026-01-31T03:00:00Z error Task failed",
+        "  File 'a.py', line 3, in f",
+        "ValueError: no",
+    ]
