@@ -28,7 +28,7 @@ LOWER_LAYERS = {
     "runtime": {"steps", "records", "cloud_tpu"},
     "rehearsal": {"cloud_tpu"},
 }
-"""What each layer may import of ours besides itself; layers that are not listed hold Airflow glue or the command line."""
+"""What each layer may import of ours besides itself; those not listed hold Airflow glue or the command line."""
 
 HEAVY = {"ray", "jax", "levanter", "google", "tokenizers", "transformers", "matplotlib"}
 

@@ -172,7 +172,7 @@ class StepOperator(BaseOperator):
         name = attempt.spec["name"]
         if attempt.outcome is Outcome.SUCCEEDED:
             write_status(output_path, Status.SUCCESS)  # its driver may have died just before
-            note = {"attempt": attempt.number, "max_tries": context["ti"].max_tries}
+            note: Any = {"attempt": attempt.number, "max_tries": context["ti"].max_tries}
             context["task_state_store"].set(NOTE, note)
             self.log.info("Step %r is finished: %s", name, output_path)
             return _result(output_path, attempt)

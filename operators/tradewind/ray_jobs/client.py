@@ -74,7 +74,7 @@ class RayJobs:
         return True
 
     def status(self, job: str) -> str | None:
-        """The job's Ray status (``PENDING``, ``RUNNING``, ``SUCCEEDED``…), or None when the cluster knows no such job."""
+        """The job's Ray status (``PENDING``, ``RUNNING``…), or None when the cluster has no such job."""
         try:
             return str(self._asking(lambda: self._client.get_job_status(job)).value)
         except RuntimeError as error:

@@ -28,7 +28,7 @@ class Lazy:
 
 
 def lazy(target: str, /, **kwargs: Any) -> Any:
-    """Stand for ``target(**kwargs)``, built on the cluster: ``lazy("levanter.models.llama:LlamaConfig", num_layers=4)``.
+    """Stand for ``target(**kwargs)``, built on the cluster: ``lazy("levanter.models.llama:LlamaConfig", n=4)``.
 
     Give fields that refer to steps in the order in which the class declares them: their order counts in the version.
 

@@ -42,7 +42,7 @@ def run_param(name: str) -> Any:
 
 
 def night() -> Any:
-    """The date (``datetime.date``) of the run's night: the day its data interval starts, in the schedule's time zone."""
+    """The date (``datetime.date``) of the run's night: where its data interval starts, in the schedule's time zone."""
     return RunValue(RunValueKind.NIGHT)
 
 
@@ -85,7 +85,7 @@ class RunValues:
             UnknownRunValueError: The run has no such value.
         """
         if wanted.kind is RunValueKind.PARAM:
-            if wanted.name not in self.params:
+            if wanted.name is None or wanted.name not in self.params:
                 known = ", ".join(sorted(self.params)) or "none at all"
                 raise UnknownRunValueError(f"{wanted} is not a param of this DAG, which has {known}.")
             return self.params[wanted.name]

@@ -22,7 +22,7 @@ class ExecutorStep:
         fn: What the step does. It must be importable on the cluster, so neither a lambda nor a local function.
         config: Any object, usually a dataclass; see ``versioned``, ``output_path_of`` and ``this_output_path``.
         description: For people; outside the version.
-        override_output_path: An output path that replaces ``{prefix}/{name}-{hash}``; relative ones are below the prefix.
+        override_output_path: An output path instead of ``{prefix}/{name}-{hash}``; relative ones are below the prefix.
         resources: Where it runs; one CPU of the cluster if not given.
         pip_dependency_groups: Extras of the project that the step's environment needs beyond the image.
         cluster: The cluster to run on, by the id of its ``ray`` connection, if not the DAG's.
