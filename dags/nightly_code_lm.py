@@ -93,7 +93,7 @@ sample = ExecutorStep(
     config=SampleConfig(
         input_path=output_path_of(collection),
         night=versioned(night()),  # known once a run exists: the date its data interval starts
-        percent=versioned(40),
+        percent=versioned(run_param("sample_percent")),
         output_path=this_output_path(),
     ),
 )
@@ -179,6 +179,9 @@ experiment_dag(
     params={
         "learning_rate": Param(0.01, "Peak learning rate.", type="number", exclusiveMinimum=0, maximum=1),
         "train_steps": Param(200, "Steps of 8 × 128 tokens each.", type="integer", minimum=2, maximum=100_000),
+        "sample_percent": Param(
+            40, "Share of the collection that a night draws.", type="integer", minimum=1, maximum=100
+        ),
         "model_size": Param("small", "Size of the model.", type="string", enum=["tiny", "small", "125m"]),
     },
     catchup=False,

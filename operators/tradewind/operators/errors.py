@@ -15,5 +15,17 @@ class StepLostError(AirflowException):
     """The step's job is gone without a word. Airflow's next try makes a new attempt."""
 
 
+class StepBusyError(AirflowException):
+    """The step is at work where this task cannot follow it. Airflow's next try looks again."""
+
+
+class ClusterUnreachableError(AirflowException):
+    """The step's cluster does not answer. Airflow's next try asks again."""
+
+
+class ClusterRefusedError(AirflowFailException):
+    """The step's cluster cannot be used: no connection, no valid address, a refused token or a refused job."""
+
+
 class PlanOutdatedError(AirflowFailException):
     """What the run's plan says no longer holds: the step's config was edited, or an input is not there."""

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 
-from tradewind.hooks.ray import RayHook
 from tradewind.links.ray import RayJobLink
 from tradewind.operators.code import code_folder
-from tradewind.operators.errors import PlanOutdatedError, StepFailedError, StepLostError, StepStoppedError
+from tradewind.operators.errors import (
+    PlanOutdatedError,
+    StepBusyError,
+    StepFailedError,
+    StepLostError,
+    StepStoppedError,
+)
 from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.step_job import connect, submit
 from tradewind.operators.worker_process import run_in_worker
 from tradewind.plans.plan import Decision, Plan, PlannedStep
-from tradewind.plans.start import Claim, ClearedTask, Finished, decide_start
+from tradewind.plans.start import Claim, ClearedTask, Finished, Follow, Start, decide_start
 from tradewind.ray_jobs.follow import follow_job
 from tradewind.ray_jobs.ids import step_job_id
 from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, end_attempt, newest_attempt
 from tradewind.records.attempts import read_attempt as read_attempt_file
 from tradewind.records.status import Status, read_status, read_statuses, write_status
 from tradewind.records.step_info import write_step_info
-from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.spec import StepSpec, step_spec
-from tradewind.steps import AirflowWorker, Cpu, ExecutorStep, ResolvedStep, resolve
+from tradewind.runtime.spec import step_spec
+from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep, resolve
 from tradewind.triggers.ray_job import RayJobTrigger, job_logger
 
-DRIVER_CPUS_ON_SLICE = 0.0
-"""What the driver of a step on a slice asks for: it only watches, the hosts of the slice do the work."""
 NOTE = "finished"
 """Key of the note in the task state store: which attempt this task ended green with, and the tries allowed then."""
 
@@ -74,15 +76,14 @@ class StepOperator(BaseOperator):
                 f"Step {step.name!r} is version {step.hash} now, but this run was planned with {planned.hash}: its "
                 "config was edited meanwhile. Clear the plan task too."
             )
-        newest = newest_attempt(step.output_path)
-        mine = newest is not None and _is_same_task(newest.by, self._by(context))
-        start = decide_start(read_status(step.output_path), newest, self._cleared(context, planned), mine)
+        start = self._decide_start(step, planned, context)
         if isinstance(start, Finished):
             by = f"by {_task_name(start.attempt.by)}, attempt {start.attempt.number}" if start.attempt else "elsewhere"
             self.log.info("Step %r, version %s, is finished: made %s.", step.name, step.hash, by)
             return _result(step.output_path, start.attempt)
-        attempt = self._claim(step, start, context) if isinstance(start, Claim) else start.attempt
-        return self._carry_out(step.output_path, attempt, context)
+        if isinstance(step.step.resources, AirflowWorker):
+            return self._run_in_worker(step, start, context)
+        return self._run_on_cluster(step, start, context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Judge the attempt whose job has ended, by its record."""
@@ -108,65 +109,56 @@ class StepOperator(BaseOperator):
             was_reused=planned is not None and planned.decision is Decision.REUSE,
         )
 
-    def _claim(self, step: ResolvedStep, start: Claim, context: Context) -> Attempt:
+    def _decide_start(self, step: ResolvedStep, planned: PlannedStep | None, context: Context) -> Start:
+        newest = newest_attempt(step.output_path)
+        mine = newest is not None and _is_same_task(newest.by, self._by(context))
+        cleared = self._cleared(context, planned)
+        start = decide_start(read_status(step.output_path), newest, cleared, mine)
+        if not isinstance(start, Follow) or start.attempt.cluster:
+            return start
+        if not mine:
+            raise StepBusyError(
+                f"Step {step.name!r}: attempt {start.attempt.number} is at work outside any cluster, started by "
+                f"{_task_name(start.attempt.by)}; the next try looks again."
+            )
+        lost = end_attempt(step.output_path, start.attempt, Outcome.LOST)  # it was in the worker of a try that died
+        return decide_start(None, lost, cleared, mine)
+
+    def _claim(self, step: ResolvedStep, start: Claim, cluster: str, context: Context) -> Attempt:
         """Claim the next attempt; everything that can be refused is refused before anything is written."""
         _check_inputs(step)
         spec = step_spec(step, CodeFolder(code_folder(context["dag"])))
-        attempt = claim_attempt(
-            step.output_path,
-            Attempt(
-                number=start.number,
-                job=step_job_id(step.name, step.output_path, step.hash, start.number),
-                cluster=self.settings.cluster_of(step.step),
-                by=self._by(context),
-                spec=spec.to_json(),
-            ),
-        )
+        job = step_job_id(step.name, step.output_path, step.hash, start.number)
+        claim = Attempt(start.number, job, cluster, self._by(context), spec.to_json())
+        attempt = claim_attempt(step.output_path, claim)
         write_step_info(step, spec.fn_name)
         if start.withdraws:
             write_status(step.output_path, Status.RUNNING)
         return attempt
 
-    def _carry_out(self, output_path: str, attempt: Attempt, context: Context) -> dict[str, Any]:
-        spec = StepSpec.from_json(attempt.spec)
-        if isinstance(spec.load_resources(), AirflowWorker):
-            run_in_worker(attempt_path(output_path, attempt.number), code_folder(context["dag"]), job_logger)
-            return self._end(output_path, attempt, {"status": "ended"}, context)
-        self._submit(output_path, attempt, spec, context)
-        payload = {"output_path": output_path, "attempt": attempt.number}
+    def _run_in_worker(self, step: ResolvedStep, start: Claim | Follow, context: Context) -> dict[str, Any]:
+        attempt = self._claim(step, start, "", context) if isinstance(start, Claim) else start.attempt
+        run_in_worker(attempt_path(step.output_path, attempt.number), code_folder(context["dag"]), job_logger)
+        return self._end(step.output_path, attempt, {"status": "ended", "message": ""}, context)
+
+    def _run_on_cluster(self, step: ResolvedStep, start: Claim | Follow, context: Context) -> dict[str, Any]:
+        cluster = start.attempt.cluster if isinstance(start, Follow) else self.settings.cluster_of(step.step)
+        jobs = connect(step.name, cluster)
+        attempt = start.attempt if isinstance(start, Follow) else self._claim(step, start, cluster, context)
+        submitted = submit(jobs, attempt, code_folder(context["dag"]))
+        link = RayJobLink()
+        context["ti"].xcom_push(key=link.xcom_key, value=jobs.cluster.job_url(attempt.job))
+        verb = "submitted as" if submitted else "joined: it was submitted before as"
+        self.log.info("Attempt %d at %s-%s %s Ray job %s.", attempt.number, step.name, step.hash, verb, attempt.job)
         if self.deferrable:
-            self.defer(
-                trigger=RayJobTrigger(attempt.cluster, attempt.job, payload), method_name=self.execute_complete.__name__
-            )
-        end = asyncio.run(follow_job(RayHook(attempt.cluster).cluster(), attempt.job, job_logger.info))
-        return self._end(output_path, attempt, dataclasses.asdict(end), context)
+            payload = {"output_path": step.output_path, "attempt": attempt.number}
+            trigger = RayJobTrigger(cluster, attempt.job, payload)
+            self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
+        end = asyncio.run(follow_job(jobs.cluster, attempt.job, job_logger.info))
+        return self._end(step.output_path, attempt, dataclasses.asdict(end), context)
 
     def _end(self, output_path: str, attempt: Attempt, end: dict[str, Any], context: Context) -> dict[str, Any]:
         return self.execute_complete(context, {**end, "output_path": output_path, "attempt": attempt.number})
-
-    def _submit(self, output_path: str, attempt: Attempt, spec: StepSpec, context: Context) -> None:
-        from tradewind.ray_jobs.client import JobRequest
-
-        hook = RayHook(attempt.cluster)
-        resources = spec.load_resources()
-        file = attempt_path(output_path, attempt.number)
-        runtime_env: dict[str, Any] = {"env_vars": {STEP_VARIABLE: spec.version}}
-        if spec.code_travels:
-            runtime_env["working_dir"] = str(code_folder(context["dag"]))
-        submitted = hook.get_conn().submit_or_attach(
-            JobRequest(
-                submission_id=attempt.job,
-                entrypoint=f"python -u -m tradewind.runtime.run_step {shlex.quote(file)}",
-                runtime_env=runtime_env,
-                metadata={"step": spec.version, "output_path": output_path},
-                num_cpus=resources.num_cpus if isinstance(resources, Cpu) else DRIVER_CPUS_ON_SLICE,
-                memory_bytes=resources.memory_bytes if isinstance(resources, Cpu) else None,
-            )
-        )
-        link = RayJobLink()
-        context["ti"].xcom_push(key=link.xcom_key, value=hook.cluster().job_url(attempt.job))
-        verb = "submitted as" if submitted else "joined: it already runs as"
-        self.log.info("Attempt %d at %s %s Ray job %s.", attempt.number, spec.version, verb, attempt.job)
 
     def _judge(self, output_path: str, attempt: Attempt, event: dict[str, Any], context: Context) -> dict[str, Any]:
         name = attempt.spec["name"]

@@ -84,7 +84,7 @@ class RayJobs:
 
     def version(self) -> str:
         """The cluster's Ray version."""
-        return str(self._asking(self._client.get_version))
+        return str(self._asking(lambda: self._client._do_request("GET", "/api/version")).json()["ray_version"])
 
     def _asking(self, call: Any) -> Any:
         try:

@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--root", type=Path, default=Path(".demo"), help="folder of the stack (default: .demo)")
     parser.add_argument("--dags", type=Path, default=DAGS_FOLDER, help="DAGs folder (default: the repository's)")
     parser.add_argument("--dag", default=DEFAULT_DAG, help=f"DAG to run (default: {DEFAULT_DAG})")
-    parser.add_argument("--small", action="store_true", help="run with the DAG param small=true")
+    parser.add_argument("--conf", type=json.loads, default={}, metavar="JSON", help="DAG params, as a JSON object")
     return parser
 
 
@@ -176,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "down":
         return down(stack, console)
     try:
-        return up(stack, options.dags, options.dag, {"small": True} if options.small else {}, console)
+        return up(stack, options.dags, options.dag, options.conf, console)
     except AirflowApiError as error:
         console.print(str(error), style="red", soft_wrap=True, markup=False)
         return 1

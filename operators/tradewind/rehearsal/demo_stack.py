@@ -98,6 +98,7 @@ def _settings(stack: LocalStack) -> dict[str, str]:
     return {
         "AIRFLOW__TRADEWIND__PREFIX": str(stack.root / "store"),
         "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": CONNECTION,
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         # Only what somebody asks for shall run: unpausing a nightly pipeline would start last night's run as well.
         "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
     }

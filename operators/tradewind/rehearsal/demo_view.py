@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 PLAN_TASK = "plan"
-EVALUATE_STEP = "evaluate"
-REPORT_STEP = "report"
+EVALUATE_STEP = "code_lm/evaluate"
+REPORT_STEP = "code_lm/report"
 MESSAGE_WIDTH = 90
 
 WAITING = "waiting"

@@ -14,8 +14,12 @@ WORKER_ID_LABEL: Final = "ray.io/tpu-worker-id"
 SLICE_NAME_LABEL: Final = "ray.io/tpu-slice-name"
 POD_TYPE_LABEL: Final = "ray.io/tpu-pod-type"
 
+ON_CPU: Final = {
+    "JAX_PLATFORMS": "cpu",  # a step that asked for CPUs must not take the chips of the host that it lands on
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # on CPUs, XLA logs an error that is none for every compilation it finds again
+}
 _NO_TPU: Final = {
-    "JAX_PLATFORMS": "cpu",
+    **ON_CPU,
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
 }

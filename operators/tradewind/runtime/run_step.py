@@ -7,9 +7,11 @@ say it. SUCCESS is written last, after everything else is in place.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import NoReturn
 
@@ -17,10 +19,11 @@ from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_f
 from tradewind.records.status import Status, write_status
 from tradewind.records.store import list_names, read_json
 from tradewind.runtime.errors import SpecError
+from tradewind.runtime.pod_env import ON_CPU
 from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.run_function import error_path
 from tradewind.runtime.spec import StepSpec
-from tradewind.steps import TpuSlice
+from tradewind.steps import Cpu, TpuSlice
 
 
 class Stopped(BaseException):
@@ -68,15 +71,15 @@ def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> Attemp
         except PodFailedError as error:
             return _left_error(attempt, spec) or AttemptError(type(error).__qualname__, str(error))
         return None
-    code = _run_here(command)
+    code = _run_here(command, {**ON_CPU, **os.environ} if isinstance(resources, Cpu) else dict(os.environ))
     if code == 0:
         return None
     return _left_error(attempt, spec) or AttemptError("ProcessDied", f"the step's process ended with {_ending(code)}.")
 
 
-def _run_here(command: list[str]) -> int:
+def _run_here(command: list[str], env: Mapping[str, str]) -> int:
     """Run the child under a guard, which ends it and all that it started when this driver stops or dies."""
-    guard = subprocess.Popen(guarded(command, watch=[]), start_new_session=True)
+    guard = subprocess.Popen(guarded(command, watch=[]), env=env, start_new_session=True)
     try:
         return guard.wait()
     except BaseException:

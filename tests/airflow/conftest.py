@@ -1,0 +1,131 @@
+"""One real Airflow on one real Ray cluster with a simulated slice, for all tests in this folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.rehearsal.airflow_api import AirflowApi
+from tradewind.rehearsal.local_airflow import LocalAirflow
+from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
+from tradewind.rehearsal.processes import LocalStack
+
+HERE = Path(__file__).parent
+RUN_TIMEOUT_S = 800.0
+
+
+@dataclass(frozen=True)
+class House:
+    """What a test has: Airflow's API and command line, the store, and the cluster's address."""
+
+    airflow: LocalAirflow
+    api: AirflowApi
+    ray_address: str
+    store: Path
+
+    def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> FinishedRun:
+        """Trigger a run and wait for its end."""
+        self.api.wait_for_dag(dag_id, 60)
+        self.api.unpause(dag_id)
+        run_id = self.api.trigger(dag_id, conf)
+        self.api.wait_for_run(dag_id, run_id, RUN_TIMEOUT_S)
+        return FinishedRun(self, dag_id, run_id)
+
+    def backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[FinishedRun]:
+        """Backfill from the command line, all dates at once, and wait for the end of every run."""
+        self.api.wait_for_dag(dag_id, 60)
+        self.api.unpause(dag_id)
+        command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
+        done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
+        assert done.returncode == 0, done.stderr
+        ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]
+        for run_id in ids:
+            self.api.wait_for_run(dag_id, run_id, RUN_TIMEOUT_S)
+        return [FinishedRun(self, dag_id, run_id) for run_id in ids]
+
+    def output(self, name: str) -> Path:
+        """The only output of the step of this name."""
+        [path] = self.store.glob(f"{name}-??????")
+        return path
+
+    def attempts(self, name: str) -> int:
+        """How many attempts there were at the steps of this name, all versions together."""
+        return len(list(self.store.glob(f"{name}-??????/.attempts/*.json")))
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that has ended."""
+
+    house: House
+    dag_id: str
+    run_id: str
+
+    @property
+    def state(self) -> str:
+        return str(self.house.api.dag_run(self.dag_id, self.run_id)["state"])
+
+    def states(self) -> dict[str, str]:
+        """Task id → state."""
+        return {ti["task_id"]: ti["state"] for ti in self.house.api.task_instances(self.dag_id, self.run_id)}
+
+    def decisions(self) -> dict[str, str]:
+        """Task id → decision of the plan."""
+        plan = self.house.api.xcom(self.dag_id, self.run_id, "plan")
+        return {step["task_id"]: step["decision"] for step in plan["steps"]}
+
+    def log(self, task_id: str) -> str:
+        """The log of the task's last try."""
+        tries = {ti["task_id"]: ti["try_number"] for ti in self.house.api.task_instances(self.dag_id, self.run_id)}
+        return self.house.api.task_log(self.dag_id, self.run_id, task_id, tries[task_id])
+
+
+@pytest.fixture(scope="session")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    root = tmp_path_factory.mktemp("house")
+    store = root / "store"
+    dags = root / "dags"
+    shutil.copytree(HERE / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE.parents[1] / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    (root / "airflow_only").mkdir()
+    (root / "airflow_only" / "only_in_airflow.py").write_text("def work_elsewhere(config): ...\n")
+    stack = LocalStack(root)
+    ray = LocalRay(stack, num_cpus=4, slices=[LocalSlice("slice-a", "v4-16")])
+    airflow = LocalAirflow(
+        stack,
+        dags_folder=dags,
+        connections={
+            "ray_default": connection(ray.address, bucket=str(store)),
+            "bare": connection(ray.address),
+            "gone": connection(f"http://127.0.0.1:{closed_port()}", bucket=str(store)),
+        },
+        settings={
+            "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "PYTHONPATH": str(root / "airflow_only"),
+        },
+    )
+    try:
+        ray.start()
+        airflow.start()
+        yield House(airflow, AirflowApi(airflow.url, airflow.username, airflow.password), ray.address, store)
+    finally:
+        stack.stop(grace_seconds=5.0)
+    assert stack.processes() == []
+
+
+def connection(address: str, **extra: str) -> str:
+    return json.dumps({"conn_type": "ray", "host": address, "extra": extra})
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
