@@ -1,0 +1,1 @@
+"""Collections of text documents: reading, writing, cleaning."""

@@ -1,0 +1,207 @@
+"""Clean a document collection and split it: the same input gives the same bytes, whatever cluster does the work.
+
+What is dropped: lines that are not ``{"id", "text"}`` with a UTF-8 form, texts shorter than ``min_chars`` after
+newlines are normalised, and texts that another document has already (the smallest id stays). Where a document goes
+depends on its id alone: the hash of the id says train or validation, and which train shard.
+
+The work is Ray Data's: one task per input file, then a shuffle by the text's hash, then one by shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tradewind.datasets.documents import SUFFIX, Document, document_files, raw_lines, write_document_file
+from tradewind.datasets.files import join, write_json
+
+if TYPE_CHECKING:
+    import pandas
+
+KEPT, DUPLICATE, TOO_SHORT, UNDECODABLE = "kept", "duplicate", "too_short", "undecodable"
+MIN_BUCKETS, MAX_BUCKETS = 2, 256
+
+
+@dataclass(frozen=True)
+class CleanAndShardConfig:
+    """What ``clean_and_shard`` reads, and how it splits."""
+
+    input_path: str
+    """A document collection (see ``tradewind.datasets.documents``)."""
+    output_path: str
+    """Gets ``train/*.jsonl.gz``, ``validation/*.jsonl.gz`` and ``stats.json``."""
+    train_shards: int = 2
+    """Number of files under ``train/``; with very few documents some may be missing."""
+    min_chars: int = 64
+    """Shorter texts are dropped; characters, counted after normalising newlines."""
+    validation_fraction: float = 0.03
+    """Share of documents that become validation, between 0 and 1, both excluded."""
+
+
+def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
+    """Write the cleaned splits; returns the statistics that are also in ``stats.json``.
+
+    Raises ``ValueError`` for a setting out of range, for an input without documents, and if a split would be empty.
+    """
+    _check(config)
+    files = document_files(config.input_path)
+    with _ray_data():
+        import ray
+
+        source = ray.data.from_items([{"path": path} for path in files], override_num_blocks=len(files))
+        buckets = _buckets(len(files))
+        rows = source.flat_map(partial(_rows_of_file, min_chars=config.min_chars, buckets=buckets))
+        marked = rows.groupby("bucket", num_partitions=buckets).map_groups(_mark_duplicates, batch_format="pandas")
+        placed = marked.map_batches(partial(_place, config=config), batch_format="pandas").materialize()
+        tally = _total(placed.map_batches(_count, batch_format="pandas").take_all())
+        _check_splits(config, tally)
+        shards = placed.filter(expr=f"outcome == '{KEPT}'").groupby("shard", num_partitions=config.train_shards + 1)
+        shards.map_groups(partial(_write_shard, config.output_path), batch_format="pandas").materialize()
+    stats = _stats(tally)
+    write_json(join(config.output_path, "stats.json"), stats)
+    return stats
+
+
+def normalise(text: str) -> str:
+    """The text with ``\\n`` for every kind of line end, and exactly one at the end."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip("\n") + "\n"
+
+
+def split_of(document_id: str, validation_fraction: float) -> str:
+    """``"train"`` or ``"validation"``, by the hash of the id alone."""
+    return "validation" if _unit_interval("split:" + document_id) < validation_fraction else "train"
+
+
+def shard_of(document_id: str, config: CleanAndShardConfig) -> str:
+    """Path of the document's shard inside the output, such as ``train/shard-00001.jsonl.gz``."""
+    split = split_of(document_id, config.validation_fraction)
+    shards = config.train_shards if split == "train" else 1
+    return f"{split}/shard-{int(_unit_interval('shard:' + document_id) * shards):05d}{SUFFIX}"
+
+
+def _unit_interval(key: str) -> float:
+    """A number in [0, 1) that depends on ``key`` alone."""
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
+
+
+def _check(config: CleanAndShardConfig) -> None:
+    if config.train_shards < 1:
+        raise ValueError(f"train_shards={config.train_shards}: there must be at least one train shard.")
+    if config.min_chars < 1:
+        raise ValueError(f"min_chars={config.min_chars}: an empty text is no document, so it must be at least 1.")
+    if not 0 < config.validation_fraction < 1:
+        raise ValueError(f"validation_fraction={config.validation_fraction} must lie between 0 and 1, both excluded.")
+
+
+def _check_splits(config: CleanAndShardConfig, tally: dict[str, Counter[str]]) -> None:
+    for split in ("train", "validation"):
+        if not tally[split]["documents"]:
+            kept = sum(tally[name]["documents"] for name in ("train", "validation"))
+            raise ValueError(
+                f"The {split} split of input_path {config.input_path} would be empty: of {kept} kept documents none"
+                f" falls into it with validation_fraction={config.validation_fraction}."
+            )
+
+
+def _buckets(files: int) -> int:
+    """Into how many groups the shuffle by text hash splits: a group must fit into one task's memory."""
+    return min(MAX_BUCKETS, max(MIN_BUCKETS, files))
+
+
+# What runs in Ray's workers.
+
+
+def _rows_of_file(row: dict[str, Any], *, min_chars: int, buckets: int) -> list[dict[str, Any]]:
+    return [_row_of_line(line, min_chars, buckets) for line in raw_lines(row["path"])]
+
+
+def _row_of_line(line: bytes, min_chars: int, buckets: int) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+        document_id, text = value["id"], normalise(value["text"])
+        digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+        document_id.encode("utf-8")
+    except (ValueError, KeyError, TypeError, AttributeError):  # a lone surrogate is a ValueError
+        return {"id": "", "text": "", "digest": "", "bucket": 0, "outcome": UNDECODABLE}
+    if len(text.strip()) < min_chars:
+        return {"id": document_id, "text": "", "digest": "", "bucket": 0, "outcome": TOO_SHORT}
+    bucket = int(digest[:8], 16) % buckets
+    return {"id": document_id, "text": text, "digest": digest, "bucket": bucket, "outcome": KEPT}
+
+
+def _mark_duplicates(group: pandas.DataFrame) -> pandas.DataFrame:
+    """Of the kept rows with one text, the one with the smallest id stays."""
+    ordered = group.sort_values(["digest", "id"], ignore_index=True)
+    repeated = (ordered["outcome"] == KEPT) & ordered.duplicated(["outcome", "digest"])
+    ordered.loc[repeated, "outcome"] = DUPLICATE
+    ordered.loc[repeated, "text"] = ""
+    return ordered
+
+
+def _place(batch: pandas.DataFrame, config: CleanAndShardConfig) -> pandas.DataFrame:
+    """Keep the columns that the rest needs, and say which shard each row belongs to."""
+    return batch.assign(shard=[shard_of(name, config) for name in batch["id"]])[["id", "text", "shard", "outcome"]]
+
+
+def _count(batch: pandas.DataFrame) -> pandas.DataFrame:
+    """One row per shard and outcome: documents and characters of this batch."""
+    counted = batch.assign(documents=1, characters=batch["text"].str.len())
+    return counted.groupby(["shard", "outcome"], as_index=False)[["documents", "characters"]].sum()
+
+
+def _write_shard(output_path: str, group: pandas.DataFrame) -> pandas.DataFrame:
+    ordered = group.sort_values(["id", "text"], ignore_index=True)
+    documents = (Document(*pair) for pair in zip(ordered["id"], ordered["text"], strict=True))
+    write_document_file(join(output_path, ordered["shard"][0]), documents)
+    return ordered[["shard"]].head(1)
+
+
+# What runs in the driver.
+
+
+def _total(counts: list[dict[str, Any]]) -> dict[str, Counter[str]]:
+    """Documents and characters under ``train`` and ``validation``; documents dropped, by reason, under ``dropped``."""
+    tally: dict[str, Counter[str]] = {"train": Counter(), "validation": Counter(), "dropped": Counter()}
+    for row in counts:
+        if row["outcome"] == KEPT:
+            split = str(row["shard"]).split("/")[0]
+            tally[split].update(documents=int(row["documents"]), characters=int(row["characters"]))
+        else:
+            tally["dropped"].update({str(row["outcome"]): int(row["documents"])})
+    return tally
+
+
+def _stats(tally: dict[str, Counter[str]]) -> dict[str, Any]:
+    dropped = {reason: tally["dropped"][reason] for reason in (TOO_SHORT, UNDECODABLE, DUPLICATE)}
+    splits: dict[str, Any] = {split: dict(tally[split]) for split in ("train", "validation")}
+    kept = sum(split["documents"] for split in splits.values())
+    characters = sum(split["characters"] for split in splits.values())
+    return {**splits, "kept": kept, "characters": characters, "dropped": dropped}
+
+
+@contextmanager
+def _ray_data() -> Iterator[None]:
+    """Ray, quiet: the cluster of the surrounding Ray job if there is one, else one on this machine for this block."""
+    import ray
+    from ray.data import DataContext
+
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(ignore_reinit_error=True, log_to_driver=False)
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    context = DataContext.get_current()
+    bars, context.enable_progress_bars = context.enable_progress_bars, False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars = bars
+        if ours:
+            ray.shutdown()

@@ -1,0 +1,123 @@
+"""A document collection is a folder of ``*.jsonl.gz`` files, one ``{"id": ..., "text": ...}`` object per line.
+
+    write_documents(folder, (Document(path, source) for path, source in sources))
+    for document in read_documents(folder):
+        print(document.id, len(document.text))
+
+Both stream: neither holds more than one document. Files are written atomically, and the same documents give the same
+bytes. Folders inside the folder belong to the collection too, so a cleaned collection reads as its splits together.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, NamedTuple, cast
+
+from tradewind.datasets.files import atomic_writer, is_remote, join
+
+SUFFIX = ".jsonl.gz"
+
+
+class Document(NamedTuple):
+    """One text, and a name for it that is unique in its collection."""
+
+    id: str
+    text: str
+
+
+def write_documents(folder: str, documents: Iterable[Document], documents_per_file: int = 500) -> int:
+    """Make ``folder`` hold exactly ``documents``, in order, as ``part-00000.jsonl.gz`` and so on; returns how many.
+
+    Several files let the steps that follow read in parallel. Files that an earlier attempt left behind are removed.
+    Raises ``ValueError`` if there is no document, or if a text has no UTF-8 form (a lone surrogate).
+    """
+    if documents_per_file < 1:
+        raise ValueError(f"documents_per_file={documents_per_file}: a file needs at least one document.")
+    stream = iter(documents)
+    total = 0
+    written: set[str] = set()
+    while first := next(stream, None):
+        name = f"part-{len(written):05d}{SUFFIX}"
+        chunk = itertools.chain([first], itertools.islice(stream, documents_per_file - 1))
+        total += write_document_file(join(folder, name), chunk)
+        written.add(name)
+    if not total:
+        raise ValueError(f"There are no documents to write to {folder}.")
+    _remove_other_parts(folder, written)
+    return total
+
+
+def read_documents(folder: str) -> Iterator[Document]:
+    """Every document under ``folder``, file by file in the order of their names.
+
+    Raises ``ValueError`` if there is no ``*.jsonl.gz`` file, or a line that is no ``{"id", "text"}`` object.
+    """
+    for path in document_files(folder):
+        for number, line in enumerate(raw_lines(path), start=1):
+            yield _parse(line, path, number)
+
+
+def document_files(folder: str) -> list[str]:
+    """The collection's files, sorted; URLs if ``folder`` is one. Raises ``ValueError`` if there are none."""
+    from fsspec.core import url_to_fs
+
+    fs, root = url_to_fs(folder)
+    names = sorted(name for name in fs.find(root) if name.endswith(SUFFIX))
+    if not names:
+        raise ValueError(f"There are no documents under {folder}: it holds no *{SUFFIX} file.")
+    return [str(fs.unstrip_protocol(name)) for name in names] if is_remote(folder) else names
+
+
+def raw_lines(path: str) -> Iterator[bytes]:
+    """The non-empty lines of one file, uncompressed but not decoded."""
+    import fsspec
+
+    with fsspec.open(path, "rb") as file, gzip.open(cast("IO[bytes]", file), "rb") as lines:
+        for line in lines:
+            if line.strip():
+                yield line
+
+
+def write_document_file(path: str, documents: Iterable[Document]) -> int:
+    """Write one file of the collection atomically; returns the number of documents."""
+    count = 0
+    with atomic_writer(path) as file, _text_of_gzip(file) as lines:
+        for document in documents:
+            lines.write(json.dumps({"id": document.id, "text": document.text}, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+@contextmanager
+def _text_of_gzip(file: IO[bytes]) -> Iterator[IO[str]]:
+    """UTF-8 text compressed into ``file``, with neither a name nor a time in the header."""
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as compressed,
+        io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
+    ):
+        yield text
+
+
+def _parse(line: bytes, path: str, number: int) -> Document:
+    try:
+        value = json.loads(line)
+        document = Document(value["id"], value["text"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} line {number} is not a document with an id and a text: {error}.") from error
+    if not isinstance(document.id, str) or not isinstance(document.text, str):
+        raise ValueError(f"{path} line {number} is not a document: its id and text must be strings.")
+    return document
+
+
+def _remove_other_parts(folder: str, keep: set[str]) -> None:
+    from fsspec.core import url_to_fs
+
+    fs, root = url_to_fs(folder)
+    for name in fs.glob(join(root, f"part-*{SUFFIX}")):
+        if name.rsplit("/", 1)[-1] not in keep:
+            fs.rm(name)

@@ -1,0 +1,85 @@
+"""Single files on any fsspec store: a reader sees the old content or the new, never half of it.
+
+A file is written aside and then renamed. On an object store the rename is a server-side copy, whose target appears
+whole; on a local disk it is ``rename(2)``.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+
+def join(folder: str, *names: str) -> str:
+    """``folder/name/...`` for a local path or a URL, whether or not ``folder`` ends in a slash."""
+    return "/".join([folder.rstrip("/"), *names])
+
+
+def parent(path: str) -> str:
+    """The folder that holds ``path``; ``"."`` for a bare name."""
+    return posixpath.dirname(path.rstrip("/")) or "."
+
+
+def basename(path: str) -> str:
+    """The last part of ``path``."""
+    return posixpath.basename(path.rstrip("/"))
+
+
+def is_remote(path: str) -> bool:
+    """Whether ``path`` is a URL of a store other than the local disk."""
+    return "://" in path and not path.startswith(("file://", "local://"))
+
+
+@contextmanager
+def atomic_writer(path: str) -> Iterator[IO[bytes]]:
+    """A binary file that becomes ``path`` when the block ends well, and vanishes when it raises. Makes the folders."""
+    from fsspec.core import url_to_fs
+
+    fs, target = url_to_fs(path)
+    fs.makedirs(parent(target), exist_ok=True)
+    aside = f"{target}.{uuid.uuid4().hex[:8]}.part"
+    try:
+        with fs.open(aside, "wb") as file:
+            yield file
+        fs.mv(aside, target)
+    except BaseException:
+        if fs.exists(aside):
+            fs.rm(aside)
+        raise
+
+
+def write_text(path: str, text: str) -> None:
+    """Write ``text`` as UTF-8, atomically."""
+    with atomic_writer(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: str, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def read_text(path: str) -> str:
+    """The file's text; raises ``FileNotFoundError`` if it is not there."""
+    import fsspec
+
+    with fsspec.open(path, "rb") as file:
+        content: bytes = file.read()
+    return content.decode("utf-8")
+
+
+def read_json(path: str) -> Any:
+    """The file's JSON value; raises ``FileNotFoundError`` if it is not there."""
+    return json.loads(read_text(path))
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder at ``path``."""
+    from fsspec.core import url_to_fs
+
+    fs, target = url_to_fs(path)
+    return bool(fs.exists(target))

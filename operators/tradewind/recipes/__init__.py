@@ -1,0 +1,1 @@
+"""Step functions of a language-model pipeline: tokenizer, token cache, training, evaluation, report."""

@@ -1,0 +1,136 @@
+"""Judge a trained model by its checkpoint and by its export, which must agree, and let it write a sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tradewind.datasets.files import exists, join, write_json
+from tradewind.recipes import levanter_parts as parts
+from tradewind.recipes.model_sizes import model_size
+from tradewind.recipes.quiet import quiet_libraries
+from tradewind.recipes.sampling import SamplingOptions, sample
+from tradewind.recipes.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
+from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.recipes.train_lm import checkpoints_path, export_path
+from tradewind.recipes.validation_loss import Score, bytes_of_predicted, bytes_of_tokens, total_nats
+
+if TYPE_CHECKING:
+    from levanter.data.text import LmDataConfig
+
+
+@dataclass(frozen=True)
+class LmEvalConfig:
+    """Which model ``evaluate_lm`` judges, on what, and what sample it draws."""
+
+    train_path: str
+    """Output of ``train_lm``."""
+    cache_path: str
+    """Output of ``build_token_cache``; its validation split is what is predicted."""
+    tokenizer_path: str
+    """The tokenizer of that cache and that model; byte-level, as ``train_bpe_tokenizer`` makes them."""
+    output_path: str
+    """Gets ``results.json``."""
+    model_size: str = "tiny"
+    """As in training."""
+    seq_len: int = 128
+    """As in training."""
+    batch_size: int = 8
+    """Sequences at a time; a multiple of the number of devices. Does not change the result."""
+    prompt: str = "def "
+    """How the sample begins."""
+    sample_tokens: int = 200
+    """How many tokens the sample has, after the prompt, at most."""
+    temperature: float = 0.8
+    """Below 1 the sample keeps to what is likely, above 1 it strays."""
+    seed: int = 0
+    """Of the sample."""
+
+
+def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
+    """Write and return ``{"checkpoint": {"loss", "bpb"}, "hf": {...}, "tokens", "bytes", "prompt", "sample"}``.
+
+    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte (see ``tradewind.recipes.validation_loss``). Runs in
+    one process. Raises ``ValueError`` for a setting out of range or a missing input.
+    """
+    _check(config)
+    quiet_libraries()
+    parts.keep_compilations(config.output_path)
+    parts.check_batch_size(config.batch_size)
+    with local_tokenizer(config.tokenizer_path) as tokenizer:
+        results = _evaluate(config, parts.cached_data(config.cache_path, tokenizer), tokenizer)
+    write_json(join(config.output_path, "results.json"), results)
+    return results
+
+
+def _check(config: LmEvalConfig) -> None:
+    model_size(config.model_size)
+    parts.check_seq_len(config.seq_len)
+    if not config.prompt:
+        raise ValueError("prompt is empty: a sample needs at least one character to go on with.")
+    if config.temperature <= 0:
+        raise ValueError(f"temperature={config.temperature} must be above 0.")
+    if not exists(checkpoints_path(config.train_path)):
+        raise ValueError(f"There are no checkpoints under train_path {config.train_path}.")
+    if not exists(join(export_path(config.train_path), "config.json")):
+        raise ValueError(f"There is no Hugging Face export under train_path {config.train_path}.")
+
+
+def _evaluate(config: LmEvalConfig, data: LmDataConfig, tokenizer: str) -> dict[str, Any]:
+    from haliax.partitioning import set_mesh
+    from levanter.utils.mesh import create_mesh_from_axis_specs
+
+    mesh_config = parts.mesh()
+    ici, dcn = mesh_config.axis_shapes(parts.device_count(), 1)
+    mesh = create_mesh_from_axis_specs(ici_axes=ici, dcn_axes=dcn)
+    llama = parts.llama(config.model_size, config.seq_len, tokenizer)
+    with set_mesh(mesh):
+        axes = model_axes(llama, len(data.the_tokenizer), mesh_config.resolved_param_mapping)
+        scorer = _Scorer(config, data, axes, mesh, mesh_config.resolved_compute_mapping)
+        checkpointed = load_checkpointed(axes, checkpoints_path(config.train_path))
+        exported = load_export(axes, data.the_tokenizer, export_path(config.train_path), parts.precision())
+        scores = {"checkpoint": scorer.score(checkpointed), "hf": scorer.score(exported)}
+        sample = _sample(config, data.the_tokenizer, checkpointed, axes)
+    first = scores["checkpoint"]
+    return {
+        **{name: {"loss": score.loss, "bpb": score.bits_per_byte} for name, score in scores.items()},
+        "tokens": first.tokens,
+        "bytes": first.text_bytes,
+        "prompt": config.prompt,
+        "sample": sample,
+    }
+
+
+class _Scorer:
+    """The validation split, ready to be predicted by one model after another."""
+
+    def __init__(self, config: LmEvalConfig, data: LmDataConfig, axes: ModelAxes, mesh: Any, mapping: Any) -> None:
+        from levanter.data import DataLoader
+
+        dataset = data.validation_sets(axes.config.max_Pos)[parts.COMPONENT]
+        if not len(dataset.as_sync_dataset()):
+            raise ValueError(f"The validation split under cache_path {config.cache_path} is shorter than seq_len.")
+        self.batches = DataLoader(dataset, config.batch_size, mesh=mesh, axis_resources=mapping)
+        self.mapping = mapping
+        self.text_bytes = _text_bytes(config, data)
+
+    def score(self, model: Any) -> Score:
+        """How well one model predicts it."""
+        from levanter.utils.tree_utils import inference_mode
+
+        nats, tokens = total_nats(inference_mode(model, True), self.batches, parts.precision(), self.mapping)
+        return Score(nats, tokens, self.text_bytes)
+
+
+def _text_bytes(config: LmEvalConfig, data: LmDataConfig) -> int:
+    tokenizer = data.the_tokenizer
+    tokens = parts.all_tokens(data.build_caches("validation")[parts.COMPONENT])
+    return bytes_of_predicted(tokens, config.seq_len, bytes_of_tokens(tokenizer), tokenizer.eos_token_id)
+
+
+def _sample(config: LmEvalConfig, tokenizer: Any, model: Any, axes: ModelAxes) -> str:
+    """The prompt and what the model makes of it."""
+    prompt = tokenizer.encode(config.prompt)
+    options = SamplingOptions(config.sample_tokens, config.temperature, config.seed)
+    following = sample(model, prompt, options, tokenizer.eos_token_id, axes.mapping)
+    return str(tokenizer.decode([*prompt, *following]))

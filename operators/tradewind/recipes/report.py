@@ -1,0 +1,147 @@
+"""What a person wants to see of a training in the morning: the losses, their curve, the settings, and a sample."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tradewind.datasets.files import atomic_writer, exists, join, read_json, write_text
+from tradewind.recipes.metrics import read_metrics, series
+from tradewind.recipes.train_lm import metrics_path, result_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TRAIN_COLOUR, SMOOTHED_COLOUR, VALIDATION_COLOUR = "#a9c4e4", "#1f5fa8", "#d1603d"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Which training ``write_report`` describes."""
+
+    train_path: str
+    """Output of ``train_lm``."""
+    eval_path: str
+    """Output of ``evaluate_lm``."""
+    output_path: str
+    """Gets ``report.md`` and ``loss_curve.png``."""
+    title: str = "Language model"
+    """Heading of the report and of the picture."""
+
+
+def write_report(config: ReportConfig) -> dict[str, Any]:
+    """Write both files; returns ``loss`` (nats/token), ``bpb`` (bits/byte) and ``report``, the path of ``report.md``.
+
+    Raises ``ValueError`` if the training or the evaluation has not ended.
+    """
+    training = _read_result(result_path(config.train_path), "train_path")
+    results = _read_result(join(config.eval_path, "results.json"), "eval_path")
+    metrics = read_metrics(metrics_path(config.train_path))
+    with atomic_writer(join(config.output_path, "loss_curve.png")) as file:
+        file.write(loss_curve(metrics, config.title))
+    report = join(config.output_path, "report.md")
+    write_text(report, report_text(config.title, training, results, metrics))
+    return {"loss": results["checkpoint"]["loss"], "bpb": results["checkpoint"]["bpb"], "report": report}
+
+
+def _read_result(path: str, field: str) -> dict[str, Any]:
+    if not exists(path):
+        raise ValueError(f"{field} is the output of a step that has not ended: there is no {path}.")
+    result: dict[str, Any] = read_json(path)
+    return result
+
+
+def report_text(title: str, training: dict[str, Any], results: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
+    """The report in Markdown."""
+    losses = [
+        ("Validation loss, checkpoint", f"{results['checkpoint']['loss']:.4f} nats/token"),
+        ("Validation loss, export", f"{results['hf']['loss']:.4f} nats/token"),
+        ("Bits per byte, checkpoint", f"{results['checkpoint']['bpb']:.4f}"),
+        ("Bits per byte, export", f"{results['hf']['bpb']:.4f}"),
+        ("Validation text", f"{results['tokens']:,} tokens, {results['bytes']:,} bytes"),
+        ("Trained on", f"{training['tokens']:,} tokens in {training['steps']:,} steps"),
+        ("Parameters", f"{training['parameters']:,}"),
+        ("Speed", _speed(training, metrics)),
+    ]
+    settings = [(f"`{name}`", f"`{value}`") for name, value in training["settings"].items()]
+    fence = "`" * max(3, _longest_run_of_backticks(results["sample"]) + 1)
+    return "\n\n".join(
+        [
+            f"# {title}",
+            _table(("Result", ""), losses),
+            "![Training and validation loss by step](loss_curve.png)",
+            "## Sample",
+            f"The model goes on with `{results['prompt']}`:",
+            f"{fence}text\n{results['sample']}\n{fence}",
+            "## Settings",
+            _table(("Setting", "Value"), settings) + "\n",
+        ]
+    )
+
+
+def loss_curve(metrics: list[dict[str, Any]], title: str) -> bytes:
+    """A PNG of training and validation loss by step."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), dpi=140, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    _draw_losses(axes, metrics)
+    axes.set(title=title, xlabel="step", ylabel="loss (nats per token)", xlim=(0, None))
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()
+
+
+def _draw_losses(axes: Axes, metrics: list[dict[str, Any]]) -> None:
+    steps, losses = _counted_from_one(metrics, "train/loss")
+    axes.plot(steps, losses, color=TRAIN_COLOUR, linewidth=1, label="training, each step")
+    axes.plot(steps, smoothed(losses), color=SMOOTHED_COLOUR, linewidth=1.8, label="training, smoothed")
+    steps, losses = _counted_from_one(metrics, "eval/loss")
+    axes.plot(steps, losses, color=VALIDATION_COLOUR, linewidth=1.4, marker="o", markersize=5, label="validation")
+    if steps:
+        axes.annotate(
+            f"{losses[-1]:.3f}", (steps[-1], losses[-1]), (0, 9), textcoords="offset points", ha="center",
+            color=VALIDATION_COLOUR,
+        )  # fmt: skip
+
+
+def smoothed(values: list[float], weight: float = 0.8) -> list[float]:
+    """Exponential moving average, corrected for its start."""
+    average, total, out = 0.0, 0.0, []
+    for value in values:
+        average, total = weight * average + (1 - weight) * value, weight * total + (1 - weight)
+        out.append(average / total)
+    return out
+
+
+def _counted_from_one(metrics: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    steps, values = series(metrics, key)
+    return [step + 1 for step in steps], values
+
+
+def _speed(training: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
+    """Tokens per second of the median step."""
+    times = [(row["step"], row["time"]) for row in metrics if "train/loss" in row]
+    gaps = [after - before for (one, before), (two, after) in zip(times, times[1:], strict=False) if two == one + 1]
+    if not gaps or not (gap := statistics.median(gaps)):
+        return "not measured"
+    return f"{training['tokens'] / training['steps'] / gap:,.0f} tokens/s in the median step"
+
+
+def _table(head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
+    return "\n".join(f"| {left} | {right} |" for left, right in [head, ("---", "---"), *rows])
+
+
+def _longest_run_of_backticks(text: str) -> int:
+    longest = run = 0
+    for character in text:
+        run = run + 1 if character == "`" else 0
+        longest = max(longest, run)
+    return longest

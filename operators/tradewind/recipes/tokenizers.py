@@ -1,0 +1,100 @@
+"""Train a byte-level BPE tokenizer: every text has an encoding, and the same documents give the same tokenizer.
+
+The vocabulary is the end-of-text token, the 256 bytes, then merges by frequency. Every character of a token's entry in
+the vocabulary stands for one byte: ``tradewind.recipes.validation_loss`` counts on it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tradewind.datasets.documents import read_documents
+from tradewind.datasets.files import atomic_writer, is_remote, join
+
+END_OF_TEXT = "<|endoftext|>"
+MIN_VOCAB_SIZE = 257
+"""256 bytes and the end of a text."""
+
+
+@dataclass(frozen=True)
+class BpeTokenizerConfig:
+    """What ``train_bpe_tokenizer`` reads, and how many tokens it makes."""
+
+    input_path: str
+    """A document collection; every document under it counts."""
+    output_path: str
+    """Gets a ``PreTrainedTokenizerFast`` folder: ``tokenizer.json`` and its companions."""
+    vocab_size: int = 1024
+    """Number of tokens, bytes and end of text included; fewer if the texts have fewer pairs to merge."""
+
+
+def train_bpe_tokenizer(config: BpeTokenizerConfig) -> dict[str, Any]:
+    """Train on all documents under ``input_path``; returns ``vocab_size`` and ``documents``.
+
+    Raises ``ValueError`` if ``vocab_size`` is below 257, or there are no documents.
+    """
+    if config.vocab_size < MIN_VOCAB_SIZE:
+        raise ValueError(
+            f"vocab_size={config.vocab_size} is too small: bytes and end of text alone are {MIN_VOCAB_SIZE} tokens."
+        )
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    documents = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal documents
+        for document in read_documents(config.input_path):
+            documents += 1
+            yield document.text
+
+    tokenizer.train_from_iterator(texts(), trainer)
+    _save(tokenizer, config.output_path)
+    return {"vocab_size": tokenizer.get_vocab_size(), "documents": documents}
+
+
+def _save(tokenizer: Any, output_path: str) -> None:
+    """Write the folder locally, then put each file in place atomically."""
+    from transformers import PreTrainedTokenizerFast
+
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
+    )
+    with tempfile.TemporaryDirectory(prefix="tradewind-tokenizer-") as folder:
+        wrapped.save_pretrained(folder)
+        for path in sorted(Path(folder).iterdir()):
+            with atomic_writer(join(output_path, path.name)) as file:
+                file.write(path.read_bytes())
+
+
+@contextmanager
+def local_tokenizer(path: str) -> Iterator[str]:
+    """A local folder with the tokenizer at ``path``: itself, or a copy for as long as the block lasts.
+
+    Raises ``ValueError`` if there is no tokenizer: Levanter would go and look for one on a hub.
+    """
+    from fsspec.core import url_to_fs
+
+    fs, root = url_to_fs(path)
+    if not fs.exists(join(root, "tokenizer.json")):
+        raise ValueError(f"There is no tokenizer under tokenizer_path {path}: tokenizer.json is missing.")
+    if not is_remote(path):
+        yield root
+        return
+    with tempfile.TemporaryDirectory(prefix="tradewind-tokenizer-") as folder:
+        for name in fs.find(root):
+            fs.get_file(name, join(folder, name.rsplit("/", 1)[-1]))
+        yield folder

@@ -1,0 +1,113 @@
+"""How Levanter reports a training run to us: one tracker that writes the metrics file and prints progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tradewind.recipes.metrics import MetricsFile
+from tradewind.recipes.quiet import quiet_console
+
+KEPT = ("train/loss", "eval/loss")
+
+
+@dataclass(frozen=True)
+class TrackingOptions:
+    """Where the metrics go, and what progress lines need to know."""
+
+    metrics_path: str
+    total_steps: int
+    tokens_per_step: int
+    steps_per_line: int
+
+
+def tracker_config(options: TrackingOptions) -> Any:
+    """A Levanter ``TrackerConfig`` whose tracker writes and prints in process 0, and is silent in the others."""
+    return _tracker_config_class()(options=options)
+
+
+@cache
+def _tracker_config_class() -> Any:
+    """Made on first use, since its base class and its registration need Levanter."""
+    import jax
+    from levanter.tracker.tracker import NoopTracker, Tracker, TrackerConfig
+
+    class TradewindTracker(TrainingLog, Tracker):
+        name = "tradewind"
+
+    @TrackerConfig.register_subclass("tradewind")
+    @dataclass
+    class TradewindTrackerConfig(TrackerConfig):
+        options: TrackingOptions
+
+        def init(self, run_id: str | None) -> Tracker:
+            quiet_console()
+            return TradewindTracker(self.options) if jax.process_index() == 0 else NoopTracker()
+
+    return TradewindTrackerConfig
+
+
+class TrainingLog:
+    """The methods of a tracker: keeps the losses (nats/token), drops the rest of what Levanter measures."""
+
+    def __init__(self, options: TrackingOptions) -> None:
+        self._file = MetricsFile(options.metrics_path)
+        self._progress = Progress(options)
+
+    def log(self, metrics: Mapping[str, Any], *, step: int | None, commit: bool | None = None) -> None:
+        """Write the losses among ``metrics``; print a line about some training steps and about every validation.
+
+        A training step is taken note of once: at the end Levanter reports the last one again.
+        """
+        values = {key: float(metrics[key]) for key in KEPT if key in metrics}
+        repeated = "train/loss" in values and step is not None and step <= self._progress.last_step
+        if step is None or not values or repeated:
+            return
+        self._file.append(int(step), values)
+        self._progress.report(int(step), values)
+
+    def log_hyperparameters(self, hparams: dict[str, Any]) -> None:
+        """Nothing: the step's config is in its record."""
+
+    def log_summary(self, metrics: Mapping[str, Any]) -> None:
+        """Nothing: the summary is the step's result."""
+
+    def log_artifact(self, artifact_path: Any, *, name: str | None = None, type: str | None = None) -> None:
+        """Nothing: checkpoints and exports are files of the output."""
+
+    def finish(self) -> None:
+        """Bring the last lines to the store."""
+        self._file.flush()
+
+
+class Progress:
+    """Prints ``step 20/60  loss 5.312  tokens/s 12345``: the loss of that step, the speed since the line before."""
+
+    def __init__(self, options: TrackingOptions) -> None:
+        self.options = options
+        self.last_step = -1
+        self._since: tuple[int, float] | None = None
+
+    def report(self, step: int, values: Mapping[str, float]) -> None:
+        """Take note of one step (counted from 0; people count from 1)."""
+        place = f"step {step + 1}/{self.options.total_steps}"
+        if "eval/loss" in values:
+            print(f"{place}  validation loss {values['eval/loss']:.3f}", flush=True)
+        if "train/loss" not in values:
+            return
+        self.last_step = step
+        done, now = step + 1, time.monotonic()
+        if done % self.options.steps_per_line == 0 or done == self.options.total_steps:
+            print(f"{place}  loss {values['train/loss']:.3f}{self._speed(done, now)}", flush=True)
+            self._since = (done, now)
+        self._since = self._since or (done, now)
+
+    def _speed(self, done: int, now: float) -> str:
+        """Empty for a line without one before it: the first step is mostly compilation."""
+        if self._since is None or done <= self._since[0]:
+            return ""
+        before, since = self._since
+        return f"  tokens/s {(done - before) * self.options.tokens_per_step / (now - since):.0f}"

@@ -1,0 +1,296 @@
+"""The night's steps one after another, on a part of the standard library, in real processes.
+
+Training runs in two processes, as on two hosts; one run of it is left alone, another is killed and called again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.datasets.documents import Document, read_documents, write_documents
+from tradewind.recipes.metrics import read_metrics, series
+from tradewind.recipes.report import ReportConfig, write_report
+from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
+
+PACKAGES = ("asyncio", "collections", "concurrent", "email", "http", "importlib", "json", "logging", "unittest", "xml")
+STEPS = 60
+SEQ_LEN = 64
+TIMEOUT = 500.0
+"""Seconds that a step may take on a machine with much else to do."""
+
+STEP = """
+import importlib, json, os, sys
+module, function, config, settings = sys.argv[1:5]
+if len(sys.argv) > 5:
+    import jax
+    jax.distributed.initialize(sys.argv[5], 2, int(sys.argv[6]))
+module = importlib.import_module(module)
+print(json.dumps(getattr(module, function)(getattr(module, config)(**json.loads(settings)))))
+sys.stdout.flush()
+os._exit(0)
+"""
+SLOW_STORE = """
+import time
+import levanter.checkpoint
+write = levanter.checkpoint._save_metadata
+levanter.checkpoint._save_metadata = lambda *args: (time.sleep(5), write(*args))
+"""
+CLEAN = ("tradewind.datasets.clean", "clean_and_shard", "CleanAndShardConfig")
+CACHE = ("tradewind.recipes.token_cache", "build_token_cache", "TokenCacheConfig")
+TRAIN = ("tradewind.recipes.train_lm", "train_lm", "LmTrainConfig")
+EVALUATE = ("tradewind.recipes.evaluate_lm", "evaluate_lm", "LmEvalConfig")
+
+
+@dataclass(frozen=True)
+class Night:
+    """The folder of all outputs."""
+
+    root: Path
+
+    def path(self, name: str) -> str:
+        return str(self.root / name)
+
+    def start(
+        self, step: tuple[str, str, str], settings: dict[str, Any], *more: str, code: str = STEP
+    ) -> subprocess.Popen[str]:
+        env = os.environ | {
+            "HOME": str(self.root),
+            "RAY_AUTH_MODE": "disabled",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+        }
+        command = [sys.executable, "-c", code, *step, json.dumps(settings), *more]
+        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, step: tuple[str, str, str], **settings: Any) -> dict[str, Any]:
+        return result_of(self.start(step, settings))
+
+    def train_settings(self, name: str) -> dict[str, Any]:
+        return {
+            "cache_path": self.path("cache"),
+            "tokenizer_path": self.path("tokenizer"),
+            "output_path": self.path(name),
+            "num_train_steps": STEPS,
+            "seq_len": SEQ_LEN,
+            "steps_per_eval": 30,
+            "max_eval_batches": None,
+            "checkpoint_seconds": 1e4,
+        }
+
+    def start_hosts(self, name: str, **settings: Any) -> list[subprocess.Popen[str]]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+        settings = self.train_settings(name) | settings
+        return [self.start(TRAIN, settings, coordinator, str(host)) for host in range(2)]
+
+
+def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What the step returned; its progress lines are under ``printed``."""
+    try:
+        out, errors = process.communicate(timeout=TIMEOUT)
+    finally:
+        process.kill()  # does nothing to a process that has ended
+    assert process.returncode == 0, errors[-3000:]
+    *printed, result = out.splitlines()
+    return {**json.loads(result), "printed": printed}
+
+
+def results_of(hosts: list[subprocess.Popen[str]]) -> list[dict[str, Any]]:
+    """What the step returned on each host; if one fails, none of the others is left behind."""
+    try:
+        return [result_of(host) for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+
+
+def newest_checkpoint(train_path: Path) -> int:
+    """Index of the last step in the newest complete checkpoint, -1 if there is none."""
+    steps = [-1]
+    for path in train_path.glob("checkpoints/step-*/metadata.json"):
+        try:
+            steps.append(json.loads(path.read_text())["step"])
+        except (OSError, ValueError):
+            continue  # just being written, or just being replaced by the next one
+    return max(steps)
+
+
+def source_files() -> Iterator[Document]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            yield Document(str(path.relative_to(root)), path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
+    """Everything up to the training, which ran undisturbed in two processes under ``train``."""
+    night = Night(tmp_path_factory.mktemp("night"))
+    write_documents(night.path("raw"), source_files(), documents_per_file=100)
+    night.run(CLEAN, input_path=night.path("raw"), output_path=night.path("clean"), validation_fraction=0.03)
+    train_bpe_tokenizer(BpeTokenizerConfig(night.path("clean/train"), night.path("tokenizer"), vocab_size=512))
+    cache = {"input_path": night.path("clean"), "tokenizer_path": night.path("tokenizer")}
+    counts = night.run(CACHE, **cache, output_path=night.path("cache"))
+    assert counts["train_tokens"] > counts["validation_tokens"] > 1000
+    for result in results_of(night.start_hosts("train")):
+        assert result["steps"] == STEPS
+    return night
+
+
+@pytest.fixture(scope="module")
+def results(night: Night) -> dict[str, Any]:
+    """The evaluation of ``train``."""
+    inputs = {name: night.path(name.removesuffix("_path")) for name in ("train_path", "cache_path", "tokenizer_path")}
+    return night.run(EVALUATE, **inputs, output_path=night.path("eval"), seq_len=SEQ_LEN, sample_tokens=60)
+
+
+def test_training_in_two_processes_learns_and_measures(night: Night) -> None:
+    metrics = read_metrics(night.path("train/metrics.jsonl"))
+    steps, losses = series(metrics, "train/loss")
+    assert steps == list(range(2, STEPS))  # Levanter does not report the first two
+    assert sum(losses[-5:]) < sum(losses[:5]) - 2.0
+    eval_steps, eval_losses = series(metrics, "eval/loss")
+    assert eval_steps == [30, STEPS - 1] and eval_losses[1] < eval_losses[0]
+    assert list((night.root / "compilation-cache").iterdir())
+
+
+def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night) -> None:
+    train_path = night.root / "killed"
+    hosts = night.start_hosts("killed", checkpoint_seconds=0.2)
+    try:
+        deadline = time.monotonic() + TIMEOUT
+        while newest_checkpoint(train_path) < 10:
+            assert time.monotonic() < deadline and hosts[0].poll() is None, "no checkpoint to resume from"
+            time.sleep(0.02)
+    finally:
+        for host in hosts:
+            host.kill()
+    errors = [host.communicate()[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [-9, -9], errors
+    assert not (train_path / "result.json").exists(), "it was too fast to be killed"
+    checkpoint = newest_checkpoint(train_path)
+    before = len((train_path / "metrics.jsonl").read_text().splitlines())
+
+    result = results_of(night.start_hosts("killed"))[0]
+    after = [json.loads(line) for line in (train_path / "metrics.jsonl").read_text().splitlines()[before:]]
+    resumed_at = min(row["step"] for row in after if "train/loss" in row)
+    assert resumed_at == checkpoint + 1
+    undisturbed, killed = (
+        series(read_metrics(night.path(f"{name}/metrics.jsonl")), "train/loss") for name in ("train", "killed")
+    )
+    assert killed[0][-10:] == undisturbed[0][-10:]
+    assert killed[1][-10:] == undisturbed[1][-10:]  # to the last bit
+    assert any(line.startswith(f"step {STEPS}/{STEPS}  loss") for line in result["printed"])
+
+
+def test_a_finished_training_is_not_run_again(night: Night) -> None:
+    metrics = (night.root / "train/metrics.jsonl").read_bytes()
+    result = night.run(TRAIN, **night.train_settings("train"))
+    assert result == json.loads((night.root / "train/result.json").read_text()) | {"printed": []}
+    assert (night.root / "train/metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_training_killed_after_its_last_checkpoint_only_exports(night: Night) -> None:
+    shutil.copytree(night.path("train"), night.path("late"))
+    shutil.rmtree(night.path("late/hf"))
+    (night.root / "late/result.json").unlink()
+    result = night.run(TRAIN, **night.train_settings("late"))
+    before = json.loads((night.root / "train/result.json").read_text())
+    assert result | {"settings": before["settings"]} == before | {"printed": []}
+    exported = [(night.root / name / "hf/model.safetensors").read_bytes() for name in ("train", "late")]
+    assert exported[0] == exported[1]
+
+
+def test_a_training_waits_for_its_last_checkpoint_before_it_exports(night: Night) -> None:
+    settings = night.train_settings("slow") | {"num_train_steps": 10, "max_eval_batches": 1}
+    result_of(night.start(TRAIN, settings, code=SLOW_STORE + STEP))  # the process ends right after train_lm
+    assert newest_checkpoint(night.root / "slow") == 9
+
+
+def test_a_half_written_checkpoint_of_two_hosts_is_no_trouble_for_one(night: Night) -> None:
+    shutil.copytree(night.path("train/checkpoints"), night.path("half/checkpoints"))
+    (night.root / f"half/checkpoints/step-{STEPS - 1}/metadata.json").unlink()
+    assert newest_checkpoint(night.root / "half") == -1
+    result = night.run(TRAIN, **night.train_settings("half"))
+    before = json.loads((night.root / "train/result.json").read_text())
+    assert result["eval_loss"] == pytest.approx(before["eval_loss"], rel=1e-3)
+    assert (night.root / "half/hf/model.safetensors").exists()
+
+
+def test_checkpoint_and_export_agree_with_the_training(night: Night, results: dict[str, Any]) -> None:
+    training = json.loads((night.root / "train/result.json").read_text())
+    assert results["hf"]["loss"] == pytest.approx(results["checkpoint"]["loss"], rel=1e-5)
+    assert results["hf"]["bpb"] == pytest.approx(results["checkpoint"]["bpb"], rel=1e-5)
+    assert results["checkpoint"]["loss"] == pytest.approx(training["eval_loss"], rel=1e-4)
+    on_disk = json.loads((night.root / "eval/results.json").read_text())
+    assert on_disk | {"printed": []} == results
+
+
+def test_bits_per_byte_count_the_bytes_of_the_validation_text(night: Night, results: dict[str, Any]) -> None:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(night.path("tokenizer/tokenizer.json"))
+    end = tokenizer.token_to_id("<|endoftext|>")
+    texts = [document.text for document in read_documents(night.path("clean/validation"))]
+    # Levanter puts a space before every end of text. All tokens of a sequence but the first are predicted.
+    tokens = [token for text in texts for token in [*tokenizer.encode(text + " ").ids, end]]
+    sequences = len(tokens) // SEQ_LEN
+    assert results["tokens"] == sequences * (SEQ_LEN - 1)
+    all_bytes = sum(len(text.encode()) for text in texts)
+    left_out = [*tokens[0 : sequences * SEQ_LEN : SEQ_LEN], *tokens[sequences * SEQ_LEN :]]
+    spelled = {token: len(entry) for entry, token in tokenizer.get_vocab().items()} | {end: 0}
+    # A token that is left out may hold one of those spaces, at most one for each text.
+    assert 0 <= results["bytes"] - (all_bytes - sum(spelled[token] for token in left_out)) <= len(texts)
+    bits = results["checkpoint"]["loss"] * results["tokens"] / 0.6931471805599453
+    assert results["checkpoint"]["bpb"] == pytest.approx(bits / results["bytes"], rel=1e-9)
+
+
+def test_the_sample_goes_on_with_the_prompt(results: dict[str, Any]) -> None:
+    assert results["sample"].startswith("def ")
+    assert len(results["sample"]) > 40
+
+
+def test_the_report_shows_losses_curve_and_sample(night: Night, results: dict[str, Any]) -> None:
+    inputs = {"train_path": night.path("train"), "eval_path": night.path("eval")}
+    result = write_report(ReportConfig(**inputs, output_path=night.path("report"), title="Night of the test"))
+    assert result["loss"] == results["checkpoint"]["loss"]
+    text = (night.root / "report/report.md").read_text()
+    assert text.startswith("# Night of the test\n")
+    assert f"{results['checkpoint']['bpb']:.4f}" in text and results["sample"] in text and "`num_train_steps`" in text
+    picture = (night.root / "report/loss_curve.png").read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"batch_size": 3}, "batch_size=3 is not a positive multiple of the number of devices, 2"),
+        ({"cache_path": "/nowhere"}, "There is no finished token cache for train under cache_path /nowhere."),
+    ],
+)
+def test_training_refuses_what_cannot_work(night: Night, setting: dict[str, Any], message: str) -> None:
+    settings = night.train_settings("refused") | setting
+    code = STEP.replace("import importlib", "import jax; jax.config.update('jax_num_cpu_devices', 2)\nimport importlib")
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", code, *TRAIN, json.dumps(settings)]
+    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert f"ValueError: {message}" in process.stderr
