@@ -49,7 +49,7 @@ def collect_sources(config: CollectConfig) -> None:
     if running != config.python:
         raise ValueError(f"This pipeline is about Python {config.python}, but the cluster runs {running}.")
     library = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(file for file in library.rglob("*.py") if not LEFT_OUT & {*file.parts})
+    files = sorted(file for file in library.rglob("*.py") if not LEFT_OUT.intersection(file.relative_to(library).parts))
     documents = (
         Document(str(file.relative_to(library)), file.read_text(encoding="utf-8", errors="replace")) for file in files
     )

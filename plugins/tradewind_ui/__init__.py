@@ -1,1 +1,34 @@
-"""The Airflow UI plugin of Tradewind."""
+"""The Airflow UI plugin of Tradewind: a tab on every run that shows its plan.
+
+Every Airflow process loads this module, so the pages themselves are imported by the API server at the first request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+URL_PREFIX = "/tradewind"
+
+
+async def pages(scope: Any, receive: Any, send: Any) -> None:
+    """The plugin's pages, as an ASGI application."""
+    from tradewind_ui.pages import app
+
+    await app(scope, receive, send)
+
+
+class TradewindPlugin(AirflowPlugin):
+    """What the API server serves, and where the UI shows it."""
+
+    name = "tradewind"
+    fastapi_apps = [{"app": pages, "url_prefix": URL_PREFIX, "name": "Tradewind"}]
+    external_views = [
+        {
+            "name": "Plan",
+            "href": f"{URL_PREFIX}/plan/{{DAG_ID}}/{{RUN_ID}}",
+            "url_route": "tradewind_plan",
+            "destination": "dag_run",
+        }
+    ]

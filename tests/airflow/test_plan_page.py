@@ -1,0 +1,51 @@
+"""The plugin's tab on a run: shown to those who may read it, and to nobody else."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from tests.airflow.conftest import FinishedRun, House
+
+pytestmark = pytest.mark.airflow
+
+
+@pytest.fixture(scope="module")
+def run(house: House) -> FinishedRun:
+    return house.run("hello_world")
+
+
+def token(house: House) -> dict[str, str]:
+    login = {"username": house.airflow.username, "password": house.airflow.password}
+    answer = requests.post(f"{house.airflow.url}/auth/token", json=login, timeout=30)
+    return {"Authorization": f"Bearer {answer.json()['access_token']}"}
+
+
+def get(house: House, path: str, headers: dict[str, str]) -> requests.Response:
+    return requests.get(f"{house.airflow.url}/tradewind/{path}", headers=headers, timeout=30)
+
+
+def test_the_plan_of_a_run_is_shown(house: House, run: FinishedRun) -> None:
+    page = get(house, f"plan/hello_world/{quote(run.run_id)}", token(house))
+    assert page.status_code == 200
+    for text in ("hello_world/data", "hello_world/stats", str(house.output("hello_world/stats"))):
+        assert f"<td>{text}</td>" in page.text or f"<td class=path>{text}</td>" in page.text
+
+
+def test_a_run_without_a_plan_says_so(house: House) -> None:
+    page = get(house, "plan/hello_world/no_such_run", token(house))
+    assert page.status_code == 200
+    assert "This run has no plan yet." in page.text
+
+
+@pytest.mark.parametrize("path", ["plan/hello_world/any", "plan/no_such_dag/any"])
+def test_a_stranger_is_turned_away(house: House, path: str) -> None:
+    assert get(house, path, {}).status_code == 401
+    assert get(house, path, {"Authorization": "Bearer nonsense"}).status_code in (401, 403)
+
+
+@pytest.mark.parametrize("path", ["docs", "openapi.json", "redoc"])
+def test_no_page_of_the_framework_is_served(house: House, path: str) -> None:
+    assert get(house, path, token(house)).status_code == 404
