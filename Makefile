@@ -29,7 +29,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $@
 
-demo: init ## run the demo pipeline on a local Ray and a local Airflow (ARGS='--conf {"train_steps":20}')
+demo: init ## run the demo pipeline on a local Ray and a local Airflow (other DAG: ARGS="--dag hello_world")
 	$(BIN)/python -m tradewind.rehearsal.demo up $(ARGS)
 
 stop: init ## stop every process of the demo

@@ -60,12 +60,19 @@ def experiment_dag(
 
 
 def executor_main(
-    steps: Sequence[ExecutorStep | InputName], description: str | None = None, **experiment_arguments: Any
+    steps: Sequence[ExecutorStep | InputName],
+    description: str | None = None,
+    max_concurrent: int | None = None,
+    **experiment_arguments: Any,
 ) -> DAG | None:
     """Marin's entry point: in a DAG file it makes the DAG, named after the file; in a script it runs the steps here.
 
+    ``max_concurrent`` bounds how many steps of the DAG run at a time.
+
     As a script it takes ``--prefix PATH`` and ``--dry_run true``.
     """
+    if max_concurrent is not None and max_concurrent < 1:
+        raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
     caller = sys._getframe(1).f_globals
     file = Path(caller["__file__"])
     if caller["__name__"] == "__main__":
@@ -73,4 +80,6 @@ def executor_main(
 
         run_script(steps, file.parent, sys.argv[1:])
         return None
+    if max_concurrent is not None:
+        experiment_arguments["max_active_tasks"] = max_concurrent
     return experiment_dag(file.stem, steps, description=description, **experiment_arguments)

@@ -23,13 +23,13 @@ def left_behind(house: House, name: str) -> list[str]:
         (
             "local_function",
             "plan",
-            "SpecError: Step 'bad/local_function': '<lambda>' cannot be imported on a cluster, because it is a lambda, "
-            "a local function or no plain function at all: define it at the top level of a module.",
+            "BadInputError: Step 'bad/local_function': '<lambda>' cannot be imported on a cluster, because it is a "
+            "lambda, a local function or no plain function at all: define it at the top level of a module.",
         ),
         (
             "missing_prefix",
             "plan",
-            "MissingPrefixError: Nothing says where outputs go: give experiment_dag(prefix=...)",
+            "BadInputError: Nothing says where outputs go: give experiment_dag(prefix=...)",
         ),
         ("no_such_cluster", "bad_no_such_cluster", "There is no connection 'missing': add one of type 'Ray'"),
         ("unreachable", "bad_unreachable", "does not answer (ConnectionError): start the cluster, or correct the host"),
@@ -44,6 +44,8 @@ def test_what_is_refused_before_submission_leaves_nothing(
     assert sentence in log
     assert dag_id == "missing_prefix" or f"Step 'bad/{dag_id}'" in log
     assert left_behind(house, dag_id) == []
+    [tries] = [ti["try_number"] for ti in house.api.task_instances(dag_id, run.run_id) if ti["task_id"] == task_id]
+    assert tries == 1  # trying again would not help
 
 
 def test_a_function_that_the_cluster_lacks_is_named_with_the_way_out(house: House) -> None:
@@ -79,6 +81,7 @@ def test_a_steps_own_error_fails_its_task_at_once_with_its_traceback(house: Hous
         ),
         ("cycle.py", "CyclicPathsError: Step 'first' reads its own output: config.source is the hard-coded path of"),
         ("one_path.py", "OutputPathConflictError: Steps 's1' (version "),
+        ("unknown_slice.py", "ExperimentError: Step 'train': "),
     ],
 )
 def test_a_file_that_makes_no_valid_experiment_is_an_import_error(house: House, file: str, sentence: str) -> None:

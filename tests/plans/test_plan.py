@@ -101,6 +101,7 @@ NOT_CLEARED = ClearedTask()
         (Status.RUNNING, AT_WORK, Follow(AT_WORK)),
         (Status.SUCCESS, DONE, Finished(DONE)),
         (Status.SUCCESS, None, Finished(None)),  # made by Marin
+        (Status.RUNNING, DONE, Finished(DONE)),  # its driver died between its last two lines
     ],
 )
 def test_a_task_starts_by_the_record(status: Status | None, newest: Attempt | None, expected: object) -> None:
@@ -112,6 +113,11 @@ def test_a_cleared_task_makes_its_own_attempt_again_once() -> None:
     assert decide_start(Status.SUCCESS, DONE, cleared, mine=True) == Claim(4, withdraws=True)
     newer = attempt(Outcome.SUCCEEDED, 4)
     assert decide_start(Status.SUCCESS, newer, cleared, mine=True) == Finished(newer)
+
+
+def test_a_cleared_task_makes_an_output_again_that_has_no_attempt() -> None:
+    cleared = ClearedTask(finished_attempt=0, tries_allowed_then=3, tries_allowed_now=7)
+    assert decide_start(Status.SUCCESS, None, cleared, mine=False) == Claim(1, withdraws=True)
 
 
 def test_a_task_that_crashed_after_its_note_does_not_run_again() -> None:

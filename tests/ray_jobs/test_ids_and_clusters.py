@@ -1,4 +1,4 @@
-"""Job ids are fixed by what they run; cluster addresses are checked before they are used."""
+"""Job ids say what they run; cluster addresses are checked before they are used."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from tradewind.ray_jobs.ids import step_job_id
 def test_an_id_is_readable_and_says_step_version_and_attempt() -> None:
     job = step_job_id("tokenized/Fine Web", "/p/tokenized/Fine Web-abc123", "abc123", 2)
     assert job.startswith("tokenized-fine-web-")
-    assert job.endswith("-abc123-2")
-    assert job == step_job_id("tokenized/Fine Web", "/p/tokenized/Fine Web-abc123", "abc123", 2)
+    assert "-abc123-2-" in job
 
 
 def test_places_and_attempts_have_ids_of_their_own() -> None:
     places = [("/p/s-1", 1), ("/q/s-1", 1), ("/p/s-1", 2)]
-    assert len({step_job_id("s", path, "1", attempt) for path, attempt in places}) == 3
+    assert len({step_job_id("s", path, "1", attempt).rpartition("-")[0] for path, attempt in places}) == 3
+
+
+def test_no_id_is_given_twice() -> None:
+    assert len({step_job_id("s", "/p/s-1", "1", 1) for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("name", ["", "☃", "-" * 100, "a" * 100])

@@ -22,6 +22,7 @@ from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_att
 from tradewind.records.status import read_status, read_statuses
 from tradewind.records.step_info import write_step_info
 from tradewind.runtime.errors import SpecError
+from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.spec import encode_resources, step_spec
 from tradewind.steps import (
@@ -84,7 +85,8 @@ def _run(step: ResolvedStep, code: CodeFolder) -> bool:
         raise StepAtWorkError(f"Step {step.name!r} was started by {claimed.by} just now: wait for its end.")
     write_step_info(step, spec.fn_name)
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_step", attempt_path(step.output_path, start.number)]
-    return subprocess.run(command, cwd=code.path, check=False).returncode == 0
+    # Guarded, so that a killed script leaves no driver at work behind it.
+    return subprocess.run(guarded(command, watch=[]), cwd=code.path, start_new_session=True).returncode == 0
 
 
 def _ended_if_dead(step: ResolvedStep, attempt: Attempt | None) -> Attempt | None:

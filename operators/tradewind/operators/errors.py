@@ -1,6 +1,17 @@
-"""How a step's task ends when the step did not."""
+"""How a task ends when its step did not, or cannot be run as it is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tradewind.ray_jobs.errors import BadAddressError
+from tradewind.runtime.errors import SpecError
+from tradewind.steps import ExperimentError
+
+
+class BadInputError(AirflowFailException):
+    """The experiment cannot be run as it is. Trying again would not help."""
 
 
 class StepFailedError(AirflowFailException):
@@ -29,3 +40,12 @@ class ClusterRefusedError(AirflowFailException):
 
 class PlanOutdatedError(AirflowFailException):
     """What the run's plan says no longer holds: the step's config was edited, or an input is not there."""
+
+
+@contextmanager
+def failing_at_once() -> Iterator[None]:
+    """Let bad input fail a task without using up its retries."""
+    try:
+        yield
+    except (ExperimentError, SpecError, BadAddressError) as error:
+        raise BadInputError(str(error)) from error

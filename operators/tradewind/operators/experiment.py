@@ -11,6 +11,7 @@ import pendulum
 from airflow.sdk import DAG, CronDataIntervalTimetable
 from airflow.sdk import Param as AirflowParam
 
+from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 from tradewind.operators.plan import PlanOperator
 from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.step import StepOperator
@@ -21,6 +22,7 @@ from tradewind.steps import (
     Param,
     ParseTimeValues,
     ResolvedStep,
+    TpuSlice,
     resolve,
     wanted_steps,
 )
@@ -45,6 +47,7 @@ def build_dag(
     needed = outline.needed(wanted)
     if not needed:
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
+    _check_slice_types(needed)
     task_ids = _task_ids(needed)
     arguments = dict(dag_arguments)
     arguments["default_args"] = _DEFAULTS | arguments.get("default_args", {})
@@ -85,6 +88,16 @@ def _add_step_tasks(
         tasks[resolved] = task
         upstream = dict.fromkeys(tasks[dependency] for dependency in resolved.dependencies)
         task.set_upstream([plan, *upstream])
+
+
+def _check_slice_types(steps: Sequence[ResolvedStep]) -> None:
+    for resolved in steps:
+        resources = resolved.step.resources
+        if isinstance(resources, TpuSlice):
+            try:
+                slice_type(resources.slice_type)
+            except UnknownSliceTypeError as error:
+                raise ExperimentError(f"Step {resolved.name!r}: {error}") from error
 
 
 def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:

@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from tradewind.operators.code import code_folder
+from tradewind.operators.errors import failing_at_once
 from tradewind.operators.run_context import ExperimentSettings
 from tradewind.plans.plan import Decision, Plan, make_plan
 from tradewind.plans.table import plan_table
@@ -51,17 +52,22 @@ class PlanOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Plan the run; ends by skipping what need not run."""
+        with failing_at_once():
+            plan = self._plan(context)
+        self.log.info("Plan for outputs below %s\n\n%s\n", plan.prefix, plan_table(plan))
+        context["ti"].xcom_push(key="return_value", value=plan.to_json())
+        not_run = [step.task_id for step in plan.steps if step.decision is not Decision.RUN]
+        if to_skip := self._not_at_work(not_run, context):
+            raise DownstreamTasksSkipped(tasks=to_skip)
+
+    def _plan(self, context: Context) -> Plan:
         values = self.settings.values_of(context)
         prefix = self.settings.prefix_of(values)
         experiment = resolve(list(self.steps.values()), prefix, values)
         tasks = [(task_id, experiment.of(step)) for task_id, step in self.steps.items()]
         plan = make_plan(prefix, tasks, self.wanted, read_statuses)
         self._check_can_run(plan, experiment, code_folder(context["dag"]))
-        self.log.info("Plan for outputs below %s\n\n%s\n", prefix, plan_table(plan))
-        context["ti"].xcom_push(key="return_value", value=plan.to_json())
-        not_run = [step.task_id for step in plan.steps if step.decision is not Decision.RUN]
-        if to_skip := self._not_at_work(not_run, context):
-            raise DownstreamTasksSkipped(tasks=to_skip)
+        return plan
 
     def _check_can_run(self, plan: Plan, experiment: ResolvedExperiment, code: Path) -> None:
         for planned in plan.decided(Decision.RUN):

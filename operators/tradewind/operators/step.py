@@ -17,6 +17,7 @@ from tradewind.operators.errors import (
     StepFailedError,
     StepLostError,
     StepStoppedError,
+    failing_at_once,
 )
 from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.step_job import connect, submit
@@ -68,8 +69,9 @@ class StepOperator(BaseOperator):
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Start or join the step's attempt and wait for its end; returns what ``_result`` does."""
-        step = self._resolve(context)
+        """Start or join the step's attempt and wait for its end; returns the output's path and its attempt."""
+        with failing_at_once():
+            step = self._resolve(context)
         planned = self._planned(context)
         if planned is not None and planned.hash != step.hash:
             raise PlanOutdatedError(
@@ -80,7 +82,7 @@ class StepOperator(BaseOperator):
         if isinstance(start, Finished):
             by = f"by {_task_name(start.attempt.by)}, attempt {start.attempt.number}" if start.attempt else "elsewhere"
             self.log.info("Step %r, version %s, is finished: made %s.", step.name, step.hash, by)
-            return _result(step.output_path, start.attempt)
+            return self._finish(step.output_path, start.attempt, context)
         if isinstance(step.step.resources, AirflowWorker):
             return self._run_in_worker(step, start, context)
         return self._run_on_cluster(step, start, context)
@@ -117,17 +119,15 @@ class StepOperator(BaseOperator):
         if not isinstance(start, Follow) or start.attempt.cluster:
             return start
         if not mine:
-            raise StepBusyError(
-                f"Step {step.name!r}: attempt {start.attempt.number} is at work outside any cluster, started by "
-                f"{_task_name(start.attempt.by)}; the next try looks again."
-            )
+            raise _busy(step, start.attempt)
         lost = end_attempt(step.output_path, start.attempt, Outcome.LOST)  # it was in the worker of a try that died
         return decide_start(None, lost, cleared, mine)
 
     def _claim(self, step: ResolvedStep, start: Claim, cluster: str, context: Context) -> Attempt:
         """Claim the next attempt; everything that can be refused is refused before anything is written."""
         _check_inputs(step)
-        spec = step_spec(step, CodeFolder(code_folder(context["dag"])))
+        with failing_at_once():
+            spec = step_spec(step, CodeFolder(code_folder(context["dag"])))
         job = step_job_id(step.name, step.output_path, step.hash, start.number)
         claim = Attempt(start.number, job, cluster, self._by(context), spec.to_json())
         attempt = claim_attempt(step.output_path, claim)
@@ -138,6 +138,8 @@ class StepOperator(BaseOperator):
 
     def _run_in_worker(self, step: ResolvedStep, start: Claim | Follow, context: Context) -> dict[str, Any]:
         attempt = self._claim(step, start, "", context) if isinstance(start, Claim) else start.attempt
+        if not _is_same_task(attempt.by, self._by(context)):
+            raise _busy(step, attempt)
         run_in_worker(attempt_path(step.output_path, attempt.number), code_folder(context["dag"]), job_logger)
         return self._end(step.output_path, attempt, {"status": "ended", "message": ""}, context)
 
@@ -163,21 +165,26 @@ class StepOperator(BaseOperator):
     def _judge(self, output_path: str, attempt: Attempt, event: dict[str, Any], context: Context) -> dict[str, Any]:
         name = attempt.spec["name"]
         if attempt.outcome is Outcome.SUCCEEDED:
-            write_status(output_path, Status.SUCCESS)  # its driver may have died just before
-            note: Any = {"attempt": attempt.number, "max_tries": context["ti"].max_tries}
-            context["task_state_store"].set(NOTE, note)
             self.log.info("Step %r is finished: %s", name, output_path)
-            return _result(output_path, attempt)
+            return self._finish(output_path, attempt, context)
         if attempt.outcome is Outcome.FAILED and attempt.error is not None:
-            self.log.error("%s", attempt.error.traceback or attempt.error.message)
             raise StepFailedError(f"Step {name!r} failed with {attempt.error.type}: {attempt.error.message}")
         if attempt.outcome is Outcome.STOPPED or event["status"] == "STOPPED":
+            end_attempt(output_path, attempt, Outcome.STOPPED)
             raise StepStoppedError(f"Step {name!r}: Ray job {attempt.job} was stopped; clear the task to try again.")
         end_attempt(output_path, attempt, Outcome.LOST)
         raise StepLostError(
             f"Step {name!r}: Ray job {attempt.job} ended as {event['status']} without saying how "
             f"({event['message'] or 'no message'}); the next try makes a new attempt."
         )
+
+    def _finish(self, output_path: str, attempt: Attempt | None, context: Context) -> dict[str, Any]:
+        """End green: complete the record, note which attempt it was, and return what the task's XCom holds."""
+        write_status(output_path, Status.SUCCESS)  # the attempt's driver may have died just before it did so
+        number = attempt.number if attempt else 0
+        note: Any = {"attempt": number, "max_tries": context["ti"].max_tries}
+        context["task_state_store"].set(NOTE, note)
+        return {"output_path": output_path, "attempt": number}
 
     def _by(self, context: Context) -> dict[str, Any]:
         ti = context["ti"]
@@ -200,14 +207,16 @@ def _check_inputs(step: ResolvedStep) -> None:
             )
 
 
+def _busy(step: ResolvedStep, attempt: Attempt) -> StepBusyError:
+    return StepBusyError(
+        f"Step {step.name!r}: attempt {attempt.number} is at work outside any cluster, started by "
+        f"{_task_name(attempt.by)}; the next try looks again."
+    )
+
+
 def _is_same_task(by: dict[str, Any], task: dict[str, Any]) -> bool:
     return all(by.get(key) == task[key] for key in ("dag", "run", "task", "map_index"))
 
 
 def _task_name(by: dict[str, Any]) -> str:
     return f"task {by.get('task')} of run {by.get('run')} of {by.get('dag')}" if "run" in by else str(by)
-
-
-def _result(output_path: str, attempt: Attempt | None) -> dict[str, Any]:
-    """What the task's XCom holds: where the output is and which attempt made it."""
-    return {"output_path": output_path, "attempt": attempt.number if attempt else None}

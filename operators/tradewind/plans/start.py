@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tradewind.records.attempts import Attempt
+from tradewind.records.attempts import Attempt, Outcome
 from tradewind.records.status import Status
 
 
@@ -38,7 +38,7 @@ class ClearedTask:
     """What tells a task that a person cleared from one that comes back after a crash.
 
     Attributes:
-        finished_attempt: The attempt that this task noted when it ended green, if it did.
+        finished_attempt: The attempt that this task noted when it ended green, if it did; 0 for an output without one.
         tries_allowed_then: Airflow's ``max_tries`` at that time; Clear raises it, a crash does not.
         tries_allowed_now: ``max_tries`` now.
         was_reused: The plan of this run skipped this task, so only Clear can have brought it here.
@@ -52,7 +52,7 @@ class ClearedTask:
     def asks_again(self, newest: Attempt | None, mine: bool) -> bool:
         """Whether a person asked for the step to be made again, and no newer attempt has done so since."""
         if self.finished_attempt is not None:
-            is_newest = newest is not None and newest.number == self.finished_attempt
+            is_newest = self.finished_attempt == (newest.number if newest else 0)
             return is_newest and self.tries_allowed_now > self.tries_allowed_then
         return self.was_reused and not mine
 
@@ -62,6 +62,6 @@ def decide_start(status: Status | None, newest: Attempt | None, cleared: Cleared
     number = 1 + (newest.number if newest else 0)
     if newest is not None and newest.outcome is None:
         return Follow(newest)
-    if status is Status.SUCCESS:
+    if status is Status.SUCCESS or (newest is not None and newest.outcome is Outcome.SUCCEEDED):
         return Claim(number, withdraws=True) if cleared.asks_again(newest, mine) else Finished(newest)
     return Claim(number)

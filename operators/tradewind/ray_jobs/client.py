@@ -26,6 +26,14 @@ _ray_logger.handlers.clear()  # Ray writes to stderr, which a task's log shows a
 _ray_logger.propagate = True
 
 
+for _name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+    logging.getLogger(_name).setLevel(logging.WARNING)  # or each upload takes three lines
+# Says at each upload of a folder with a __pycache__ that the defaults of Ray have changed.
+logging.getLogger("ray._private.runtime_env.working_dir").addFilter(
+    lambda record: "is now ignored by default" not in record.getMessage()
+)
+
+
 @dataclass(frozen=True)
 class JobRequest:
     """A job to submit under an id of our own; fields are those of Ray's Jobs API."""

@@ -6,6 +6,7 @@ it leaves the error beside the attempt, where the driver finds it, and ends with
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import posixpath
@@ -71,21 +72,25 @@ def _call(spec: StepSpec) -> Any:
         ray.init(ignore_reinit_error=True)
         task = ray.remote(**spec.ray_task)(function) if spec.ray_task else ray.remote(function)
         return ray.get(task.remote(config))
-    if hasattr(function, "_remote"):  # a Ray RemoteFunction: the experiment imported Ray itself
-        import ray
-
-        ray.init(ignore_reinit_error=True)
-        return ray.get(function.remote(config))
     return function(config)
 
 
 def _save_result(spec: StepSpec, result: Any) -> None:
     try:
-        text = json.dumps(result)
-    except TypeError:
+        text = json.dumps(result, default=_as_json)
+    except (TypeError, ValueError):
         print(f"The step's result is a {type(result).__qualname__}, which JSON cannot hold: it is not kept.")
         return
     write_text(posixpath.join(spec.output_path, RESULT_FILE), text)
+
+
+def _as_json(value: Any) -> Any:
+    """Dataclasses and pydantic models as JSON objects, as E20 saves them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__qualname__} has no JSON form")
 
 
 def _describe(error: BaseException, spec: StepSpec) -> dict[str, str]:

@@ -12,7 +12,7 @@ _NUMBER_TYPES = {"integer": int, "number": float}
 class Param:
     """A value that a person can change in the trigger form: a default, and a JSON schema that checks what comes in.
 
-    ``Param(0.003, type="number", minimum=0, description="Peak learning rate")``; the same as ``airflow.sdk.Param``.
+    ``Param(0.003, "Peak learning rate", type="number", minimum=0)``; takes what ``airflow.sdk.Param`` takes.
     """
 
     default: Any

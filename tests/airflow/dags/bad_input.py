@@ -25,5 +25,5 @@ def step(name: str, fn: Any = fail, **kwargs: Any) -> ExecutorStep:
 experiment_dag("failing", [step("failing")])
 experiment_dag("local_function", [step("local_function", lambda config: None)])
 experiment_dag("unreachable", [step("unreachable", cluster="gone")], default_args={"retries": 0})
-experiment_dag("no_such_cluster", [step("no_such_cluster", cluster="missing")], default_args={"retries": 0})
-experiment_dag("missing_prefix", [step("missing_prefix")], cluster="bare", default_args={"retries": 0})
+experiment_dag("no_such_cluster", [step("no_such_cluster", cluster="missing")])
+experiment_dag("missing_prefix", [step("missing_prefix")], cluster="bare")

@@ -1,0 +1,158 @@
+"""The documentation tells the truth where a machine can tell: its examples run, its links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from airflow.utils.file import might_contain_dag
+
+import tradewind
+from tradewind.provider_info import get_provider_info
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+NO_RUN = "<!-- no-run -->"
+MOST_NOT_RUN = 2
+FORBIDDEN = re.compile(r"/work\b|/root\b|/tmp/(?!marin\b)|index-url|pypi\.|simple/|://[^\s/]*@")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block and where it stands."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    may_run: bool
+
+    def __str__(self) -> str:
+        return f"{title(self.page)}:{self.line}"
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in FENCE.finditer(text):
+        before = text[: found.start()]
+        yield Block(
+            page=page,
+            line=before.count("\n") + 1,
+            language=found[2],
+            text=re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE),
+            may_run=not before.rstrip().endswith(NO_RUN),
+        )
+
+
+def title(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+FILES = [block for block in PYTHON if re.search(r"^(experiment_dag|executor_main)\(", block.text, re.MULTILINE)]
+
+
+def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
+    file = folder / "experiment.py"
+    file.write_text(block.text)
+    env = {key: value for key, value in os.environ.items() if key not in ("MARIN_PREFIX", "TRADEWIND_STEP")}
+    env |= {"TRADEWIND_PREFIX": str(folder / "outputs"), "AIRFLOW_HOME": str(folder / "airflow")}
+    return subprocess.run([sys.executable, str(file)], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("block", [block for block in PYTHON if block.may_run], ids=str)
+def test_an_example_runs_as_it_stands(block: Block, tmp_path: Path) -> None:
+    done = run(block, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "executor_main(" in block.text:
+        statuses = [file.read_text() for file in (tmp_path / "outputs").rglob(".executor_status")]
+        assert len(statuses) == block.text.count("ExecutorStep(")
+        assert set(statuses) == {"SUCCESS"}
+
+
+def test_hardly_any_example_is_left_out() -> None:
+    assert len(PYTHON) >= 6
+    assert len([block for block in PYTHON if not block.may_run]) <= MOST_NOT_RUN
+
+
+@pytest.mark.parametrize("block", FILES, ids=str)
+def test_airflow_reads_an_example_that_is_a_dag_file(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.py"
+    file.write_text(block.text)
+    assert might_contain_dag(str(file), safe_mode=True)
+
+
+def links_of(page: Path) -> Iterator[tuple[Path, str]]:
+    """The relative links of a page: the file, and the anchor in it."""
+    prose = FENCE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path if path else page), anchor
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for file, anchor in links_of(page):
+        assert file.exists(), f"{page.name} links to {file}"
+        assert not anchor or anchor in anchors_of(file), f"{page.name} links to #{anchor} of {file.name}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = {file.resolve() for file, _ in links_of(ROOT / "docs" / "README.md")}
+    assert {page for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"} <= listed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_no_page_names_a_place_of_one_machine(page: Path) -> None:
+    assert FORBIDDEN.findall(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_every_make_target_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = "".join(block.text for block in BLOCKS if block.page == page and block.language == "bash")
+    mentioned = re.findall(r"^make ([a-z-]+)", commands, re.MULTILINE)
+    mentioned += re.findall(r"`make ([a-z-]+)", FENCE.sub("", page.read_text()))
+    assert set(mentioned) <= targets
+
+
+def test_the_reference_names_every_public_name() -> None:
+    assert [name for name in tradewind.__all__ if f"`{name}" not in REFERENCE] == []
+
+
+def test_the_reference_names_every_option_and_connection_field() -> None:
+    info = get_provider_info()
+    options = info["config"]["tradewind"]["options"]
+    fields = [name for connection in info["connection-types"] for name in connection["conn-fields"]]
+    assert [name for name in [*options, *fields] if f"`{name}`" not in REFERENCE] == []
+
+
+def test_the_reference_names_every_environment_variable() -> None:
+    sources = "".join(file.read_text() for file in (ROOT / "operators" / "tradewind").rglob("*.py"))
+    used = set(re.findall(r'"(TRADEWIND_[A-Z_]+)"', sources))
+    assert used
+    assert [name for name in sorted(used) if name not in REFERENCE] == []
+
+
+def test_the_reference_names_every_error_of_steps_and_tasks() -> None:
+    modules = ("steps/errors.py", "operators/errors.py", "runtime/errors.py")
+    sources = "".join((ROOT / "operators" / "tradewind" / module).read_text() for module in modules)
+    public = set(re.findall(r"^class (\w+Error)\(", sources, re.MULTILINE)) - {"StepConfigTypeError"}
+    assert [name for name in sorted(public) if f"`{name}" not in REFERENCE] == []

@@ -1,0 +1,46 @@
+"""The demo as a user types it: up, up again, down."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from tradewind.rehearsal.demo_stack import StackAddresses
+from tradewind.rehearsal.processes import LocalStack
+
+pytestmark = pytest.mark.airflow
+
+
+def demo(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tradewind.rehearsal.demo", *arguments, "--root", str(root)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    stack = LocalStack(tmp_path)
+    try:
+        first = demo(tmp_path, "up", "--dag", "hello_world")
+        assert first.returncode == 0, first.stdout + first.stderr
+        for text in ("hello_world_data deferred", "hello_world_stats success", "0 of 2 steps reused", "password "):
+            assert text in first.stdout
+        addresses = StackAddresses.read(stack)
+        assert addresses is not None
+        assert requests.get(addresses.airflow, timeout=30).ok
+
+        second = demo(tmp_path, "up", "--dag", "hello_world")
+        assert second.returncode == 0, second.stdout + second.stderr
+        assert "Using the stack that is up" in second.stdout
+        assert "2 of 2 steps reused" in second.stdout
+
+        down = demo(tmp_path, "down")
+        assert down.returncode == 0
+        assert down.stdout.startswith("Stopped ")
+        assert stack.processes() == []
+        with pytest.raises(requests.ConnectionError):
+            requests.get(addresses.airflow, timeout=30)
+    finally:
+        stack.stop()
