@@ -147,6 +147,8 @@ class StepOperator(BaseOperator):
         cluster = start.attempt.cluster if isinstance(start, Follow) else self.settings.cluster_of(step.step)
         jobs = connect(step.name, cluster)
         attempt = start.attempt if isinstance(start, Follow) else self._claim(step, start, cluster, context)
+        if attempt.cluster != cluster:  # somebody on another cluster claimed it a moment before us
+            jobs = connect(step.name, attempt.cluster)
         submitted = submit(jobs, attempt, code_folder(context["dag"]))
         link = RayJobLink()
         context["ti"].xcom_push(key=link.xcom_key, value=jobs.cluster.job_url(attempt.job))
@@ -154,7 +156,7 @@ class StepOperator(BaseOperator):
         self.log.info("Attempt %d at %s-%s %s Ray job %s.", attempt.number, step.name, step.hash, verb, attempt.job)
         if self.deferrable:
             payload = {"output_path": step.output_path, "attempt": attempt.number}
-            trigger = RayJobTrigger(cluster, attempt.job, payload)
+            trigger = RayJobTrigger(attempt.cluster, attempt.job, payload)
             self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
         end = asyncio.run(follow_job(jobs.cluster, attempt.job, job_logger.info))
         return self._end(step.output_path, attempt, dataclasses.asdict(end), context)
@@ -180,8 +182,11 @@ class StepOperator(BaseOperator):
 
     def _finish(self, output_path: str, attempt: Attempt | None, context: Context) -> dict[str, Any]:
         """End green: complete the record, note which attempt it was, and return what the task's XCom holds."""
-        write_status(output_path, Status.SUCCESS)  # the attempt's driver may have died just before it did so
         number = attempt.number if attempt else 0
+        if read_status(output_path) is not Status.SUCCESS:  # its driver died just before it wrote that
+            newest = newest_attempt(output_path)
+            if newest is not None and newest.number == number:  # or somebody has withdrawn it meanwhile
+                write_status(output_path, Status.SUCCESS)
         note: Any = {"attempt": number, "max_tries": context["ti"].max_tries}
         context["task_state_store"].set(NOTE, note)
         return {"output_path": output_path, "attempt": number}
