@@ -30,7 +30,7 @@ LOWER_LAYERS = {
 }
 """What each layer may import of ours besides itself; those not listed hold Airflow glue or the command line."""
 
-HEAVY = {"ray", "jax", "levanter", "google", "tokenizers", "transformers", "matplotlib"}
+HEAVY = {"aiohttp", "ray", "jax", "levanter", "google", "tokenizers", "transformers", "matplotlib"}
 
 
 def imports_of(file: Path, top_level_only: bool = False) -> Iterator[str]:

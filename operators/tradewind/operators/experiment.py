@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -104,12 +105,13 @@ def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:
     """A task id for each step: its name with what Airflow refuses replaced, numbered where names repeat."""
     task_ids: dict[ResolvedStep, str] = {}
     taken = {PLAN_TASK_ID}
+    numbers: Counter[str] = Counter()
     for step in steps:
         base = re.sub(r"[^\w.-]+", "_", step.name).strip("_") or "step"
-        task_id, number = base, 1
+        task_id = base
         while task_id in taken:
-            number += 1
-            task_id = f"{base}__{number}"
+            numbers[base] += 1
+            task_id = f"{base}__{numbers[base] + 1}"
         taken.add(task_id)
         task_ids[step] = task_id
     return task_ids

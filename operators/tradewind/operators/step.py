@@ -24,7 +24,6 @@ from tradewind.operators.step_job import connect, submit
 from tradewind.operators.worker_process import run_in_worker
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.start import Claim, ClearedTask, Finished, Follow, Start, decide_start
-from tradewind.ray_jobs.follow import follow_job
 from tradewind.ray_jobs.ids import step_job_id
 from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, end_attempt, newest_attempt
 from tradewind.records.attempts import read_attempt as read_attempt_file
@@ -158,6 +157,10 @@ class StepOperator(BaseOperator):
             payload = {"output_path": step.output_path, "attempt": attempt.number}
             trigger = RayJobTrigger(attempt.cluster, attempt.job, payload)
             self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
+        from tradewind.ray_jobs.follow import (
+            follow_job,
+        )  # not at the top: its HTTP client would load with every DAG file
+
         end = asyncio.run(follow_job(jobs.cluster, attempt.job, job_logger.info))
         return self._end(step.output_path, attempt, dataclasses.asdict(end), context)
 

@@ -31,9 +31,14 @@ def check_output_paths(
         path = step.output_path.rstrip("/")
         other = owners.setdefault(path, step)
         if other is not step:
+            why = (
+                ", since their short hashes are equal by chance"
+                if (other.name, other.hash) == (step.name, step.hash)
+                else ""
+            )
             raise OutputPathConflictError(
                 f"Steps {other.name!r} (version {other.hash}) and {step.name!r} (version {step.hash}) would both write "
-                f"to {path}: give one of them another name or another override_output_path."
+                f"to {path}{why}: give one of them another name or another override_output_path."
             )
     reads = {step: _hardcoded_inputs(hardcoded.get(step, ()), owners) for step in steps}
     if any(reads.values()):

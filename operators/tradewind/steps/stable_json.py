@@ -45,7 +45,7 @@ def encode(value: Any) -> str:
     Raises:
         TypeError: A dictionary has keys that JSON cannot hold or sort.
     """
-    return json.dumps(value, sort_keys=True, default=_encode_other)
+    return _ENCODER.encode(value)
 
 
 def check_stable(value: Any, where: str) -> None:
@@ -101,3 +101,6 @@ def _encode_other(value: Any) -> Any:
     if not isinstance(value, _SELF_DESCRIBING):
         logger.warning("A versioned %s counts as its text %r.", type(value).__qualname__, str(value))
     return str(value)
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, default=_encode_other)  # one for all: making it costs as much as using it

@@ -9,7 +9,6 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tradewind.hooks.ray import RayHook
-from tradewind.ray_jobs.follow import follow_job
 
 job_logger = logging.getLogger("ray.job")
 
@@ -33,6 +32,8 @@ class RayJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job to its end."""
+        from tradewind.ray_jobs.follow import follow_job  # not at the top: operators import this while a file is parsed
+
         cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
         end = await follow_job(cluster, self.job, job_logger.info)
         yield TriggerEvent({"status": end.status, "message": end.message, **self.payload})
