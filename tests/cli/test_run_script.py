@@ -105,6 +105,18 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(tmp_path: Path, body: 
     assert not (tmp_path / "store").exists()
 
 
+def test_a_relative_prefix_is_below_where_the_script_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run(tmp_path, TWO_STEPS, "--prefix", "store").returncode == 0
+    assert outputs(tmp_path / "elsewhere" / "store").keys() == {"first", "second"}
+    done = run(tmp_path, TWO_STEPS, TRADEWIND_PREFIX="store")
+    assert done.returncode == 2
+    assert "is a relative path" in " ".join(done.stderr.split())
+
+
 def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, TWO_STEPS)
     assert done.returncode == 2

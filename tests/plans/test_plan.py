@@ -13,7 +13,7 @@ from tradewind.plans.start import Claim, ClearedTask, Finished, Follow, decide_s
 from tradewind.plans.table import plan_table
 from tradewind.records.attempts import Attempt, Outcome
 from tradewind.records.status import Status
-from tradewind.steps import ExecutorStep, MissingPrefixError, resolve, versioned
+from tradewind.steps import ExecutorStep, MissingPrefixError, RelativePrefixError, resolve, versioned
 
 
 @dataclass(frozen=True)
@@ -137,21 +137,26 @@ def test_a_skipped_task_that_runs_after_all_was_cleared() -> None:
 
 def test_the_prefix_comes_from_the_first_source_that_gives_one() -> None:
     sources: dict[str, Any] = {
-        "argument": "argument",
-        "param": "param",
-        "environ": {"TRADEWIND_PREFIX": "tradewind", "MARIN_PREFIX": "marin"},
-        "configured": "configured",
-        "bucket": lambda: "bucket",
+        "argument": "/argument",
+        "param": "/param",
+        "environ": {"TRADEWIND_PREFIX": "/tradewind", "MARIN_PREFIX": "/marin"},
+        "configured": "/configured",
+        "bucket": lambda: "gs://bucket",
     }
     found = []
     for name, nothing in [("argument", None), ("param", None), ("environ", {}), ("configured", None), ("bucket", None)]:
         found.append(choose_prefix(**sources))
         sources[name] = (lambda: None) if name == "bucket" else nothing
-    assert found == ["argument", "param", "tradewind", "configured", "bucket"]
+    assert found == ["/argument", "/param", "/tradewind", "/configured", "gs://bucket"]
     with pytest.raises(MissingPrefixError, match=r"TRADEWIND_PREFIX"):
         choose_prefix(**sources)
-    sources["environ"] = {"TRADEWIND_PREFIX": "", "MARIN_PREFIX": "marin"}
-    assert choose_prefix(**sources) == "marin"
+    sources["environ"] = {"TRADEWIND_PREFIX": "", "MARIN_PREFIX": "/marin"}
+    assert choose_prefix(**sources) == "/marin"
+
+
+def test_a_relative_prefix_is_refused() -> None:
+    with pytest.raises(RelativePrefixError, match="The prefix 'outputs' is a relative path"):
+        choose_prefix("outputs", None, {}, None, lambda: None)
 
 
 def test_the_cluster_is_the_steps_own_the_dags_or_the_default() -> None:

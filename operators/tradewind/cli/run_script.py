@@ -31,10 +31,12 @@ from tradewind.steps import (
     ExperimentError,
     InputName,
     MissingPrefixError,
+    RelativePrefixError,
     ResolvedStep,
     resolve,
     wanted_steps,
 )
+from tradewind.steps.paths import is_absolute
 
 
 class StepAtWorkError(RuntimeError):
@@ -48,9 +50,14 @@ def run_script(steps: Sequence[ExecutorStep | InputName], code: Path, argv: Sequ
     parser.add_argument("--dry_run", type=_boolean, default=False, metavar="BOOL", help="only print the plan")
     arguments = parser.parse_args(argv)
     try:
-        prefix = choose_prefix(arguments.prefix, None, os.environ, None, lambda: None)
+        argument = arguments.prefix
+        if argument and not is_absolute(argument):
+            argument = os.path.abspath(argument)  # the steps run in the script's folder, wherever it was called
+        prefix = choose_prefix(argument, None, os.environ, None, lambda: None)
     except MissingPrefixError:
         parser.error("nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX")
+    except RelativePrefixError as error:
+        parser.error(str(error))
     try:
         experiment = resolve(steps, prefix)
         wanted = wanted_steps(steps)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tradewind.steps import ExecutorStep, MissingPrefixError
+from tradewind.steps import ExecutorStep, MissingPrefixError, RelativePrefixError
+from tradewind.steps.paths import is_absolute
 
 PREFIX_VARIABLES = ("TRADEWIND_PREFIX", "MARIN_PREFIX")
 
@@ -27,6 +28,7 @@ def choose_prefix(
 
     Raises:
         MissingPrefixError: None of them says anything.
+        RelativePrefixError: What is said first means another place in each process.
     """
     from_environ = next((environ[name] for name in PREFIX_VARIABLES if environ.get(name)), None)
     prefix = argument or param or from_environ or configured or bucket()
@@ -35,5 +37,10 @@ def choose_prefix(
             "Nothing says where outputs go: give experiment_dag(prefix=...) or a DAG param 'prefix', set "
             "TRADEWIND_PREFIX, set prefix in the [tradewind] section of airflow.cfg, or give the cluster's connection "
             "a bucket."
+        )
+    if not is_absolute(prefix):
+        raise RelativePrefixError(
+            f"The prefix {prefix!r} is a relative path, which workers and clusters would each look up from where they "
+            "are: give an absolute path or a URL."
         )
     return prefix

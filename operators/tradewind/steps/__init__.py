@@ -5,6 +5,7 @@ from tradewind.steps.errors import (
     ExperimentError,
     MissingPrefixError,
     OutputPathConflictError,
+    RelativePrefixError,
     StepConfigError,
     UnknownRunValueError,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "OutputPathConflictError",
     "Param",
     "ParseTimeValues",
+    "RelativePrefixError",
     "RemoteFunction",
     "ResolvedExperiment",
     "ResolvedStep",

@@ -27,3 +27,7 @@ class CyclicPathsError(ExperimentError):
 
 class MissingPrefixError(ExperimentError):
     """Nothing says where outputs go."""
+
+
+class RelativePrefixError(ExperimentError):
+    """Outputs would go to a place that depends on who looks."""
