@@ -189,3 +189,12 @@ def test_a_log_entry_with_an_exception_brings_its_frames():
         "  File 'a.py', line 3, in f",
         "ValueError: no",
     ]
+
+
+def test_the_triggerers_own_words_are_no_message_of_the_task() -> None:
+    log = """2026-01-31T03:00:00.1Z info step 10/60  loss 5.3
+2026-01-31T03:00:00.2Z info trigger d/manual__2026-01-31T03:00:00+00:00/train/-1/1 (ID 2) starting
+2026-01-31T03:00:00.3Z info Trigger fired event
+2026-01-31T03:00:00.4Z info trigger completed
+"""
+    assert view.last_message(log) == "step 10/60  loss 5.3"

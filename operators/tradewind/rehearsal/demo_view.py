@@ -6,6 +6,7 @@ task does. A task that the plan skipped is called "reused", because that is what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +33,8 @@ COLOURS = {
     WAITING: "dim",
 }
 AIRFLOWS_GROUPS = frozenset({"Log message source details", "Pre Execute", "Post Execute"})
+AIRFLOWS_OWN = re.compile(r"trigger .*\(ID \d+\) starting|trigger completed|Trigger fired event")
+"""What the triggerer says of itself in the log of a deferred task."""
 AT_WORK = frozenset({"running", "deferred"})
 
 Json = Mapping[str, Any]
@@ -191,7 +194,7 @@ def _seconds(instance: Json, now: datetime) -> float | None:
 
 
 def _lines_of_the_task(log: str) -> Iterator[str]:
-    """Every line outside the groups that Airflow itself opens, without the marks of groups, which are for the UI."""
+    """Every line that is not Airflow's own, without the marks of groups, which are for the UI."""
     in_airflows_group = False
     for line in log.splitlines():
         message = _without_prefix(line)
@@ -199,7 +202,7 @@ def _lines_of_the_task(log: str) -> Iterator[str]:
             in_airflows_group = message.removeprefix("::group::") in AIRFLOWS_GROUPS
         elif message.startswith("::endgroup::"):
             in_airflows_group = False
-        elif not in_airflows_group:
+        elif not in_airflows_group and not AIRFLOWS_OWN.fullmatch(message):
             yield line
 
 
