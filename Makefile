@@ -39,7 +39,7 @@ test: init ## run all tests
 	$(BIN)/python -m pytest $(ARGS)
 
 test-fast: init ## run the pure tests only
-	$(BIN)/python -m pytest -m "not ray and not airflow and not slow and not browser" $(ARGS)
+	$(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS)
 
 check: init ## lint, format check, types, and whether requirements.lock fits pyproject.toml
 	$(BIN)/ruff check $(FORMATTED)
