@@ -87,7 +87,7 @@ class FinishedRun:
         return self.house.api.task_log(self.dag_id, self.run_id, task_id, tries[task_id])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     root = tmp_path_factory.mktemp("house")
     store = root / "store"

@@ -36,10 +36,13 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
         assert "Using the stack that is up" in second.stdout
         assert "2 of 2 steps reused" in second.stdout
 
+        scratch = [link.readlink() for link in tmp_path.glob("*/*.scratch")]
+        assert [folder.is_dir() for folder in scratch] == [True]
         down = demo(tmp_path, "down")
         assert down.returncode == 0
         assert down.stdout.startswith("Stopped ")
         assert stack.processes() == []
+        assert [folder for folder in scratch if folder.exists()] == []
         with pytest.raises(requests.ConnectionError):
             requests.get(addresses.airflow, timeout=30)
     finally:

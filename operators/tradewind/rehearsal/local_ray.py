@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import random
-import shutil
 import socket
 import subprocess
 import sys
@@ -142,9 +141,7 @@ class LocalRay:
             process.wait()
         self._starting.clear()
         self._ips.clear()
-        if self._temp is not None:
-            shutil.rmtree(self._temp, ignore_errors=True)
-            self._temp = None
+        self._temp = None  # the stack has removed it
 
     def start_slice(self, new: LocalSlice, timeout_seconds: float = 60.0) -> None:
         """Add a slice to the running cluster; returns once all of its hosts are registered."""
@@ -225,7 +222,7 @@ class LocalRay:
     def _temp_dir(self) -> Path:
         """A folder per node, with a short path: Ray puts sockets below it, whose paths may have 107 characters."""
         if self._temp is None:
-            self._temp = Path(tempfile.mkdtemp(prefix="tw-"))
+            self._temp = self.stack.scratch()
         return Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
 
     def _forget(self, name: str) -> int:

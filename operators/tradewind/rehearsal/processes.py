@@ -7,13 +7,16 @@ Every process that a stack starts inherits a marker in its environment, and so d
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 MARKER = "TRADEWIND_STACK"
+SCRATCH_SUFFIX = ".scratch"
 
 
 class LocalStack:
@@ -44,15 +47,29 @@ class LocalStack:
         """Every live process of this stack, descendants of the ones we started included."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
+    def scratch(self) -> Path:
+        """A new folder with a short path, for sockets; ``stop`` removes it, also from another process."""
+        folder = Path(tempfile.mkdtemp(prefix="tw-"))
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / f"{folder.name}{SCRATCH_SUFFIX}").symlink_to(folder)
+        return folder
+
     def stop(self, grace_seconds: float = 10.0) -> int:
-        """End every process of the stack, politely first; returns how many there were."""
+        """End every process of the stack, politely first, and remove its scratch; returns how many there were."""
         ours = self.processes()
         _signal_all(ours, "terminate")
         psutil.wait_procs(ours, timeout=grace_seconds)
         while stragglers := self.processes():  # also those that the others started meanwhile
             _signal_all(stragglers, "kill")
             psutil.wait_procs(stragglers, timeout=grace_seconds)
+        self._remove_scratch()
         return len(ours)
+
+    def _remove_scratch(self) -> None:
+        """Remove the scratch folders of this stack and of those whose roots lie right below its own."""
+        for link in [*self.root.glob(f"*{SCRATCH_SUFFIX}"), *self.root.glob(f"*/*{SCRATCH_SUFFIX}")]:
+            shutil.rmtree(link.readlink(), ignore_errors=True)
+            link.unlink()
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
