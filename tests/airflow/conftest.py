@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,14 @@ HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 800.0
 
 
+def until(condition: Callable[[], object], what: str, seconds: float = 180.0) -> None:
+    """Wait until ``condition`` holds; fail if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.3)
+
+
 @dataclass(frozen=True)
 class House:
     """What a test has: Airflow's API and command line, the store, and the cluster's address."""
@@ -30,25 +39,30 @@ class House:
     ray_address: str
     store: Path
 
-    def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> FinishedRun:
+    def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> HouseRun:
         """Trigger a run and wait for its end."""
         self.api.wait_for_dag(dag_id, 60)
         self.api.unpause(dag_id)
         run_id = self.api.trigger(dag_id, conf)
         self.api.wait_for_run(dag_id, run_id, RUN_TIMEOUT_S)
-        return FinishedRun(self, dag_id, run_id)
+        return HouseRun(self, dag_id, run_id)
 
-    def backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[FinishedRun]:
+    def backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
         """Backfill from the command line, all dates at once, and wait for the end of every run."""
+        runs = self.start_backfill(dag_id, first, last, conf)
+        for run in runs:
+            self.api.wait_for_run(dag_id, run.run_id, RUN_TIMEOUT_S)
+        return runs
+
+    def start_backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
+        """Create the backfill's runs."""
         self.api.wait_for_dag(dag_id, 60)
         self.api.unpause(dag_id)
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
         assert done.returncode == 0, done.stderr
         ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]
-        for run_id in ids:
-            self.api.wait_for_run(dag_id, run_id, RUN_TIMEOUT_S)
-        return [FinishedRun(self, dag_id, run_id) for run_id in ids]
+        return [HouseRun(self, dag_id, run_id) for run_id in ids]
 
     def output(self, name: str) -> Path:
         """The only output of the step of this name."""
@@ -61,8 +75,8 @@ class House:
 
 
 @dataclass(frozen=True)
-class FinishedRun:
-    """A run that has ended."""
+class HouseRun:
+    """One run of a DAG."""
 
     house: House
     dag_id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import requests
 
-from tests.airflow.conftest import FinishedRun, House
+from tests.airflow.conftest import House, HouseRun
 
 pytestmark = pytest.mark.airflow
 
@@ -48,6 +48,22 @@ def test_what_is_refused_before_submission_leaves_nothing(
     assert tries == 1  # trying again would not help
 
 
+@pytest.mark.parametrize(
+    ("dag_id", "sentence"),
+    [
+        ("unreachable", "Step 'bad/unreachable': Ray cluster 'gone' (http://127.0.0.1:"),
+        (
+            "not_on_cluster",
+            "Step 'bad/not_on_cluster': 'work_elsewhere' of module 'only_in_airflow' cannot be imported on",
+        ),
+    ],
+)
+def test_the_command_line_says_it_too(house: House, dag_id: str, sentence: str) -> None:
+    house.api.wait_for_dag(dag_id, 60)
+    done = house.airflow.cli("dags", "test", dag_id)
+    assert sentence in done.stdout + done.stderr
+
+
 def test_a_function_that_the_cluster_lacks_is_named_with_the_way_out(house: House) -> None:
     run = house.run("not_on_cluster")
     assert run.state == "failed"
@@ -60,7 +76,7 @@ def test_a_function_that_the_cluster_lacks_is_named_with_the_way_out(house: Hous
 
 
 def test_a_steps_own_error_fails_its_task_at_once_with_its_traceback(house: House) -> None:
-    run: FinishedRun = house.run("failing")
+    run: HouseRun = house.run("failing")
     assert run.state == "failed"
     log = run.log("bad_failing")
     assert "about to fail" in log

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 
 import pytest
 import requests
 
-from tests.airflow.conftest import FinishedRun, House
+from tests.airflow.conftest import House, HouseRun, until
 
 pytestmark = pytest.mark.airflow
 
 
 @pytest.fixture(scope="module")
-def first_run(house: House) -> FinishedRun:
+def first_run(house: House) -> HouseRun:
     return house.run("hello_world")
 
 
-def test_a_first_run_makes_every_output(house: House, first_run: FinishedRun) -> None:
+def test_a_first_run_makes_every_output(house: House, first_run: HouseRun) -> None:
     assert first_run.state == "success"
     assert set(first_run.states().values()) == {"success"}
     stats = house.output("hello_world/stats")
@@ -30,7 +29,7 @@ def test_a_first_run_makes_every_output(house: House, first_run: FinishedRun) ->
     assert info["dependencies"] == [str(house.output("hello_world/data"))]
 
 
-def test_the_task_log_tells_what_happened(first_run: FinishedRun) -> None:
+def test_the_task_log_tells_what_happened(first_run: HouseRun) -> None:
     plan = first_run.log("plan")
     assert "hello_world/data" in plan and "2 steps: 2 RUN" in plan
     log = first_run.log("hello_world_stats")
@@ -39,14 +38,14 @@ def test_the_task_log_tells_what_happened(first_run: FinishedRun) -> None:
     assert " error " not in log
 
 
-def test_the_ray_link_leads_to_the_job(house: House, first_run: FinishedRun) -> None:
+def test_the_ray_link_leads_to_the_job(house: House, first_run: HouseRun) -> None:
     link = house.api.xcom("hello_world", first_run.run_id, "hello_world_stats", "_link_RayJobLink")
     job = str(link).rpartition("/")[2]
     assert link == f"{house.ray_address}/#/jobs/{job}"
     assert requests.get(f"{house.ray_address}/api/jobs/{job}", timeout=30).json()["status"] == "SUCCEEDED"
 
 
-def test_a_second_run_reuses_everything(house: House, first_run: FinishedRun) -> None:
+def test_a_second_run_reuses_everything(house: House, first_run: HouseRun) -> None:
     second = house.run("hello_world")
     assert second.state == "success"
     assert second.states() == {"plan": "success", "hello_world_data": "skipped", "hello_world_stats": "skipped"}
@@ -54,32 +53,32 @@ def test_a_second_run_reuses_everything(house: House, first_run: FinishedRun) ->
     assert (house.attempts("hello_world/data"), house.attempts("hello_world/stats")) == (1, 1)
 
 
-def wait_for_states(run: FinishedRun, expected: dict[str, str]) -> None:
-    deadline = time.monotonic() + 120
-    while not expected.items() <= run.states().items() or run.state != "success":
-        assert time.monotonic() < deadline, run.states()
-        time.sleep(0.5)
+def clear_stats(house: House, run: HouseRun) -> None:
+    """Clear the last step as a person does, and wait until the run has ended again."""
+    house.api.clear_task("hello_world", run.run_id, "hello_world_stats")
+    until(lambda: run.state == "success" and run.states()["hello_world_stats"] == "success", "the cleared step")
 
 
-def test_clearing_a_reused_step_makes_it_again_and_only_it(house: House, first_run: FinishedRun) -> None:
+def test_clearing_a_reused_step_makes_it_again_and_only_it(house: House, first_run: HouseRun) -> None:
     run = house.run("hello_world")
-    house.api.clear_task("hello_world", run.run_id, "hello_world_stats")
-    wait_for_states(run, {"hello_world_stats": "success"})
+    clear_stats(house, run)
     assert (house.attempts("hello_world/data"), house.attempts("hello_world/stats")) == (1, 2)
-    house.api.clear_task("hello_world", run.run_id, "hello_world_stats")
-    wait_for_states(run, {"hello_world_stats": "success"})
-    deadline = time.monotonic() + 120
-    while house.attempts("hello_world/stats") < 3 and time.monotonic() < deadline:
-        time.sleep(0.5)
-    wait_for_states(run, {"hello_world_stats": "success"})
+    clear_stats(house, run)
     assert (house.attempts("hello_world/data"), house.attempts("hello_world/stats")) == (1, 3)
 
 
-def test_three_dates_share_what_does_not_depend_on_the_date(house: House) -> None:
-    runs = house.backfill("dates", "2026-03-01T00:00+01:00", "2026-03-03T00:00+01:00")
-    assert [run.state for run in runs] == ["success"] * 3
+def test_dates_that_want_one_step_at_once_share_its_attempt(house: House) -> None:
+    runs = house.start_backfill("dates", "2026-03-01T00:00+01:00", "2026-03-03T00:00+01:00")
+    assert len(runs) == 3
+    until(
+        lambda: [run.states().get("dates_shared") for run in runs] == ["deferred"] * 3, "all dates at the shared step"
+    )
+    (house.output("dates/shared") / "all_are_here").touch()
+    until(lambda: [run.state for run in runs] == ["success"] * 3, "the end of the backfill")
     assert house.attempts("dates/shared") == 1
     assert (house.output("dates/shared") / "calls").read_text() == "one for all\n"
+    joined = [run for run in runs if "joined: it was submitted before as Ray job" in run.log("dates_shared")]
+    assert len(joined) == 2
     nights = sorted(path.read_text() for path in house.store.glob("dates/dated-??????/calls"))
     assert nights == ["2026-03-01\n", "2026-03-02\n", "2026-03-03\n"]
 

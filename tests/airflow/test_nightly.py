@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.conftest import FinishedRun, House
+from tests.airflow.conftest import House, HouseRun
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -17,15 +17,15 @@ DATED = STEPS - {"collection", "tokenizer"}
 
 
 @pytest.fixture(scope="module")
-def first_run(house: House) -> FinishedRun:
+def first_run(house: House) -> HouseRun:
     return house.run("nightly_code_lm", SMALL)
 
 
-def decided(run: FinishedRun, decision: str) -> set[str]:
+def decided(run: HouseRun, decision: str) -> set[str]:
     return {task_id.removeprefix("code_lm_") for task_id, made in run.decisions().items() if made == decision}
 
 
-def test_a_night_trains_evaluates_and_reports(house: House, first_run: FinishedRun) -> None:
+def test_a_night_trains_evaluates_and_reports(house: House, first_run: HouseRun) -> None:
     assert first_run.state == "success", first_run.states()
     assert decided(first_run, "RUN") == STEPS
     results = json.loads((house.output("code_lm/evaluate") / "results.json").read_text())
@@ -41,14 +41,14 @@ def test_a_night_trains_evaluates_and_reports(house: House, first_run: FinishedR
     assert log.count("step 12/12  validation loss") == 1
 
 
-def test_another_learning_rate_runs_only_what_depends_on_it(house: House, first_run: FinishedRun) -> None:
+def test_another_learning_rate_runs_only_what_depends_on_it(house: House, first_run: HouseRun) -> None:
     run = house.run("nightly_code_lm", SMALL | {"learning_rate": 0.003})
     assert run.state == "success", run.states()
     assert decided(run, "RUN") == {"train", "evaluate", "report"}
     assert decided(run, "REUSE") == STEPS - {"train", "evaluate", "report"}
 
 
-def test_a_backfill_shares_what_does_not_depend_on_the_date(house: House, first_run: FinishedRun) -> None:
+def test_a_backfill_shares_what_does_not_depend_on_the_date(house: House, first_run: HouseRun) -> None:
     runs = house.backfill("nightly_code_lm", "2026-03-01", "2026-03-03", SMALL)
     assert [run.state for run in runs] == ["success"] * 3
     for run in runs:

@@ -7,13 +7,13 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from tests.airflow.conftest import FinishedRun, House
+from tests.airflow.conftest import House, HouseRun
 
 pytestmark = pytest.mark.airflow
 
 
 @pytest.fixture(scope="module")
-def run(house: House) -> FinishedRun:
+def run(house: House) -> HouseRun:
     return house.run("hello_world")
 
 
@@ -27,7 +27,7 @@ def get(house: House, path: str, headers: dict[str, str]) -> requests.Response:
     return requests.get(f"{house.airflow.url}/tradewind/{path}", headers=headers, timeout=30)
 
 
-def test_the_plan_of_a_run_is_shown(house: House, run: FinishedRun) -> None:
+def test_the_plan_of_a_run_is_shown(house: House, run: HouseRun) -> None:
     page = get(house, f"plan/hello_world/{quote(run.run_id)}", token(house))
     assert page.status_code == 200
     for text in ("hello_world/data", "hello_world/stats", str(house.output("hello_world/stats"))):

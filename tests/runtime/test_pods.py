@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.runtime.marked import marked
 from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
 from tradewind.rehearsal.processes import LocalStack
 
@@ -109,20 +110,8 @@ def told(text: str) -> dict[str, str]:
     return json.loads(line.removeprefix("TOLD "))
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """The processes of a pod, on whichever host."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def sleepers(mark: str) -> list[psutil.Process]:
-    return [process for process in marked(mark) if process.name() == "sleep"]
+    return [process for process in marked(MARK, mark) if process.name() == "sleep"]
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +134,7 @@ def jobs(cluster, tmp_path):
 def mark():
     mark = uuid.uuid4().hex
     yield mark
-    for process in marked(mark):
+    for process in marked(MARK, mark):
         process.kill()
 
 
@@ -175,7 +164,7 @@ def test_a_host_that_fails_ends_the_other_at_once(jobs, mark, tmp_path, failing)
     ready.mkdir()
     job = jobs.submit(python(ONE_FAILS, str(ready), str(failing)), "v4-16", env={MARK: mark})
     status, log = jobs.end(job)
-    assert marked(mark) == []
+    assert marked(MARK, mark) == []
     assert (status, jobs.client.get_job_info(job).driver_exit_code) == ("FAILED", 7), log
     assert f"Host {failing} of the v4-16 slice exited with code 3; the other host was ended." in log
     last_lines = [f"host {failing} says hello", "about to fail"]
@@ -199,7 +188,7 @@ def test_killing_the_driver_leaves_no_process_on_any_host(jobs, cluster, mark):
     head = LocalStack(cluster.stack.root / "head").processes()
     (driver,) = [one for one in head if one.cmdline()[1:2] == [str(jobs.folder / "driver.py")]]
     driver.kill()
-    until(lambda: marked(mark) == [], "the hosts' processes to end", jobs, job)
+    until(lambda: marked(MARK, mark) == [], "the hosts' processes to end", jobs, job)
     assert jobs.end(job)[0] == "FAILED"
 
 
@@ -211,7 +200,7 @@ def test_killing_a_hosts_actor_ends_the_pod(jobs, cluster, mark):
     status, log = jobs.end(job)
     assert status == "FAILED"
     assert "Host 1 of the v4-16 slice was lost (ActorDiedError); the other host was ended." in log
-    until(lambda: marked(mark) == [], "the hosts' processes to end")
+    until(lambda: marked(MARK, mark) == [], "the hosts' processes to end")
 
 
 def test_killing_a_hosts_raylet_ends_the_pod_and_a_new_slice_serves_the_next(jobs, cluster, mark):
@@ -222,7 +211,7 @@ def test_killing_a_hosts_raylet_ends_the_pod_and_a_new_slice_serves_the_next(job
     status, log = jobs.end(job)
     assert status == "FAILED"
     assert "Host 1 of the v4-16 slice was lost (" in log
-    until(lambda: marked(mark) == [], "the hosts' processes to end")
+    until(lambda: marked(MARK, mark) == [], "the hosts' processes to end")
     cluster.kill_slice("pod")
     cluster.start_slice(LocalSlice("pod", "v4-16"))
     jobs.run(python(TELL), "v4-16")
@@ -239,4 +228,4 @@ def test_a_v4_8_job_takes_the_v4_8_host_and_no_other(jobs, mark):
     until(lambda: "waiting for a free v4-8 slice" in jobs.log(waiting), "the waiting job", jobs, waiting)
     jobs.client.stop_job(first)
     assert jobs.end(waiting)[0] == "SUCCEEDED"
-    assert marked(mark) == []
+    assert marked(MARK, mark) == []

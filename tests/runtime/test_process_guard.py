@@ -8,23 +8,12 @@ import sys
 import time
 import uuid
 
-import psutil
 import pytest
 
+from tests.runtime.marked import marked
 from tradewind.runtime.process_guard import guarded as guarded_command
 
-MARK = "POD_GUARD_TEST"
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+MARK = "PROCESS_GUARD_TEST"
 
 
 def until(condition, seconds=30.0):
@@ -38,7 +27,7 @@ def until(condition, seconds=30.0):
 def mark():
     mark = uuid.uuid4().hex
     yield mark
-    for process in marked(mark):
+    for process in marked(MARK, mark):
         process.kill()
 
 
@@ -72,42 +61,42 @@ def test_the_guard_ends_by_the_commands_signal(mark):
 
 def test_what_the_command_left_running_ends_with_it(mark):
     assert guarded(mark, "sh", "-c", "sleep 600 & exit 0").wait(30) == 0
-    assert marked(mark) == []
+    assert marked(MARK, mark) == []
 
 
 def test_sigterm_ends_the_whole_group_even_if_it_does_not_listen(mark):
     guard = guarded(mark, "sh", "-c", "trap '' TERM; sleep 600 & wait; sleep 600; sleep 600")
-    until(lambda: len(marked(mark)) >= 3)
+    until(lambda: len(marked(MARK, mark)) >= 3)
     guard.terminate()
     guard.wait(30)
-    assert marked(mark) == []
+    assert marked(MARK, mark) == []
 
 
 def test_the_command_dies_with_the_process_that_asked_for_it(mark):
     asker = "import subprocess, sys; subprocess.run(sys.argv[1:], start_new_session=True)"
     env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
     parent = subprocess.Popen([sys.executable, "-c", asker, *guarded_command(["sleep", "600"], [])], env=env)
-    until(lambda: any(process.name() == "sleep" for process in marked(mark)))
+    until(lambda: any(process.name() == "sleep" for process in marked(MARK, mark)))
     parent.kill()
     parent.wait(30)
-    until(lambda: marked(mark) == [])
+    until(lambda: marked(MARK, mark) == [])
 
 
 def test_the_command_dies_with_a_watched_process(mark):
     with subprocess.Popen(["sleep", "600"]) as node:
         guard = guarded(mark, "sleep", "600", watch=(node.pid,))
-        until(lambda: any(process.name() == "sleep" for process in marked(mark)))
+        until(lambda: any(process.name() == "sleep" for process in marked(MARK, mark)))
         node.kill()
         assert guard.wait(30) == -signal.SIGTERM
-    assert marked(mark) == []
+    assert marked(MARK, mark) == []
 
 
 def test_the_kernel_ends_the_command_when_the_guard_is_killed(mark):
     guard = guarded(mark, "sleep", "600")
-    until(lambda: any(process.name() == "sleep" for process in marked(mark)))
+    until(lambda: any(process.name() == "sleep" for process in marked(MARK, mark)))
     guard.kill()
     guard.wait(30)
-    until(lambda: marked(mark) == [])
+    until(lambda: marked(MARK, mark) == [])
 
 
 def test_the_command_sees_the_environment_that_it_was_given(mark):

@@ -35,9 +35,11 @@ def write(config: Config) -> dict[str, Any]:
     return {"value": str(config.value), "pid": os.getpid(), "parent": os.getppid()}
 
 
-def write_slowly(config: Config) -> None:
+def write_and_wait(config: Config) -> None:
+    """Stay at work until the test, which sees all dates, says that they are there."""
     write(config)
-    time.sleep(5)  # long enough for the other dates to come along
+    while not os.path.exists(f"{config.output_path}/all_are_here"):
+        time.sleep(0.1)
 
 
 @remote(num_cpus=1)
@@ -47,7 +49,7 @@ def write_in_a_task(config: Config) -> dict[str, Any]:
     return write(config) | {"task": ray.get_runtime_context().get_task_id()}
 
 
-shared = ExecutorStep("dates/shared", write_slowly, Config(this_output_path(), versioned("one for all")))
+shared = ExecutorStep("dates/shared", write_and_wait, Config(this_output_path(), versioned("one for all")))
 dated = ExecutorStep("dates/dated", write, Config(this_output_path(), versioned(night()), output_path_of(shared)))
 experiment_dag("dates", [dated], schedule="@daily", timezone="Europe/Berlin", catchup=False)
 
