@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tradewind.ray_jobs.client import JobRequest, RayJobs
+from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.follow import JobEnd, follow_job
+from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
 
@@ -71,7 +72,7 @@ def test_a_failed_job_ends_as_failed_with_its_code(jobs: RayJobs) -> None:
 
 
 def test_a_job_that_the_cluster_does_not_know_is_lost(jobs: RayJobs) -> None:
-    assert jobs.status("unknown") is None
+    assert jobs.details("unknown") is None
     assert follow(jobs, "unknown")[0].status == "LOST"
 
 

@@ -41,7 +41,7 @@ def submit(jobs: RayJobs, attempt: Attempt, code: Path) -> bool:
         ClusterUnreachableError: The cluster does not answer.
         ClusterRefusedError: It refuses the job.
     """
-    from tradewind.ray_jobs.client import JobRequest
+    from tradewind.ray_jobs.request import JobRequest
 
     spec = StepSpec.from_json(attempt.spec)
     resources = spec.load_resources()

@@ -6,8 +6,6 @@ Importing this module imports Ray, so it is imported where a task runs, not wher
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -17,7 +15,15 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobRefusedError, RayUnreachableError
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.errors import (
+    RayAuthenticationError,
+    RayJobRefusedError,
+    RayUnreachableError,
+    token_refused,
+    unreachable,
+)
+from tradewind.ray_jobs.request import JobRequest
 
 REQUEST_TIMEOUT_S = 60
 
@@ -32,18 +38,6 @@ for _name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.p
 logging.getLogger("ray._private.runtime_env.working_dir").addFilter(
     lambda record: "is now ignored by default" not in record.getMessage()
 )
-
-
-@dataclass(frozen=True)
-class JobRequest:
-    """A job to submit under an id of our own; fields are those of Ray's Jobs API."""
-
-    submission_id: str
-    entrypoint: str
-    runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    num_cpus: float | None = None
-    memory_bytes: int | None = None
 
 
 class RayJobs:
@@ -72,7 +66,10 @@ class RayJobs:
                     runtime_env=dict(job.runtime_env),
                     metadata=dict(job.metadata),
                     entrypoint_num_cpus=job.num_cpus,
+                    entrypoint_num_gpus=job.num_gpus,
                     entrypoint_memory=job.memory_bytes,
+                    entrypoint_resources=dict(job.resources) if job.resources else None,
+                    entrypoint_label_selector=dict(job.label_selector) if job.label_selector else None,
                 )
             )
         except RuntimeError as error:
@@ -81,14 +78,19 @@ class RayJobs:
             raise RayJobRefusedError(f"{self.cluster} refuses job {job.submission_id!r}: {error}") from error
         return True
 
-    def status(self, job: str) -> str | None:
-        """The job's Ray status (``PENDING``, ``RUNNING``…), or None when the cluster has no such job."""
-        try:
-            return str(self._asking(lambda: self._client.get_job_status(job)).value)
-        except RuntimeError as error:
-            if "404" in str(error):
-                return None
-            raise
+    def details(self, job: str) -> JobDetails | None:
+        """The job, or None when the cluster knows none of this id."""
+        response = self._asking(lambda: self._client._do_request("GET", f"/api/jobs/{job}"))
+        if response.status_code == 404:
+            return None
+        self._check(response)
+        return JobDetails.from_json(response.json())
+
+    def jobs(self) -> list[JobDetails]:
+        """Every job that was submitted to the cluster, ended ones included."""
+        response = self._asking(lambda: self._client._do_request("GET", "/api/jobs/"))
+        self._check(response)
+        return [JobDetails.from_json(fields) for fields in response.json() if fields.get("submission_id")]
 
     def version(self) -> str:
         """The cluster's Ray version."""
@@ -98,15 +100,13 @@ class RayJobs:
         try:
             return call()
         except AuthenticationError as error:
-            raise RayAuthenticationError(
-                f"{self.cluster} refuses the token: put the right one into the password field of connection "
-                f"{self.cluster.name!r}."
-            ) from error
+            raise RayAuthenticationError(token_refused(self.cluster)) from error
         except (ConnectionError, requests.RequestException) as error:
-            raise RayUnreachableError(
-                f"{self.cluster} does not answer ({type(error).__name__}): start the cluster, or correct the host of "
-                f"connection {self.cluster.name!r}."
-            ) from error
+            raise RayUnreachableError(unreachable(self.cluster, error)) from error
+
+    def _check(self, response: requests.Response) -> None:
+        if not response.ok:
+            raise RayUnreachableError(f"{self.cluster} answered {response.status_code} to {response.url}.")
 
 
 class _DirectClient(JobSubmissionClient):
