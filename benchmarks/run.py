@@ -20,14 +20,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if unknown := sorted(set(arguments.names) - set(BENCHMARKS)):
         parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}.")
-    print(_machine(), end="\n\n", flush=True)
+    print(machine(), end="\n\n", flush=True)
     for name in arguments.names or BENCHMARKS:
         measure = getattr(importlib.import_module(f"benchmarks.{name}"), f"bench_{name}")
         for table in measure(quick=arguments.quick):
             print(table.text(), flush=True)
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What the figures were measured on."""
     load = os.getloadavg()[0]
     return f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load at start {load:.1f}"
 

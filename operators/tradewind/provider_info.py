@@ -16,10 +16,12 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Tradewind",
                 "python-modules": ["tradewind.operators.plan", "tradewind.operators.step"],
-            }
+            },
+            {"integration-name": "Ray", "python-modules": ["tradewind.operators.ray_job"]},
         ],
         "triggers": [{"integration-name": "Ray", "python-modules": ["tradewind.triggers.ray_job"]}],
-        "extra-links": ["tradewind.links.ray.RayJobLink"],
+        "task-decorators": [{"name": "ray", "class-name": "tradewind.decorators.ray.ray_task"}],
+        "extra-links": ["tradewind.links.ray.RayJobLink", "tradewind.links.ray.RayLogLink"],
         "connection-types": [_RAY_CONNECTION],
         "config": {"tradewind": _CONFIG_SECTION},
     }
@@ -32,9 +34,31 @@ _RAY_CONNECTION: dict[str, Any] = {
     "ui-field-behaviour": {
         "hidden-fields": ["login", "schema", "port"],
         "relabeling": {"host": "Dashboard address", "password": "Token"},
-        "placeholders": {"host": "http://10.0.0.2:8265", "password": "only for clusters with token authentication"},
+        "placeholders": {
+            "host": "http://10.0.0.2:8265",
+            "password": "only for a cluster that asks for a token",
+            "token_file": "/etc/airflow/secrets/ray-token",
+            "token_secret": "projects/my-project/secrets/ray-token",
+            "ca": "/etc/ssl/certs/our-ca.pem",
+        },
     },
     "conn-fields": {
+        "token_file": {
+            "label": "Token file",
+            "description": (
+                "Instead of the token: path, on the Airflow machines, of a file that holds it. Only its owner may be "
+                "able to read the file (mode 0600)."
+            ),
+            "schema": {"type": ["string", "null"]},
+        },
+        "token_secret": {
+            "label": "Token secret",
+            "description": (
+                "Instead of the token: its name in Secret Manager, projects/PROJECT/secrets/SECRET. The Airflow "
+                "machines' service account needs to be a Secret Accessor."
+            ),
+            "schema": {"type": ["string", "null"]},
+        },
         "verify": {
             "label": "Check TLS certificate",
             "description": "Switch off only for a cluster behind a self-signed certificate that you trust.",
@@ -74,6 +98,23 @@ _CONFIG_SECTION: dict[str, Any] = {
             "type": "string",
             "example": None,
             "default": "ray_default",
+        },
+        "deployment": {
+            "description": (
+                "The name of this Airflow in the metadata of its Ray jobs. Set it where several Airflows share a "
+                "cluster; jobs of deleted runs are stopped only where it is set."
+            ),
+            "version_added": "0.2.0",
+            "type": "string",
+            "example": "research-production",
+            "default": None,
+        },
+        "uv_options": {
+            "description": "Further options for uv when it builds the environment of a step on a cluster.",
+            "version_added": "0.2.0",
+            "type": "string",
+            "example": "--no-index --find-links /wheels",
+            "default": None,
         },
     },
 }

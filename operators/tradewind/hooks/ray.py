@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from tradewind.hooks.ray_token import forget_token, token_of
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import BadAddressError, RayJobsError
+from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError, RayJobsError
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.client import RayJobs
@@ -17,8 +21,10 @@ if TYPE_CHECKING:
 class RayHook(BaseHook):
     """Talks to the Ray cluster that a ``ray`` connection describes.
 
-    The host is the dashboard's address (``http://HOST:8265``), the password a bearer token if the cluster wants one.
-    Extras: ``verify`` (check the TLS certificate), ``ca`` (path of a CA bundle), ``region``, ``bucket``.
+    The host is the dashboard's address (``http://HOST:8265``). A cluster that asks for a token gets it from one of: the
+    password field, the extra ``token_file`` (path, on the Airflow machines, of a file with mode 0600), or the extra
+    ``token_secret`` (``projects/PROJECT/secrets/SECRET`` in Secret Manager). Further extras: ``verify`` (check the TLS
+    certificate), ``ca`` (path of a CA bundle), ``region``, ``bucket``.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -36,16 +42,24 @@ class RayHook(BaseHook):
         Raises:
             RayUnreachableError: It does not answer.
             RayAuthenticationError: It refuses the token.
+            BadAddressError: There is no such connection, or it is no good.
         """
         from tradewind.ray_jobs.client import RayJobs
 
-        return RayJobs(self.cluster())
+        connection = self._connection()
+        try:
+            return RayJobs(cluster_of(connection))
+        except RayAuthenticationError:
+            if not forget_token(connection):
+                raise
+        return RayJobs(cluster_of(connection))  # the token in Secret Manager may be a new one
 
     def cluster(self) -> RayCluster:
         """The cluster that the connection describes.
 
         Raises:
-            BadAddressError: There is no such connection, or its host is no URL.
+            BadAddressError: There is no such connection, its host is no URL, or its token cannot be had.
+            RayUnreachableError: Its token is in Secret Manager, which does not answer.
         """
         return cluster_of(self._connection())
 
@@ -57,30 +71,55 @@ class RayHook(BaseHook):
         try:
             return self.get_connection(self.ray_conn_id)
         except AirflowNotFoundException as error:
-            raise BadAddressError(
-                f"There is no connection {self.ray_conn_id!r}: add one of type 'Ray' with the dashboard's address."
-            ) from error
+            raise _no_connection(self.ray_conn_id) from error
 
     @classmethod
     async def cluster_from_trigger(cls, ray_conn_id: str) -> RayCluster:
-        """The same as ``cluster``, inside the triggerer's event loop."""
-        return cluster_of(await cls.aget_connection(ray_conn_id))
+        """The same as ``cluster``, for the triggerer's event loop, which it does not block."""
+        try:
+            connection = await cls.aget_connection(ray_conn_id)
+        except AirflowNotFoundException as error:
+            raise _no_connection(ray_conn_id) from error
+        return await asyncio.to_thread(cluster_of, connection)
 
     def test_connection(self) -> tuple[bool, str]:
         """What the connection form's Test button shows."""
+        from importlib.metadata import version
+
+        from tradewind.ray_jobs.probe import glance
+
         try:
-            jobs = self.get_conn()
-            return True, f"{jobs.cluster} runs Ray {jobs.version()}."
+            connection = self._connection()
+            forget_token(connection)  # whoever asks wants to know how it is now
+            cluster = cluster_of(connection)
+            return True, glance(cluster).sentence(cluster, version("ray"))
         except RayJobsError as error:
             return False, str(error)
 
 
 def cluster_of(connection: Connection) -> RayCluster:
-    """The cluster that ``connection`` describes; a host without a scheme gets the schema field's, or http."""
-    extra: dict[str, Any] = connection.extra_dejson
+    """The cluster that ``connection`` describes; a host without a scheme gets the schema field's, or http.
+
+    It may read a file or ask Secret Manager.
+    """
     host = connection.host or ""
     address = host if "://" in host else f"{connection.schema or 'http'}://{host}"
     if connection.port and not address.rpartition(":")[2].isdigit():
         address = f"{address}:{connection.port}"
-    verify = extra.get("ca") or extra.get("verify", True)
-    return RayCluster(connection.conn_id, address, connection.password or None, verify)
+    verify = _verify(connection.extra_dejson, connection.conn_id)
+    RayCluster(connection.conn_id, address)  # an address that is no good is the first thing to say
+    return RayCluster(connection.conn_id, address, token_of(connection), verify)
+
+
+def _verify(extra: Mapping[str, Any], conn_id: str) -> bool | str:
+    """Whether to check the certificate, or the CA bundle to check it with; texts come from connections in the env."""
+    if str(extra.get("verify", True)).strip().lower() in ("false", "0", "no"):
+        return False
+    ca = str(extra.get("ca") or "").strip()
+    if ca and not os.path.isfile(ca):
+        raise BadAddressError(f"Connection {conn_id!r}: there is no CA bundle {ca!r} on this machine.")
+    return ca or True
+
+
+def _no_connection(conn_id: str) -> BadAddressError:
+    return BadAddressError(f"There is no connection {conn_id!r}: add one of type 'Ray' with the dashboard's address.")

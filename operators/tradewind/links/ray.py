@@ -1,4 +1,4 @@
-"""Links from a task to Ray."""
+"""Links from a task to Ray. They are pushed as soon as the job is submitted, so they are there while it runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,32 @@ from airflow.sdk.execution_time.xcom import XCom
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
-    from airflow.sdk.types import TaskInstanceKey
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol, TaskInstanceKey
+
+    from tradewind.ray_jobs.cluster import RayCluster
 
 
-class RayJobLink(BaseOperatorLink):
-    """The job's page on the Ray dashboard; pushed as soon as the job is submitted, so it is there while it runs."""
+class _PushedLink(BaseOperatorLink):
+    """A link whose address the task has pushed."""
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The address that the task pushed."""
+        return str(XCom.get_value(key=self.xcom_key, ti_key=ti_key) or "")
+
+
+class RayJobLink(_PushedLink):
+    """The job's page on the Ray dashboard."""
 
     name = "Ray job"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The link that the task pushed."""
-        return str(XCom.get_value(key=self.xcom_key, ti_key=ti_key) or "")
+
+class RayLogLink(_PushedLink):
+    """The job's whole log, as the cluster has it."""
+
+    name = "Ray log"
+
+
+def push_links(ti: RuntimeTaskInstanceProtocol, cluster: RayCluster, job: str) -> None:
+    """Make both links of a task lead to ``job``."""
+    ti.xcom_push(key=RayJobLink().xcom_key, value=cluster.job_url(job))
+    ti.xcom_push(key=RayLogLink().xcom_key, value=cluster.log_url(job))

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tradewind.ray_jobs.errors import BadAddressError
+from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
+from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
 from tradewind.runtime.errors import SpecError
 from tradewind.steps import ExperimentError
 
@@ -47,5 +48,21 @@ def failing_at_once() -> Iterator[None]:
     """Let bad input fail a task without using up its retries."""
     try:
         yield
-    except (ExperimentError, SpecError, BadAddressError) as error:
+    except (ExperimentError, SpecError, BadAddressError, BadRequestError, UnknownSliceTypeError) as error:
         raise BadInputError(str(error)) from error
+
+
+@contextmanager
+def talking_to_cluster(who: str) -> Iterator[None]:
+    """Say in an error of the cluster whom it hit. Only a cluster that does not answer is worth a retry.
+
+    Raises:
+        ClusterUnreachableError: The cluster does not answer.
+        ClusterRefusedError: There is no such connection, or the cluster refuses the token or the job.
+    """
+    try:
+        yield
+    except RayUnreachableError as error:
+        raise ClusterUnreachableError(f"{who}: {error}") from error
+    except RayJobsError as error:
+        raise ClusterRefusedError(f"{who}: {error}") from error

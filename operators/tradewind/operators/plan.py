@@ -12,11 +12,10 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from tradewind.operators.code import code_folder
 from tradewind.operators.errors import failing_at_once
 from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.step_job import claimed_spec
 from tradewind.plans.plan import Decision, Plan, make_plan
 from tradewind.plans.table import plan_table
 from tradewind.records.status import read_statuses
-from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.spec import step_spec
 from tradewind.steps import ExecutorStep, ResolvedExperiment, resolve
 
 _AT_WORK = frozenset({"running", "deferred", "queued"})
@@ -71,7 +70,7 @@ class PlanOperator(BaseOperator):
 
     def _check_can_run(self, plan: Plan, experiment: ResolvedExperiment, code: Path) -> None:
         for planned in plan.decided(Decision.RUN):
-            step_spec(experiment.of(self.steps[planned.task_id]), CodeFolder(code))
+            claimed_spec(experiment.of(self.steps[planned.task_id]), code)
 
     def _not_at_work(self, task_ids: list[str], context: Context) -> list[str]:
         """When the plan is made again while steps run: leave those alone that are at work."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
+import posixpath
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 
-from tradewind.links.ray import RayJobLink
+from tradewind.links.ray import RayJobLink, RayLogLink, push_links
 from tradewind.operators.code import code_folder
 from tradewind.operators.errors import (
     PlanOutdatedError,
@@ -19,23 +19,46 @@ from tradewind.operators.errors import (
     StepStoppedError,
     failing_at_once,
 )
+from tradewind.operators.following import follow_here, log_last_lines, pause_before_attempt, stop_here
+from tradewind.operators.job_errors import WORTH_ANOTHER_ATTEMPT
 from tradewind.operators.run_context import ExperimentSettings
-from tradewind.operators.step_job import connect, submit
+from tradewind.operators.step_job import claimed_spec, connect, demand_of, submit
+from tradewind.operators.task_key import TaskKey
 from tradewind.operators.worker_process import run_in_worker
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.start import Claim, ClearedTask, Finished, Follow, Start, decide_start
+from tradewind.ray_jobs.endings import Ending, EndingKind
 from tradewind.ray_jobs.ids import step_job_id
-from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, end_attempt, newest_attempt
+from tradewind.ray_jobs.outcome import Watch
+from tradewind.records.attempts import (
+    Attempt,
+    AttemptError,
+    Outcome,
+    attempt_folder,
+    attempt_path,
+    claim_attempt,
+    end_attempt,
+    newest_attempt,
+)
 from tradewind.records.attempts import read_attempt as read_attempt_file
 from tradewind.records.status import Status, read_status, read_statuses, write_status
 from tradewind.records.step_info import write_step_info
-from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.spec import step_spec
 from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep, resolve
-from tradewind.triggers.ray_job import RayJobTrigger, job_logger
+from tradewind.triggers.kill import stop_from_on_kill
+from tradewind.triggers.place_in_log import TaskAddress
+from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger, job_logger
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.cluster import RayCluster
 
 NOTE = "finished"
 """Key of the note in the task state store: which attempt this task ended green with, and the tries allowed then."""
+
+
+MOST_LOSSES = 100
+"""How many nodes or heads in a row a step may lose within one try."""
+DRIVER_LOG = "driver.log"
+_DIED_IN_WORKER = Ending(EndingKind.UNKNOWN, "Its driver in the worker ended without saying how.")
 
 
 class StepOperator(BaseOperator):
@@ -50,7 +73,7 @@ class StepOperator(BaseOperator):
 
     ui_color = "#ffe5d9"
     template_fields: Sequence[str] = ()
-    operator_extra_links: tuple[BaseOperatorLink, ...] = (RayJobLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (RayJobLink(), RayLogLink())
 
     def __init__(
         self,
@@ -66,9 +89,24 @@ class StepOperator(BaseOperator):
         self.settings = settings or ExperimentSettings()
         self.plan_task_id = plan_task_id
         self.deferrable = deferrable
+        self._followed: tuple[RayCluster, str, TaskAddress] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start or join the step's attempt and wait for its end; returns the output's path and its attempt."""
+        return self._start(context, losses=0)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Judge the attempt whose job has ended, by its record."""
+        attempt = read_attempt_file(attempt_path(event["output_path"], event["attempt"]))
+        assert attempt is not None, "attempts are never deleted"
+        return self._judge(event["output_path"], attempt, Ending.from_json(event["ending"]), event["losses"], context)
+
+    def on_kill(self) -> None:
+        """Stop the job that this worker follows, if a person marked or cleared the task."""
+        if self._followed is not None:
+            stop_from_on_kill(*self._followed)
+
+    def _start(self, context: Context, losses: int) -> dict[str, Any]:
         with failing_at_once():
             step = self._resolve(context)
         planned = self._planned(context)
@@ -84,14 +122,7 @@ class StepOperator(BaseOperator):
             return self._finish(step.output_path, start.attempt, context)
         if isinstance(step.step.resources, AirflowWorker):
             return self._run_in_worker(step, start, context)
-        return self._run_on_cluster(step, start, context)
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Judge the attempt whose job has ended, by its record."""
-        output_path = event["output_path"]
-        attempt = read_attempt_file(attempt_path(output_path, event["attempt"]))
-        assert attempt is not None, "attempts are never deleted"
-        return self._judge(output_path, attempt, event, context)
+        return self._run_on_cluster(step, start, losses, context)
 
     def _resolve(self, context: Context) -> ResolvedStep:
         values = self.settings.values_of(context)
@@ -114,6 +145,8 @@ class StepOperator(BaseOperator):
         newest = newest_attempt(step.output_path)
         mine = newest is not None and _is_same_task(newest.by, self._by(context))
         cleared = self._cleared(context, planned)
+        if newest is not None and mine and self._was_cleared_at_work(newest, context):
+            newest = self._stopped(step, newest)
         start = decide_start(read_status(step.output_path), newest, cleared, mine)
         if not isinstance(start, Follow) or start.attempt.cluster:
             return start
@@ -122,11 +155,23 @@ class StepOperator(BaseOperator):
         lost = end_attempt(step.output_path, start.attempt, Outcome.LOST)  # it was in the worker of a try that died
         return decide_start(None, lost, cleared, mine)
 
+    def _was_cleared_at_work(self, attempt: Attempt, context: Context) -> bool:
+        is_open = attempt.outcome is None and bool(attempt.cluster)
+        return is_open and context["ti"].max_tries > attempt.by.get("max_tries", context["ti"].max_tries)
+
+    def _stopped(self, step: ResolvedStep, attempt: Attempt) -> Attempt:
+        """Stop the attempt of an earlier try, which a person cleared; its end as it stands in the record then."""
+        self.log.info("The task was cleared: stopping Ray job %s before the step is run again.", attempt.job)
+        stop_here(connect(step.name, attempt.cluster).cluster, attempt.job, self.log.info)
+        ended = read_attempt_file(attempt_path(step.output_path, attempt.number))
+        assert ended is not None, "attempts are never deleted"
+        return ended if ended.outcome else end_attempt(step.output_path, ended, Outcome.STOPPED)
+
     def _claim(self, step: ResolvedStep, start: Claim, cluster: str, context: Context) -> Attempt:
         """Claim the next attempt; everything that can be refused is refused before anything is written."""
         _check_inputs(step)
         with failing_at_once():
-            spec = step_spec(step, CodeFolder(code_folder(context["dag"])))
+            spec = claimed_spec(step, code_folder(context["dag"]))
         job = step_job_id(step.name, step.output_path, step.hash, start.number)
         claim = Attempt(start.number, job, cluster, self._by(context), spec.to_json())
         attempt = claim_attempt(step.output_path, claim)
@@ -140,48 +185,73 @@ class StepOperator(BaseOperator):
         if not _is_same_task(attempt.by, self._by(context)):
             raise _busy(step, attempt)
         run_in_worker(attempt_path(step.output_path, attempt.number), code_folder(context["dag"]), job_logger)
-        return self._end(step.output_path, attempt, {"status": "ended", "message": ""}, context)
+        ended = read_attempt_file(attempt_path(step.output_path, attempt.number)) or attempt
+        return self._judge(step.output_path, ended, _DIED_IN_WORKER, MOST_LOSSES, context)
 
-    def _run_on_cluster(self, step: ResolvedStep, start: Claim | Follow, context: Context) -> dict[str, Any]:
+    def _run_on_cluster(
+        self, step: ResolvedStep, start: Claim | Follow, losses: int, context: Context
+    ) -> dict[str, Any]:
         cluster = start.attempt.cluster if isinstance(start, Follow) else self.settings.cluster_of(step.step)
         jobs = connect(step.name, cluster)
         attempt = start.attempt if isinstance(start, Follow) else self._claim(step, start, cluster, context)
         if attempt.cluster != cluster:  # somebody on another cluster claimed it a moment before us
             jobs = connect(step.name, attempt.cluster)
         submitted = submit(jobs, attempt, code_folder(context["dag"]))
-        link = RayJobLink()
-        context["ti"].xcom_push(key=link.xcom_key, value=jobs.cluster.job_url(attempt.job))
+        push_links(context["ti"], jobs.cluster, attempt.job)
         verb = "submitted as" if submitted else "joined: it was submitted before as"
         self.log.info("Attempt %d at %s-%s %s Ray job %s.", attempt.number, step.name, step.hash, verb, attempt.job)
+        return self._follow(jobs.cluster, step.output_path, attempt, losses, context)
+
+    def _follow(
+        self, cluster: RayCluster, output_path: str, attempt: Attempt, losses: int, context: Context
+    ) -> dict[str, Any]:
+        """Wait for the end of the attempt's job, in the triggerer or here."""
+        watch = Watch(attempt.job, demand_of(attempt))
+        full_log = posixpath.join(attempt_folder(output_path, attempt.number), DRIVER_LOG)
+        mine = _is_same_task(attempt.by, self._by(context))
         if self.deferrable:
-            payload = {"output_path": step.output_path, "attempt": attempt.number}
-            trigger = RayJobTrigger(attempt.cluster, attempt.job, payload)
+            trigger = RayJobTrigger(
+                attempt.cluster,
+                watch.to_json(),
+                log_bytes=DEFAULT_LOG_BYTES,
+                full_log=full_log,
+                owns_job=mine,
+                payload={"output_path": output_path, "attempt": attempt.number, "losses": losses},
+            )
             self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
-        from tradewind.ray_jobs.follow import (
-            follow_job,
-        )  # not at the top: its HTTP client would load with every DAG file
+        self._followed = (cluster, attempt.job, TaskKey.of(context).address) if mine else None
+        ending = follow_here(cluster, watch, DEFAULT_LOG_BYTES, full_log).ending
+        ended = read_attempt_file(attempt_path(output_path, attempt.number)) or attempt
+        return self._judge(output_path, ended, ending, losses, context)
 
-        end = asyncio.run(follow_job(jobs.cluster, attempt.job, job_logger.info))
-        return self._end(step.output_path, attempt, dataclasses.asdict(end), context)
-
-    def _end(self, output_path: str, attempt: Attempt, end: dict[str, Any], context: Context) -> dict[str, Any]:
-        return self.execute_complete(context, {**end, "output_path": output_path, "attempt": attempt.number})
-
-    def _judge(self, output_path: str, attempt: Attempt, event: dict[str, Any], context: Context) -> dict[str, Any]:
+    def _judge(
+        self, output_path: str, attempt: Attempt, ending: Ending, losses: int, context: Context
+    ) -> dict[str, Any]:
+        """End the task by how its attempt ended: the record's word counts, Ray's only where the record has none."""
         name = attempt.spec["name"]
         if attempt.outcome is Outcome.SUCCEEDED:
             self.log.info("Step %r is finished: %s", name, output_path)
             return self._finish(output_path, attempt, context)
         if attempt.outcome is Outcome.FAILED and attempt.error is not None:
             raise StepFailedError(f"Step {name!r} failed with {attempt.error.type}: {attempt.error.message}")
-        if attempt.outcome is Outcome.STOPPED or event["status"] == "STOPPED":
+        if attempt.outcome is Outcome.STOPPED or ending.kind is EndingKind.STOPPED:
             end_attempt(output_path, attempt, Outcome.STOPPED)
+            if not _is_same_task(attempt.by, self._by(context)):
+                self.log.info("Attempt %d was stopped by %s.", attempt.number, _task_name(attempt.by))
+                return self._start(context, losses)
             raise StepStoppedError(f"Step {name!r}: Ray job {attempt.job} was stopped; clear the task to try again.")
+        log_last_lines(self.log, ending)
+        sentence = f"Step {name!r}, attempt {attempt.number}: {ending.sentence}"
+        if not _is_worth_another_attempt(ending):
+            end_attempt(output_path, attempt, Outcome.FAILED, AttemptError(ending.kind.name, ending.sentence))
+            raise StepFailedError(sentence)
         end_attempt(output_path, attempt, Outcome.LOST)
-        raise StepLostError(
-            f"Step {name!r}: Ray job {attempt.job} ended as {event['status']} without saying how "
-            f"({event['message'] or 'no message'}); the next try makes a new attempt."
-        )
+        if losses >= MOST_LOSSES:
+            raise StepLostError(f"{sentence} Airflow's next try makes a new attempt.")
+        pause_s = pause_before_attempt(losses)
+        self.log.warning("%s The next attempt follows in %.0f s.", sentence, pause_s)
+        time.sleep(pause_s)
+        return self._start(context, losses + 1)
 
     def _finish(self, output_path: str, attempt: Attempt | None, context: Context) -> dict[str, Any]:
         """End green: complete the record, note which attempt it was, and return what the task's XCom holds."""
@@ -202,6 +272,7 @@ class StepOperator(BaseOperator):
             "task": ti.task_id,
             "map_index": ti.map_index,
             "try": ti.try_number,
+            "max_tries": ti.max_tries,
         }
 
 
@@ -219,6 +290,13 @@ def _busy(step: ResolvedStep, attempt: Attempt) -> StepBusyError:
     return StepBusyError(
         f"Step {step.name!r}: attempt {attempt.number} is at work outside any cluster, started by "
         f"{_task_name(attempt.by)}; the next try looks again."
+    )
+
+
+def _is_worth_another_attempt(ending: Ending) -> bool:
+    """Our driver notes how its function ended, unless it is killed: then the fault is not the step's."""
+    return ending.kind in WORTH_ANOTHER_ATTEMPT or (
+        ending.kind is EndingKind.USER_ERROR and (ending.exit_code is None or ending.exit_code < 0)
     )
 
 

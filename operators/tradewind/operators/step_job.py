@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import conf
+
 from tradewind.hooks.ray import RayHook
-from tradewind.operators.errors import ClusterRefusedError, ClusterUnreachableError
-from tradewind.ray_jobs.errors import RayJobsError, RayUnreachableError
+from tradewind.operators.errors import talking_to_cluster
+from tradewind.operators.placement import check_function_place, placed
+from tradewind.operators.task_key import TaskKey
+from tradewind.ray_jobs.checks import check_request
+from tradewind.ray_jobs.environments import environment_of
+from tradewind.ray_jobs.errors import BadDependencyGroupError
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.runtime_env import prepared
 from tradewind.records.attempts import Attempt, attempt_path
 from tradewind.runtime.environment import STEP_VARIABLE
-from tradewind.runtime.spec import StepSpec
-from tradewind.steps import Cpu
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.spec import StepSpec, step_spec
+from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.client import RayJobs
+    from tradewind.ray_jobs.demand import Demand
 
-DRIVER_CPUS_ON_SLICE = 0.0
-"""What the driver of a step on a slice asks for: it only watches, the hosts of the slice do the work."""
+
+def claimed_spec(step: ResolvedStep, code: Path) -> StepSpec:
+    """What an attempt at ``step`` is to run, with its environment as the project's lock gives it now.
+
+    Raises:
+        SpecError: It cannot be written down for a cluster.
+        BadRequestError: Its function does not fit its resources, or its dependency groups do not exist.
+    """
+    check_function_place(step.step)
+    spec = step_spec(step, CodeFolder(code))
+    return dataclasses.replace(spec, environment=_environment(step.step, code))
 
 
 def connect(step_name: str, cluster: str) -> RayJobs:
@@ -30,7 +48,7 @@ def connect(step_name: str, cluster: str) -> RayJobs:
         ClusterUnreachableError: It does not answer.
         ClusterRefusedError: There is no such connection, or it is no good.
     """
-    with _naming(step_name):
+    with talking_to_cluster(f"Step {step_name!r}"):
         return RayHook(cluster).get_conn()
 
 
@@ -39,34 +57,55 @@ def submit(jobs: RayJobs, attempt: Attempt, code: Path) -> bool:
 
     Raises:
         ClusterUnreachableError: The cluster does not answer.
-        ClusterRefusedError: It refuses the job.
+        ClusterRefusedError: It refuses the job, or something in the job is known to be wrong.
     """
-    from tradewind.ray_jobs.request import JobRequest
-
     spec = StepSpec.from_json(attempt.spec)
-    resources = spec.load_resources()
-    file = attempt_path(spec.output_path, attempt.number)
-    runtime_env: dict[str, Any] = {"env_vars": {STEP_VARIABLE: spec.version}}
+    with talking_to_cluster(f"Step {spec.name!r}"):
+        return jobs.submit_or_attach(check_request(step_request(attempt, spec, code)))
+
+
+def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
+    """The job of ``attempt``.
+
+    Raises:
+        BadRequestError: The code folder cannot travel.
+    """
+    runtime_env: dict[str, Any] = {**spec.environment, "env_vars": {STEP_VARIABLE: spec.version}}
     if spec.code_travels:
         runtime_env["working_dir"] = str(code)
-    request = JobRequest(
+    file = attempt_path(spec.output_path, attempt.number)
+    return JobRequest(
         submission_id=attempt.job,
         entrypoint=f"python -u -m tradewind.runtime.run_step {shlex.quote(file)}",
-        runtime_env=runtime_env,
-        metadata={"step": spec.version, "output_path": spec.output_path},
-        num_cpus=resources.num_cpus if isinstance(resources, Cpu) else DRIVER_CPUS_ON_SLICE,
-        memory_bytes=resources.memory_bytes if isinstance(resources, Cpu) else None,
+        runtime_env=prepared(runtime_env),
+        metadata={"step": spec.version, "output_path": spec.output_path, **_task_metadata(attempt)},
+        **placed(spec.load_resources()).fields(),
     )
-    with _naming(spec.name):
-        return jobs.submit_or_attach(request)
 
 
-@contextmanager
-def _naming(step_name: str) -> Iterator[None]:
-    """Say in an error of the cluster which step it is about."""
+def demand_of(attempt: Attempt) -> Demand:
+    """What the job of ``attempt`` asks of its node."""
+    from tradewind.ray_jobs.demand import Demand  # its HTTP client would load with every DAG file
+
+    place = placed(StepSpec.from_json(attempt.spec).load_resources())
+    return Demand.of(JobRequest(attempt.job, "", **place.fields()))
+
+
+def _task_metadata(attempt: Attempt) -> dict[str, str]:
+    """Which task the attempt was claimed by."""
+    by = attempt.by
+    return TaskKey(by["dag"], by["run"], by["task"], by["map_index"], by["try"]).metadata() if "dag" in by else {}
+
+
+def _environment(step: ExecutorStep, code: Path) -> dict[str, Any]:
+    groups = step.pip_dependency_groups or []
+    if groups and isinstance(step.resources, AirflowWorker):
+        raise BadDependencyGroupError(
+            f"Step {step.name!r} has pip_dependency_groups and runs in the Airflow worker, which has an environment "
+            "already: give it a place on a cluster, such as resources=Cpu()."
+        )
+    options = shlex.split(conf.get("tradewind", "uv_options", fallback=None) or "")
     try:
-        yield
-    except RayUnreachableError as error:
-        raise ClusterUnreachableError(f"Step {step_name!r}: {error}") from error
-    except RayJobsError as error:
-        raise ClusterRefusedError(f"Step {step_name!r}: {error}") from error
+        return environment_of(groups, code, options)
+    except BadDependencyGroupError as error:
+        raise BadDependencyGroupError(f"Step {step.name!r}: {error}") from error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -14,6 +17,9 @@ from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError, token_refused, unreachable
 
 REQUEST_TIMEOUT_S = 30.0
+_CLOSING_TIMEOUT_S = 0.2
+"""Ray answers no websocket message, a closing one included."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class JobsApi:
@@ -26,14 +32,23 @@ class JobsApi:
 
     def __init__(self, cluster: RayCluster) -> None:
         self.cluster = cluster
+        self.requests_sent = 0
+        """How many requests this session has sent, opened websockets included."""
+        self.clock_ahead_s: float | None = None
+        """How far the cluster's clock is ahead of ours, to the second; None before the first answer."""
         ca = cluster.verify
         self._ssl = ssl.create_default_context(cafile=ca) if isinstance(ca, str) else ca
-        self._session = aiohttp.ClientSession(headers=cluster.headers)
+        connector = aiohttp.TCPConnector(limit=0)  # each log that is followed holds a connection
+        self._session = aiohttp.ClientSession(headers=cluster.headers, connector=connector)
 
     async def __aenter__(self) -> JobsApi:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close its connections."""
         await self._session.close()
 
     async def details(self, job: str) -> JobDetails | None:
@@ -49,14 +64,19 @@ class JobsApi:
     async def get_json(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """The JSON answer to a GET, or None for a 404."""
         async with self.request("GET", path, params=params) as response:
-            return None if response.status == 404 else await response.json()
+            try:
+                return None if response.status == 404 else await response.json()
+            except ValueError as error:
+                raise RayUnreachableError(f"{self.cluster} answered no JSON to GET {path}.") from error
 
     @asynccontextmanager
     async def request(self, method: str, path: str, **kwargs: Any) -> AsyncIterator[aiohttp.ClientResponse]:
         """One request; a 404 is the caller's to judge, every other refusal raises."""
         kwargs.setdefault("timeout", aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S))
+        self.requests_sent += 1
         with self._reachable():
             async with self._session.request(method, self._url(path), ssl=self._ssl, **kwargs) as response:
+                self._note_clock(response)
                 if response.status in (401, 403):
                     raise RayAuthenticationError(token_refused(self.cluster))
                 if response.status != 404 and not response.ok:
@@ -65,10 +85,16 @@ class JobsApi:
 
     @asynccontextmanager
     async def websocket(self, path: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """An open websocket."""
+        """An open websocket. A peer that has vanished is noticed after about a minute, as a closed one."""
+        timeout = aiohttp.ClientWSTimeout(ws_close=_CLOSING_TIMEOUT_S)
+        self.requests_sent += 1
         with self._reachable():
-            async with self._session.ws_connect(self._url(path), ssl=self._ssl) as socket:
-                yield socket
+            opened = await self._session.ws_connect(self._url(path), ssl=self._ssl, timeout=timeout)
+        try:  # what the body raises is the caller's own: a websocket reports its errors as messages
+            _keep_alive(opened.get_extra_info("socket"))
+            yield opened
+        finally:
+            await opened.close()
 
     def _url(self, path: str) -> str:
         return self.cluster.address.rstrip("/") + path
@@ -77,5 +103,26 @@ class JobsApi:
     def _reachable(self) -> Iterator[None]:
         try:
             yield
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in (401, 403):
+                raise RayAuthenticationError(token_refused(self.cluster)) from error
+            raise RayUnreachableError(f"{self.cluster} answered {error.status} to a request for a stream.") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise RayUnreachableError(unreachable(self.cluster, error)) from error
+
+    def _note_clock(self, response: aiohttp.ClientResponse) -> None:
+        if date := response.headers.get("Date"):
+            try:
+                self.clock_ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
+            except ValueError:
+                return
+
+
+def _keep_alive(connection: Any) -> None:
+    """TCP's own keepalive: Ray's head does not answer pings, since it reads nothing from the websocket."""
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):  # not on every system
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from tradewind.ray_jobs.errors import BadAddressError
+from tradewind.ray_jobs.errors import BadAddressError, BadTokenError
+
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,11 @@ class RayCluster:
                 f"Ray cluster {self.name!r}: {self.address!r} is no dashboard address; write it as "
                 "http://HOST:8265 in the host field of the connection."
             )
+        if self.token and not _TOKEN.fullmatch(self.token):  # HTTP clients would refuse it by showing it
+            raise BadTokenError(
+                f"Ray cluster {self.name!r}: the token holds a space, a line break or another character that no HTTP "
+                "header can carry: enter it anew."
+            )
 
     @property
     def headers(self) -> dict[str, str]:
@@ -40,6 +48,10 @@ class RayCluster:
     def job_url(self, job: str) -> str:
         """The dashboard page of a job."""
         return f"{self.address.rstrip('/')}/#/jobs/{job}"
+
+    def log_url(self, job: str) -> str:
+        """Where a job's whole log can be read."""
+        return f"{self.address.rstrip('/')}/api/jobs/{job}/logs"
 
     def __str__(self) -> str:
         return f"Ray cluster {self.name!r} ({self.address})"

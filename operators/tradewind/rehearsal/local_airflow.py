@@ -23,7 +23,8 @@ import requests
 from tradewind.rehearsal.local_airflow_config import USERNAME, Ports, Secrets, write_config
 from tradewind.rehearsal.processes import LocalStack
 
-AIRFLOW = (sys.executable, "-m", "airflow")
+# Arguments of the Python that runs this Airflow.
+AIRFLOW = ("-m", "airflow")
 COMPONENTS = {
     "api-server": (*AIRFLOW, "api-server"),
     "scheduler": (*AIRFLOW, "scheduler", "--skip-serve-logs"),
@@ -31,7 +32,7 @@ COMPONENTS = {
     "triggerer": (*AIRFLOW, "triggerer", "--skip-serve-logs"),
 }
 # The scheduler's and the triggerer's own log servers listen on every interface; this one only on loopback.
-LOG_SERVER = (sys.executable, "-m", "uvicorn", "--factory", "airflow.utils.serve_logs.log_server:get_app")
+LOG_SERVER = ("-m", "uvicorn", "--factory", "airflow.utils.serve_logs.log_server:get_app")
 # What a process needs of its parent's environment. Settings of another Airflow must not leak in.
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 HEARTBEATS = {
@@ -46,7 +47,10 @@ class LocalAirflowError(RuntimeError):
 
 
 class LocalAirflow:
-    """The Airflow of the folder ``{stack.root}/airflow``; ``connections`` and ``settings`` go into its environment."""
+    """The Airflow of the folder ``{stack.root}/airflow``; ``connections`` and ``settings`` go into its environment.
+
+    ``python`` is the interpreter that has Airflow, when it is not the one that runs this.
+    """
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class LocalAirflow:
         connections: Mapping[str, str],
         settings: Mapping[str, str],
         port: int | None = None,
+        python: Path = Path(sys.executable),
     ) -> None:
         self.stack = stack
         self.home = stack.root / "airflow"
@@ -64,6 +69,7 @@ class LocalAirflow:
         self._settings = dict(settings)
         self._ports = Ports.free(port)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._python = str(python)
 
     @property
     def url(self) -> str:
@@ -111,7 +117,7 @@ class LocalAirflow:
     def start_component(self, name: str) -> None:
         """Start one component (again); the others need not know."""
         argv = COMPONENTS.get(name) or (*LOG_SERVER, "--host", "127.0.0.1", "--port", str(self._ports.logs))
-        self._children[name] = self.stack.start(f"airflow-{name}", argv, self.env())
+        self._children[name] = self.stack.start(f"airflow-{name}", (self._python, *argv), self.env())
 
     def prepare(self) -> None:
         """Write the configuration and bring the database's schema up to date, if it is not."""
@@ -137,7 +143,9 @@ class LocalAirflow:
 
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run ``airflow ARGS`` about this Airflow and return what it said; the exit code is the caller's to check."""
-        return subprocess.run([*AIRFLOW, *args], env=self.env(), capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [self._python, *AIRFLOW, *args], env=self.env(), capture_output=True, text=True, check=False
+        )
 
     def _secrets(self) -> Secrets:
         self.home.mkdir(parents=True, exist_ok=True)

@@ -106,6 +106,7 @@ class LocalRay:
         self._head_ip = next(self._addresses)
         self._dashboard_port = dashboard_port or free_port("127.0.0.1")
         self._gcs_port = free_port(self._head_ip)
+        self._agent_ports: dict[str, int] = {}
         self._temp: Path | None = None
         self._starting: dict[str, subprocess.Popen[bytes]] = {}
         self._ips: dict[str, str] = {}
@@ -142,6 +143,23 @@ class LocalRay:
         self._starting.clear()
         self._ips.clear()
         self._temp = None  # the stack has removed it
+
+    def kill_head(self) -> int:
+        """The head vanishes with all that runs on it, jobs included; returns how many processes died.
+
+        With ``RAY_gcs_storage=rocksdb`` and ``RAY_gcs_storage_path`` in ``env``, its successor knows what it knew.
+        """
+        process = self._starting.pop("head")
+        del self._ips["head"]
+        killed = LocalStack(self.stack.root / "head").stop(grace_seconds=0.0)
+        process.wait()
+        return killed
+
+    def start_head(self, timeout_seconds: float = 120.0) -> None:
+        """Start the head that was killed again, at its old addresses; returns once the Jobs API answers."""
+        deadline = time.monotonic() + timeout_seconds
+        self._start_head()
+        self._wait("the Jobs API", self._jobs_api_answers, deadline)
 
     def start_slice(self, new: LocalSlice, timeout_seconds: float = 60.0) -> None:
         """Add a slice to the running cluster; returns once all of its hosts are registered."""
@@ -205,8 +223,9 @@ class LocalRay:
         self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
     ) -> None:
         argv = [str(Path(sys.executable).with_name("ray")), "start", *options]
-        argv += [f"--node-ip-address={ip}", f"--temp-dir={self._temp_dir()}"]
-        argv += [f"--dashboard-agent-listen-port={free_port(ip)}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
+        argv += [f"--node-ip-address={ip}", f"--temp-dir={self._temp_dir(name)}"]
+        agent_port = self._agent_ports.setdefault(name, free_port(ip))  # one that comes back answers for its old jobs
+        argv += [f"--dashboard-agent-listen-port={agent_port}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
         argv += ["--min-worker-port=0", "--max-worker-port=0"]
         argv += ["--include-log-monitor=false", "--disable-usage-stats", "--log-style=record", "--log-color=false"]
         self._ips[name] = ip
@@ -219,11 +238,15 @@ class LocalRay:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         return {**inherited, "PATH": path, "HOME": str(home), **_RAY_SETTINGS, **self._env}
 
-    def _temp_dir(self) -> Path:
-        """A folder per node, with a short path: Ray puts sockets below it, whose paths may have 107 characters."""
+    def _temp_dir(self, name: str) -> Path:
+        """A folder per node, with a short path: Ray puts sockets below it, whose paths may have 107 characters.
+
+        A head that comes back finds the logs of its former life there.
+        """
         if self._temp is None:
             self._temp = self.stack.scratch()
-        return Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
+            self._head_temp = Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
+        return self._head_temp if name == "head" else Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
 
     def _forget(self, name: str) -> int:
         process = self._starting.pop(name)

@@ -15,3 +15,11 @@ class FunctionImportError(RuntimeFault, ImportError):
 
 class LazyBuildError(RuntimeFault):
     """A ``lazy`` object cannot be built from what the DAG file gave."""
+
+
+class SecretError(RuntimeFault):
+    """A secret that a step or a job names cannot be had on the cluster. The text never holds its value."""
+
+
+class ResultError(RuntimeFault):
+    """What a function returned cannot be carried back to Airflow."""

@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -40,7 +40,7 @@ class Launch:
     """What one host is to run, and as which of how many."""
 
     command: tuple[str, ...]
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)  # secrets may be in it
     rank: int
     num_processes: int
     coordinator: str

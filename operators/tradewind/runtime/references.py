@@ -83,6 +83,8 @@ def reference_to(target: Any, code: CodeFolder) -> Reference:
     """
     if isinstance(target, RemoteFunction):
         target = target.function
+    elif type(target).__module__ == "ray.remote_function":  # Ray's own, told without importing Ray
+        target = target._function
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if not module or not qualname or "<" in qualname:
         raise SpecError(

@@ -11,15 +11,16 @@ import json
 import os
 import posixpath
 import sys
-import traceback
-from types import TracebackType
 from typing import Any, NoReturn
 
 from tradewind.records.attempts import AttemptError, attempt_folder, read_attempt
 from tradewind.records.store import write_text
+from tradewind.runtime.awaiting import call_and_await
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.errors import RuntimeFault, SpecError
+from tradewind.runtime.secrets import without_secrets
 from tradewind.runtime.spec import StepSpec
+from tradewind.runtime.user_errors import own_error
 
 RESULT_FILE = ".artifact.json"
 
@@ -44,10 +45,8 @@ def main() -> NoReturn:
             _save_result(spec, result)
         code = 0
     except BaseException as error:
-        error.__traceback__ = _without_our_frames(error)
-        traceback.print_exception(error)
-        path = error_path(spec.output_path, attempt.number, process_id)
-        write_text(path, json.dumps(_describe(error, spec)))
+        described = json.dumps(_describe(error, spec))
+        write_text(error_path(spec.output_path, attempt.number, process_id), described)
         code = 1
     _leave(code, processes)
 
@@ -65,14 +64,12 @@ def _join_slice(process_id: int, processes: int) -> None:
 
 
 def _call(spec: StepSpec) -> Any:
-    function, config = spec.load_function(), spec.load_config()
-    if spec.ray_task is not None:
-        import ray
+    return call_and_await(spec.load_function(), [spec.load_config()], {}, spec.ray_task, _secrets(spec))
 
-        ray.init(ignore_reinit_error=True)
-        task = ray.remote(**spec.ray_task)(function) if spec.ray_task else ray.remote(function)
-        return ray.get(task.remote(config))
-    return function(config)
+
+def _secrets(spec: StepSpec) -> dict[str, str]:
+    """The step's secrets, which the driver has put into this process's environment."""
+    return {name: os.environ[name] for name in spec.secrets if name in os.environ}
 
 
 def _save_result(spec: StepSpec, result: Any) -> None:
@@ -94,19 +91,15 @@ def _as_json(value: Any) -> Any:
 
 
 def _describe(error: BaseException, spec: StepSpec) -> dict[str, str]:
-    message = str(error)
-    if isinstance(error, RuntimeFault):  # ours: say whose fault it is
+    """Print the error, and say it as JSON; in neither form does it show a secret."""
+    own, text = own_error(error)
+    text = without_secrets(text, _secrets(spec).values())
+    print(text, end="", file=sys.stderr)
+    message = without_secrets(str(own), _secrets(spec).values())
+    if isinstance(own, RuntimeFault):  # ours: say whose fault it is
         message = f"Step {spec.name!r}: {message}"
-    described = AttemptError(type(error).__qualname__, message, "".join(traceback.format_exception(error)))
+    described = AttemptError(type(own).__qualname__, message, text)
     return {"type": described.type, "message": described.message, "traceback": described.traceback}
-
-
-def _without_our_frames(error: BaseException) -> TracebackType | None:
-    """The error's traceback from the step's own function on, or all of it when it did not get that far."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    return frames or error.__traceback__
 
 
 def _leave(code: int, processes: int) -> NoReturn:

@@ -18,12 +18,13 @@ from typing import NoReturn
 from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_folder, end_attempt, read_attempt
 from tradewind.records.status import Status, write_status
 from tradewind.records.store import list_names, read_json
-from tradewind.runtime.errors import SpecError
+from tradewind.runtime.errors import SecretError, SpecError
 from tradewind.runtime.pod_env import ON_CPU
 from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.run_function import error_path
+from tradewind.runtime.secrets import fetch_secrets
 from tradewind.runtime.spec import StepSpec
-from tradewind.steps import Cpu, TpuSlice
+from tradewind.steps import Cpu, HeadNode, SecretReferenceError, TpuSlice
 
 
 class Stopped(BaseException):
@@ -63,15 +64,21 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec) -> int:
 def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> AttemptError | None:
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", attempt_file]
     resources = spec.load_resources()
+    try:
+        secrets = fetch_secrets(spec.secrets, f"Step {spec.name!r}")
+    except (SecretError, SecretReferenceError) as error:
+        return AttemptError(type(error).__qualname__, str(error))
     if isinstance(resources, TpuSlice):
         from tradewind.runtime.pods import PodFailedError, run_on_slice
 
+        folder = attempt_folder(spec.output_path, attempt.number)
         try:
-            run_on_slice(command, resources.slice_type, log_dir=attempt_folder(spec.output_path, attempt.number))
+            run_on_slice(command, resources.slice_type, env=secrets, log_dir=folder)
         except PodFailedError as error:
             return _left_error(attempt, spec) or AttemptError(type(error).__qualname__, str(error))
         return None
-    code = _run_here(command, {**ON_CPU, **os.environ} if isinstance(resources, Cpu) else dict(os.environ))
+    preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
+    code = _run_here(command, {**preset, **os.environ, **secrets})
     if code == 0:
         return None
     return _left_error(attempt, spec) or AttemptError("ProcessDied", f"the step's process ended with {_ending(code)}.")

@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import pathlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -21,6 +21,8 @@ from tradewind.steps import (
     AirflowWorker,
     Cpu,
     ExecutorStep,
+    Gpu,
+    HeadNode,
     InputName,
     Lazy,
     MirroredValue,
@@ -34,9 +36,11 @@ from tradewind.steps import (
 from tradewind.steps.run_values import RunValue
 
 _PLACEHOLDERS = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue, RunValue)
-_RESOURCE_TYPES: dict[str, type[Cpu] | type[TpuSlice] | type[AirflowWorker]] = {
+_RESOURCE_TYPES: dict[str, type] = {
     "cpu": Cpu,
+    "gpu": Gpu,
     "tpu_slice": TpuSlice,
+    "head_node": HeadNode,
     "airflow_worker": AirflowWorker,
 }
 
@@ -54,6 +58,8 @@ class StepSpec:
         config: The encoded config.
         resources: The encoded resources.
         code_travels: Whether the code folder must go with the job.
+        secrets: Environment variable -> where the cluster finds its value.
+        environment: The fields of Ray's runtime_env that its dependency groups became.
     """
 
     name: str
@@ -64,6 +70,8 @@ class StepSpec:
     config: Any
     resources: dict[str, Any]
     code_travels: bool
+    secrets: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,7 +102,8 @@ class StepSpec:
     def load_resources(self) -> Resources:
         """The resources as values."""
         fields = dict(self.resources)
-        return _RESOURCE_TYPES[fields.pop("kind")](**fields)
+        resources: Resources = _RESOURCE_TYPES[fields.pop("kind")](**fields)
+        return resources
 
 
 def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
@@ -106,7 +115,7 @@ def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
     function = step.step.fn
     if function is None:
         raise SpecError(f"Step {step.name!r} has no function and no finished output at {step.output_path}.")
-    encoder = _Encoder(code)
+    encoder = Encoder(code)
     try:
         reference = encoder.refer(function)
         config = encoder.encode(step.config, "config")
@@ -121,6 +130,7 @@ def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
         config=config,
         resources=encode_resources(step.step.resources or Cpu()),
         code_travels=encoder.travels,
+        secrets=dict(step.step.secrets),
     )
 
 
@@ -130,7 +140,7 @@ def encode_resources(resources: Resources) -> dict[str, Any]:
     return {"kind": kind, **asdict(resources)}
 
 
-class _Encoder:
+class Encoder:
     """Writes values down and remembers whether any of them needs the code folder."""
 
     def __init__(self, code: CodeFolder) -> None:

@@ -6,6 +6,7 @@ from tradewind.steps.errors import (
     MissingPrefixError,
     OutputPathConflictError,
     RelativePrefixError,
+    SecretReferenceError,
     StepConfigError,
     UnknownRunValueError,
 )
@@ -25,7 +26,16 @@ from tradewind.steps.placeholders import (
 )
 from tradewind.steps.remote import RemoteFunction, remote
 from tradewind.steps.resolution import ResolvedExperiment, ResolvedStep, resolve, wanted_steps
-from tradewind.steps.resources import AirflowWorker, Cpu, Resources, TpuSlice, on_airflow_worker
+from tradewind.steps.resources import (
+    AirflowWorker,
+    Cpu,
+    Gpu,
+    HeadNode,
+    Resources,
+    TpuSlice,
+    on_airflow_worker,
+    on_head_node,
+)
 from tradewind.steps.run_values import (
     ParseTimeValues,
     RunValues,
@@ -35,6 +45,7 @@ from tradewind.steps.run_values import (
     partition_key,
     run_param,
 )
+from tradewind.steps.secrets import SecretReference, check_secrets
 from tradewind.steps.step import ExecutorStep
 
 __all__ = [
@@ -44,6 +55,8 @@ __all__ = [
     "CyclicPathsError",
     "ExecutorStep",
     "ExperimentError",
+    "Gpu",
+    "HeadNode",
     "InputName",
     "Lazy",
     "MirroredValue",
@@ -58,10 +71,13 @@ __all__ = [
     "ResolvedStep",
     "Resources",
     "RunValues",
+    "SecretReference",
+    "SecretReferenceError",
     "StepConfigError",
     "TpuSlice",
     "UnknownRunValueError",
     "VersionedValue",
+    "check_secrets",
     "coerce_param",
     "data_interval_end",
     "data_interval_start",
@@ -70,6 +86,7 @@ __all__ = [
     "mirrored",
     "night",
     "on_airflow_worker",
+    "on_head_node",
     "output_path_of",
     "partition_key",
     "remote",

@@ -31,3 +31,7 @@ class MissingPrefixError(ExperimentError):
 
 class RelativePrefixError(ExperimentError):
     """Outputs would go to a place that depends on who looks."""
+
+
+class SecretReferenceError(ExperimentError):
+    """A ``secrets`` entry is no reference, or its name no environment variable. The text never shows the entry."""

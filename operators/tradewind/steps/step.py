@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tradewind.steps.placeholders import InputName
 from tradewind.steps.resources import Resources
+from tradewind.steps.secrets import check_secrets
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,8 @@ class ExecutorStep:
         resources: Where it runs; one CPU of the cluster if not given.
         pip_dependency_groups: Extras of the project that the step's environment needs beyond the image.
         cluster: The cluster to run on, by the id of its ``ray`` connection, if not the DAG's.
+        secrets: Environment variable -> where the cluster finds its value: ``projects/P/secrets/S`` in Secret Manager
+            or ``env:VARIABLE``. The function finds it in ``os.environ``; outside the version.
     """
 
     name: str
@@ -36,6 +39,10 @@ class ExecutorStep:
     resources: Resources | None = None
     pip_dependency_groups: list[str] | None = None
     cluster: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "secrets", check_secrets(self.secrets, f"Step {self.name!r}"))
 
     def __repr__(self) -> str:
         return f"ExecutorStep({self.name!r})"

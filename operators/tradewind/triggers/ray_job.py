@@ -2,38 +2,146 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tradewind.hooks.ray import RayHook
+from tradewind.ray_jobs.outcome import Watch, await_outcome
+from tradewind.triggers.kill import detach, stop_if_person_acted
+from tradewind.triggers.place_in_log import (
+    SAVE_INTERVAL_S,
+    Place,
+    TaskAddress,
+    load_place,
+    save_last_place,
+    save_place,
+    turn_to_save,
+)
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.log_lines import JobLog
 
 job_logger = logging.getLogger("ray.job")
+
+DEFAULT_LOG_BYTES = 20 * 1024 * 1024
+"""How much of a job's log is copied to the task's log unless the task says otherwise."""
+FEW_LINES = 20
+"""Up to so many lines at once are logged one by one; more of them go into one record, which Airflow carries faster."""
+LONGEST_RECORD = 4000
+"""Characters in such a record."""
 
 
 class RayJobTrigger(BaseTrigger):
     """Fires when a Ray job has ended; until then its log lines go to the task's log.
 
-    It stops nothing, however it ends. ``payload`` is handed back in the event.
+    It stops the job only when its time is over, or when a person marked or cleared the task and ``owns_job`` says that
+    the job is this task's own. ``payload`` is handed back in the event, beside ``ending`` and ``result``.
+
+    Args:
+        ray_conn_id: Connection of the job's cluster.
+        watch: The job and what is watched for.
+        log_bytes: How much of the job's log is shown in the task's log; 0 for nothing.
+        full_log: Where the whole log can be read.
+        owns_job: The task made the job for itself.
+        payload: Any JSON.
     """
 
-    def __init__(self, ray_conn_id: str, job: str, payload: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        ray_conn_id: str,
+        watch: dict[str, Any],
+        *,
+        log_bytes: int,
+        full_log: str,
+        owns_job: bool,
+        payload: dict[str, Any],
+    ) -> None:
         super().__init__()
         self.ray_conn_id = ray_conn_id
-        self.job = job
+        self.watch = watch
+        self.log_bytes = log_bytes
+        self.full_log = full_log
+        self.owns_job = owns_job
         self.payload = payload
+        self._job_log: JobLog | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments; no secret is among them."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {"ray_conn_id": self.ray_conn_id, "job": self.job, "payload": self.payload}
+        names = ("ray_conn_id", "watch", "log_bytes", "full_log", "owns_job", "payload")
+        return path, {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job to its end."""
-        from tradewind.ray_jobs.follow import follow_job  # not at the top: operators import this while a file is parsed
-
+        watch = Watch.from_json(self.watch)
         cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
-        end = await follow_job(cluster, self.job, job_logger.info)
-        yield TriggerEvent({"status": end.status, "message": end.message, **self.payload})
+        self._job_log = await self._open_log(watch.job) if self.log_bytes else None
+        saving = asyncio.create_task(self._save_places(watch.job, self._job_log)) if self._job_log else None
+        try:
+            outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info)
+        finally:
+            if saving is not None:
+                saving.cancel()
+        yield TriggerEvent({"ending": outcome.ending.to_json(), "result": outcome.result, **self.payload})
+
+    async def cleanup(self) -> None:
+        """Leave the exact place in the log behind. Stops nothing: this also comes with a redeploy."""
+        if self._job_log is not None:
+            await save_last_place(self._address, Place(self._job, self._job_log.position.to_json(), is_exact=True))
+
+    async def on_kill(self) -> None:
+        """Stop the job, if a person marked or cleared the task."""
+        if self.owns_job:
+            await asyncio.shield(detach(self._stop()))
+
+    async def _stop(self) -> None:
+        cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
+        await stop_if_person_acted(cluster, self._job, self._address)
+
+    @property
+    def _job(self) -> str:
+        return str(self.watch["job"])
+
+    @property
+    def _address(self) -> TaskAddress:
+        ti: Any = self.task_instance
+        return TaskAddress(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
+
+    async def _open_log(self, job: str) -> JobLog:
+        from tradewind.ray_jobs.log_lines import JobLog, LogPosition
+
+        place = await load_place(self._address, job)
+        if place is not None and not place.is_exact:
+            job_logger.info("The triggerer was killed; lines of its last second may come again below.")
+        start = LogPosition.from_json(place.position) if place else LogPosition()
+        return JobLog(give_lines, start, max_bytes=self.log_bytes, full_log=self.full_log)
+
+    async def _save_places(self, job: str, log: JobLog) -> None:
+        """Write the place down again and again, as long as it changes."""
+        saved = log.position
+        while True:
+            await asyncio.sleep(SAVE_INTERVAL_S)
+            if log.position != saved:
+                await turn_to_save()
+                position = log.position
+                if await save_place(self._address, Place(job, position.to_json(), is_exact=False)):
+                    saved = position
+
+
+def give_lines(lines: Sequence[str]) -> None:
+    """Log lines of a job: each as a record of its own, or many in one record when they come fast."""
+    if len(lines) <= FEW_LINES:
+        for line in lines:
+            job_logger.info("%s", line)
+        return
+    start = size = 0
+    for index, line in enumerate(lines):
+        if size and size + len(line) > LONGEST_RECORD:
+            job_logger.info("%s", "\n".join(lines[start:index]))
+            start, size = index, 0
+        size += len(line) + 1
+    job_logger.info("%s", "\n".join(lines[start:]))

@@ -1,0 +1,152 @@
+"""``python -m benchmarks.jobs [--quick] [OPTION...]``: Ray jobs from Airflow, by our operator and by its peers'.
+
+Everything runs on one Ray head, behind a proxy that counts; each provider has an Airflow of its own, one after the
+other. Figures are comparable within one run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.jobs_follow import Followed, costs_of, follow_table, sizes_for
+from benchmarks.jobs_goals import goals_table
+from benchmarks.jobs_house import House, house, ray_head
+from benchmarks.jobs_latency import Latency, by_hand, latencies_of, latency_table
+from benchmarks.jobs_lines import Lines, Rate, lines_of, lines_table
+from benchmarks.jobs_peers import PROVIDERS, Provider, available
+from benchmarks.jobs_proxy import CountingProxy
+from benchmarks.report import Table
+from benchmarks.run import machine
+
+PARTS = ("latency", "lines", "follow")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    job_seconds: Sequence[int]
+    repeats: int
+    rates: Sequence[Rate]
+    jobs: Sequence[int]
+    window: float
+    settle: float
+
+
+FULL = Size((1, 30), 3, (Rate(200, 30), Rate(2000, 10)), (1, 50, 300), 60.0, 15.0)
+QUICK = Size((1,), 1, (Rate(2000, 3),), (1, 20), 15.0, 3.0)
+
+
+@dataclass
+class Found:
+    """What has been measured so far."""
+
+    latencies: list[Latency] = field(default_factory=list)
+    lines: list[Lines] = field(default_factory=list)
+    followed: list[Followed] = field(default_factory=list)
+
+    def tables(self, size: Size) -> Iterator[Table]:
+        """A table for each part that was measured, and what the goals say to them."""
+        if self.latencies:
+            yield latency_table(self.latencies, size.job_seconds)
+        if self.followed:
+            yield follow_table(self.followed, size.window)
+        if self.lines:
+            yield lines_table(self.lines, size.rates)
+        yield goals_table(self.latencies, self.followed, self.lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure what the options ask for, and print the tables."""
+    arguments = _arguments(argv)
+    size = _size(arguments)
+    print(machine(), end="\n\n", flush=True)
+    providers, missing = available(arguments.providers)
+    for provider in providers:
+        print(f"{provider.name}: {provider.versions()}")
+    print(*missing, "", sep="\n", flush=True)
+    found = Found()
+    with _scratch() as root, ray_head(root / "head") as proxy:
+        _measure(found, providers, arguments.parts, size, root, proxy)
+    for table in found.tables(size):
+        print(table.text(), flush=True)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description=__doc__)
+    names = [provider.name for provider in PROVIDERS]
+    parser.add_argument("--quick", action="store_true", help="small sizes, once each: shows that it works")
+    parser.add_argument("--providers", nargs="+", choices=names, default=names)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--jobs", nargs="+", type=int, metavar="N", help="how many jobs are followed at once")
+    parser.add_argument("--window", type=float, metavar="SECONDS", help="how long following is watched")
+    parser.add_argument("--repeats", type=int, metavar="N", help="how often each short job is run")
+    return parser.parse_args(argv)
+
+
+def _size(arguments: argparse.Namespace) -> Size:
+    base = QUICK if arguments.quick else FULL
+    return Size(
+        base.job_seconds,
+        arguments.repeats or base.repeats,
+        base.rates,
+        sorted(set(arguments.jobs or base.jobs)),
+        arguments.window or base.window,
+        base.settle,
+    )
+
+
+def _measure(
+    found: Found, providers: Sequence[Provider], parts: Sequence[str], size: Size, root: Path, proxy: CountingProxy
+) -> None:
+    if "latency" in parts:
+        with _timed("ray job submit"):
+            found.latencies += by_hand(proxy.address, size.job_seconds, size.repeats)
+    for provider in providers:
+        try:
+            with house(root, provider, proxy, sizes_for(provider.defers, size.jobs)) as one:
+                _measure_provider(found, one, parts, size)
+        except RuntimeError as error:  # the others' figures count all the same
+            print(f"{provider.name} broke off: {error}", file=sys.stderr, flush=True)
+
+
+def _measure_provider(found: Found, one: House, parts: Sequence[str], size: Size) -> None:
+    name = one.provider.name
+    if "latency" in parts:
+        with _timed(f"{name}: latency"):
+            found.latencies += latencies_of(one, size.job_seconds, size.repeats)
+    if "lines" in parts:
+        with _timed(f"{name}: lines"):
+            found.lines += lines_of(one, size.rates)
+    if "follow" in parts:
+        with _timed(f"{name}: following"):
+            found.followed += costs_of(one, size.jobs, size.window, size.settle)
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    """Say on stderr how long ``what`` took, for whoever waits."""
+    started = time.monotonic()
+    yield
+    print(f"... {what}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="tw-bench-"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

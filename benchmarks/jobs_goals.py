@@ -1,0 +1,58 @@
+"""What the project wants of its own figures, beside the figures of this run. Nothing fails when a goal is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.jobs_follow import Followed
+from benchmarks.jobs_latency import BY_HAND, Latency
+from benchmarks.jobs_lines import Lines
+from benchmarks.report import Table
+
+MOST_OVERHEAD_S = 1.0
+REQUESTS_BELOW_PEERS = 50
+LINES_PER_SECOND = 2000
+
+Row = tuple[str, str, str, str]
+
+
+def goals_table(latencies: Sequence[Latency], followed: Sequence[Followed], lines: Sequence[Lines]) -> Table:
+    """A row for each goal that this run has figures for."""
+    table = Table("jobs: goals", ("of ours", "goal", "here", "reached"))
+    for row in [*_overheads(latencies), *_requests(followed), *_lines(lines)]:
+        table.add(*row)
+    return table
+
+
+def _overheads(found: Sequence[Latency]) -> Iterator[Row]:
+    by_hand = {one.job_seconds: one for one in found if one.way == BY_HAND}
+    for one in found:
+        if one.way == "ours" and one.job_seconds in by_hand:
+            overhead = one.overhead(by_hand[one.job_seconds])
+            name = f"overhead beyond `{BY_HAND}` and an empty task, {one.job_seconds} s job"
+            yield name, f"< {MOST_OVERHEAD_S:g} s", f"{overhead:+.2f} s", _said(overhead < MOST_OVERHEAD_S)
+
+
+def _requests(found: Sequence[Followed]) -> Iterator[Row]:
+    ours = max((one for one in found if one.way == "ours"), key=lambda one: one.jobs, default=None)
+    for way in sorted({one.way for one in found} - {"ours"}):
+        peer = max((one for one in found if one.way == way), key=lambda one: one.jobs)
+        if ours is None or not ours.requests:
+            continue
+        times = peer.requests / ours.requests
+        name = f"requests of {ours.jobs} jobs beside {way} ({peer.jobs} jobs)"
+        goal = f"{REQUESTS_BELOW_PEERS} times fewer"
+        yield name, goal, f"{times:.1f} times", _said(times >= REQUESTS_BELOW_PEERS)
+
+
+def _lines(found: Sequence[Lines]) -> Iterator[Row]:
+    for one in found:
+        if one.way == "ours" and one.rate.per_second >= LINES_PER_SECOND:
+            result = one.carried
+            here = f"{result.lost} lost, {result.repeated} repeated"
+            whole = not result.lost and not result.repeated and result.in_order
+            yield f"{one.rate.per_second:,} lines in a second", "none lost or repeated", here, _said(whole)
+
+
+def _said(reached: bool) -> str:
+    return "yes" if reached else "no"

@@ -1,0 +1,109 @@
+"""Reading one version of a secret from Google's Secret Manager, with Google's own client.
+
+No text and no exception that leaves this module holds a value. ``TRADEWIND_SECRET_MANAGER_ENDPOINT`` names another
+endpoint: a private one (``https://...``), or the rehearsal's on this machine, which alone gets no credentials.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+ENDPOINT_VARIABLE = "TRADEWIND_SECRET_MANAGER_ENDPOINT"
+
+
+class SecretManagerError(Exception):
+    """A secret cannot be read; the text is the end of a sentence, such as "it does not exist"."""
+
+
+class SecretManagerUnreachableError(SecretManagerError):
+    """Secret Manager does not answer, so nothing is known about the secret: trying again may help."""
+
+
+def read_secret(version: str) -> str:
+    """The value of ``projects/P/secrets/S/versions/V``.
+
+    Raises:
+        SecretManagerUnreachableError: It does not answer, after the client's own retries.
+        SecretManagerError: It is not there or not ours to read, it arrived damaged, or the client is missing.
+    """
+    client = _client()
+    payload = _access(client, version)
+    if not _is_intact(payload):
+        raise SecretManagerError("its checksum does not fit what arrived; try again")
+    try:
+        text = bytes(payload.data).decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise SecretManagerError("it holds bytes that no environment variable can hold: store text") from None
+    return text
+
+
+def _client() -> Any:
+    try:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud.secretmanager_v1 import SecretManagerServiceClient
+        from google.cloud.secretmanager_v1.services.secret_manager_service.transports import (
+            SecretManagerServiceRestTransport,
+        )
+    except ImportError:
+        raise SecretManagerError(
+            "google-cloud-secret-manager is not installed there: install airflow-provider-tradewind[gcp]"
+        ) from None
+    endpoint = os.environ.get(ENDPOINT_VARIABLE)
+    try:
+        if endpoint is None:  # REST, because gRPC does not go well with the processes that are started afterwards
+            return SecretManagerServiceClient(transport="rest")
+        scheme, host, is_here = _parse(endpoint)
+        credentials: Any = AnonymousCredentials() if is_here else None
+        transport = SecretManagerServiceRestTransport(host=host, credentials=credentials, url_scheme=scheme)
+        return SecretManagerServiceClient(transport=transport)
+    except Exception as error:
+        if isinstance(error, SecretManagerError):
+            raise
+        raise SecretManagerError(
+            f"no Google credentials were found there ({type(error).__name__}): give the machine a service account"
+        ) from None
+
+
+def _parse(endpoint: str) -> tuple[str, str, bool]:
+    """Scheme, host with port, and whether it is on this machine."""
+    parts = urlsplit(endpoint)
+    is_here = _is_loopback(parts.hostname or "")
+    if parts.scheme not in ("http", "https") or not parts.hostname or (parts.scheme == "http" and not is_here):
+        raise SecretManagerError(f"{ENDPOINT_VARIABLE} must be https://HOST (http only on the loopback)")
+    return parts.scheme, parts.netloc, is_here
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _access(client: Any, version: str) -> Any:
+    import requests
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        return client.access_secret_version(name=version).payload
+    except exceptions.NotFound:
+        reason = "there is no such secret or version"
+    except (exceptions.Forbidden, exceptions.Unauthorized):
+        reason = "access is denied: grant its service account roles/secretmanager.secretAccessor"
+    except exceptions.BadRequest:
+        reason = "this version is disabled, destroyed or misnamed"
+    except (exceptions.GoogleAPIError, GoogleAuthError, requests.RequestException) as error:
+        raise SecretManagerUnreachableError(f"Secret Manager does not answer ({type(error).__name__})") from None
+    raise SecretManagerError(reason)
+
+
+def _is_intact(payload: Any) -> bool:
+    import google_crc32c
+
+    return "data_crc32c" in payload and google_crc32c.value(payload.data) == payload.data_crc32c

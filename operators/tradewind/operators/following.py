@@ -1,0 +1,57 @@
+"""What tasks share that wait for a Ray job: following it in the worker, and what the log says of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tradewind.ray_jobs.endings import Ending, EndingKind
+from tradewind.ray_jobs.outcome import Outcome, Watch, await_outcome
+from tradewind.triggers.ray_job import give_lines, job_logger
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from tradewind.ray_jobs.cluster import RayCluster
+
+LONGEST_PAUSE_S = 60.0
+
+
+def follow_here(cluster: RayCluster, watch: Watch, log_bytes: int, full_log: str) -> Outcome:
+    """Wait in the worker for the end of a job; its lines go to the task's log."""
+    from tradewind.ray_jobs.log_lines import JobLog
+
+    log = JobLog(give_lines, max_bytes=log_bytes, full_log=full_log) if log_bytes else None
+    return asyncio.run(await_outcome(cluster, watch, log, job_logger.info))
+
+
+def stop_here(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:
+    """Stop a job and wait in the worker until it has ended."""
+    asyncio.run(_stop(cluster, job, say))
+
+
+async def _stop(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.stopping import stop_job
+
+    async with JobsApi(cluster) as api:
+        await stop_job(api, job, say)
+
+
+def log_last_lines(log: Logger, ending: Ending) -> None:
+    """Repeat the end of a failed job's log where the reader looks first: at the end of the task's log."""
+    if ending.last_lines and ending.kind is not EndingKind.STOPPED:
+        log.error("Last %d lines of the job:\n%s", len(ending.last_lines), "\n".join(ending.last_lines))
+
+
+def pause_before_attempt(losses: int) -> float:
+    """Seconds to wait before the next attempt: more after each loss, and not the same for all tasks of a lost node."""
+    return min(LONGEST_PAUSE_S, 2.0**losses) * random.uniform(0.5, 1.0)
+
+
+def as_seconds(duration: timedelta | float | None) -> float | None:
+    """A duration as Airflow users write it, in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

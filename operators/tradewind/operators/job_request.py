@@ -1,0 +1,112 @@
+"""From the fields of a task to the job that it submits, checked before anything is spent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Context
+
+from tradewind.operators.code import code_folder
+from tradewind.operators.placement import Placement, placed_job
+from tradewind.operators.task_key import TaskKey
+from tradewind.ray_jobs.checks import check_request
+from tradewind.ray_jobs.errors import BadAmountError, BadEntrypointError
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.runtime_env import prepared
+from tradewind.runtime.call_results import result_marker
+from tradewind.runtime.callables import describe_call
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.shipping import CALL_ENTRYPOINT, call_runtime_env, ship_tradewind
+from tradewind.runtime.with_secrets import with_secrets
+
+if TYPE_CHECKING:
+    from tradewind.operators.ray_job import RayJobOperator
+
+
+@contextmanager
+def job_request(operator: RayJobOperator, job: str, context: Context) -> Iterator[JobRequest]:
+    """The job of ``operator`` under the id ``job``, to be submitted within the block.
+
+    Raises:
+        BadRequestError: Something in it is known to be wrong.
+        SpecError: The function or an argument of it cannot travel.
+        UnknownSliceTypeError: It asks for a slice of a type that does not exist.
+        SecretReferenceError: A secret is given as something other than a reference.
+    """
+    key = TaskKey.of(context)
+    with _what_runs(operator, job, context) as (command, needed):
+        entrypoint, secret_env = with_secrets(command, operator.secrets or {}, f"Task {key.task!r}")
+        runtime_env = _with_env(needed, secret_env)
+        if operator.ship_tradewind and (operator.python_callable or operator.secrets):
+            runtime_env = ship_tradewind(runtime_env)
+        request = JobRequest(
+            submission_id=job,
+            entrypoint=entrypoint,
+            runtime_env=prepared(runtime_env),
+            metadata={**(operator.metadata or {}), **key.metadata(waits=operator.wait_for_completion)},
+            **_placement(operator).fields(),
+        )
+        yield check_request(request)
+
+
+@contextmanager
+def _what_runs(operator: RayJobOperator, job: str, context: Context) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entrypoint and its runtime environment."""
+    runtime_env = dict(operator.runtime_env or {})
+    if (operator.entrypoint is None) == (operator.python_callable is None):
+        raise BadEntrypointError(f"Task {operator.task_id!r} needs an entrypoint or a python_callable, one of them.")
+    if operator.entrypoint is not None:
+        yield operator.entrypoint, runtime_env
+        return
+    code = code_folder(context["dag"])
+    kwargs = _with_context(operator.python_callable, operator.op_args, operator.op_kwargs, context)
+    call = describe_call(operator.python_callable, operator.op_args, kwargs, CodeFolder(code), result_marker(job))
+    if call.travels:
+        runtime_env.setdefault("working_dir", str(code))
+    with call_runtime_env(call, runtime_env) as described:
+        yield CALL_ENTRYPOINT, described
+
+
+def _with_context(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """``kwargs`` and what the function's other parameters name of Airflow's context, as in any task function."""
+    parameters = list(inspect.signature(function).parameters)[len(args) :]
+    known: Mapping[str, Any] = context
+    return {name: known[name] for name in parameters if name in known and name not in kwargs} | dict(kwargs)
+
+
+def _placement(operator: RayJobOperator) -> Placement:
+    """Where the job runs: by ``runs_on``, or by amounts."""
+    amounts = Placement(
+        num_cpus=_number(operator.num_cpus, "num_cpus"),
+        num_gpus=_number(operator.num_gpus, "num_gpus"),
+        memory_bytes=_whole(operator.memory_bytes, "memory_bytes"),
+        resources={name: _number(amount, name) or 0.0 for name, amount in (operator.custom_resources or {}).items()},
+        label_selector=operator.label_selector,
+    )
+    if operator.runs_on is None:
+        return amounts
+    if any(amounts.fields().values()):
+        raise BadAmountError(f"Task {operator.task_id!r} has runs_on and amounts as well: give one or the other.")
+    return placed_job(operator.runs_on)
+
+
+def _number(value: float | str | None, name: str) -> float | None:
+    """A templated amount as a number; an empty text is none."""
+    if value is None or value == "":
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        raise BadAmountError(f"{name}={value!r} is no number.") from None
+
+
+def _whole(value: int | str | None, name: str) -> int | None:
+    number = _number(value, name)
+    return None if number is None else int(number)
+
+
+def _with_env(runtime_env: dict[str, Any], env_vars: Mapping[str, str]) -> dict[str, Any]:
+    return {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **env_vars}} if env_vars else runtime_env

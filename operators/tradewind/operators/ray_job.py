@@ -1,0 +1,252 @@
+"""Any Ray job as an Airflow task: submitted once, followed to its end, stopped only on purpose."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
+
+from tradewind.hooks.ray import RayHook
+from tradewind.links.ray import RayJobLink, RayLogLink, push_links
+from tradewind.operators.claim_store import load_claim, save_claim
+from tradewind.operators.errors import failing_at_once, talking_to_cluster
+from tradewind.operators.following import as_seconds, follow_here, log_last_lines, pause_before_attempt, stop_here
+from tradewind.operators.job_errors import WORTH_ANOTHER_ATTEMPT, ResultLostError, job_error
+from tradewind.operators.job_request import job_request
+from tradewind.operators.task_key import TaskKey
+from tradewind.ray_jobs.claims import JobClaim, Submit, decide_submission
+from tradewind.ray_jobs.demand import Demand
+from tradewind.ray_jobs.endings import Ending, EndingKind
+from tradewind.ray_jobs.outcome import Outcome, Watch
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.runtime.call_results import result_marker
+from tradewind.triggers.kill import stop_from_on_kill
+from tradewind.triggers.place_in_log import TaskAddress
+from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.client import RayJobs
+    from tradewind.ray_jobs.cluster import RayCluster
+    from tradewind.steps import Resources
+
+MOST_LOSSES = 100
+
+
+class RayJobOperator(BaseOperator):
+    """Runs a command or a Python function as a Ray job.
+
+    However often the task is tried again, cleared or backfilled, each job is submitted once: what an earlier try left
+    running is joined. A node or a head that is lost costs an attempt, not one of Airflow's retries; an error of the
+    job itself fails the task at once, unless the task has a ``retry_policy``.
+
+    XComs: ``submission_id``, ``status``, and as return value what ``python_callable`` returned, or the submission id.
+
+    Args:
+        entrypoint: Shell command to run on the cluster.
+        python_callable: Function to run there instead; see ``tradewind.runtime.run_callable`` for what it may use.
+        op_args: Its positional arguments.
+        op_kwargs: Its keyword arguments.
+        ray_conn_id: Connection of the cluster.
+        submission_id: Id of the job, if you want to choose it. An id that exists is joined, so make it differ from run
+            to run, as in ``"train-{{ ds }}"``.
+        runtime_env: Ray's runtime environment: ``working_dir``, ``py_modules``, ``pip``, ``uv``, ``env_vars``.
+        secrets: Environment variable → where the cluster finds its value; never the value.
+        runs_on: ``Cpu``, ``Gpu``, ``TpuSlice`` of one host, or ``on_head_node()``.
+        num_cpus: CPUs for the entrypoint; with the four below, instead of ``runs_on``.
+        num_gpus: GPUs for the entrypoint.
+        memory_bytes: Memory for the entrypoint.
+        custom_resources: Further Ray resources for the entrypoint.
+        label_selector: Labels of the node that the entrypoint may run on.
+        metadata: Texts that Ray keeps with the job.
+        timeout: After so long (``timedelta`` or seconds, from submission) the job is stopped and the task fails.
+        queue_timeout: The same for the time until it is started. Without it, a job waits as long as it must.
+        log_bytes: How much of the job's log is copied to the task's log; 0 for nothing.
+        wait_for_completion: Off: the task ends once the job is submitted, and nothing stops the job.
+        durable: Off: what an earlier try left running is stopped and run anew instead of joined.
+        ship_tradewind: Send this package along with a ``python_callable`` or ``secrets``, which need it on the cluster.
+            Off: the cluster's image has it.
+        max_losses: How many nodes or heads in a row the job may lose.
+        deferrable: Follow the job in the triggerer, which needs no worker slot.
+    """
+
+    ui_color = "#d7e3fc"
+    template_fields: Sequence[str] = (
+        "entrypoint",
+        "op_args",
+        "op_kwargs",
+        "ray_conn_id",
+        "submission_id",
+        "runtime_env",
+        "secrets",
+        "num_cpus",
+        "num_gpus",
+        "memory_bytes",
+        "custom_resources",
+        "label_selector",
+        "metadata",
+    )
+    template_fields_renderers = {"entrypoint": "bash", "runtime_env": "json", "metadata": "json"}
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (RayJobLink(), RayLogLink())
+
+    def __init__(
+        self,
+        *,
+        entrypoint: str | None = None,
+        python_callable: Callable[..., Any] | None = None,
+        op_args: Sequence[Any] = (),
+        op_kwargs: Mapping[str, Any] | None = None,
+        ray_conn_id: str = RayHook.default_conn_name,
+        submission_id: str | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        runs_on: Resources | None = None,
+        num_cpus: float | str | None = None,
+        num_gpus: float | str | None = None,
+        memory_bytes: int | str | None = None,
+        custom_resources: Mapping[str, float | str] | None = None,
+        label_selector: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        timeout: timedelta | float | None = None,
+        queue_timeout: timedelta | float | None = None,
+        log_bytes: int = DEFAULT_LOG_BYTES,
+        wait_for_completion: bool = True,
+        durable: bool = True,
+        ship_tradewind: bool = True,
+        max_losses: int = MOST_LOSSES,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.entrypoint = entrypoint
+        self.python_callable = python_callable
+        self.op_args = op_args
+        self.op_kwargs = op_kwargs or {}
+        self.ray_conn_id = ray_conn_id
+        self.submission_id = submission_id
+        self.runtime_env = runtime_env
+        self.secrets = secrets
+        self.runs_on = runs_on
+        self.num_cpus = num_cpus
+        self.num_gpus = num_gpus
+        self.memory_bytes = memory_bytes
+        self.custom_resources = custom_resources
+        self.label_selector = label_selector
+        self.metadata = metadata
+        self.timeout = timeout
+        self.queue_timeout = queue_timeout
+        self.log_bytes = log_bytes
+        self.wait_for_completion = wait_for_completion
+        self.durable = durable
+        self.ship_tradewind = ship_tradewind
+        self.max_losses = max_losses
+        self.deferrable = deferrable
+        self._followed: tuple[RayCluster, str, TaskAddress] | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Submit the job, or join the one that an earlier try submitted, and wait for its end."""
+        with talking_to_cluster(f"Task {self.task_id!r}"):
+            jobs = RayHook(self.ray_conn_id).get_conn()
+            claim = self._claimed(jobs, context)
+        return self._run(jobs, claim, context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Judge how the job ended, from what the trigger saw."""
+        claim = JobClaim.from_json(event["claim"])
+        return self._judge(claim, Outcome(Ending.from_json(event["ending"]), event["result"]), context)
+
+    def on_kill(self) -> None:
+        """Stop the job that this worker follows, if a person marked or cleared the task."""
+        if self._followed is not None:
+            stop_from_on_kill(*self._followed)
+
+    def _claimed(self, jobs: RayJobs, context: Context) -> JobClaim:
+        """The claim under which this try goes on, written down; what it must not leave running has ended."""
+        names, tries_allowed = TaskKey.of(context).names, context["ti"].max_tries
+        claim = load_claim(context)
+        if claim is None:
+            chosen = self.submission_id
+            new = JobClaim.named(chosen, tries_allowed) if chosen else JobClaim.first(names, tries_allowed)
+            return save_claim(context, new)
+        decision = decide_submission(claim, jobs.details(claim.job), tries_allowed, durable=self.durable)
+        if isinstance(decision, Submit) and decision.stop_first:
+            self.log.info("The task was cleared: stopping Ray job %s before it is run again.", decision.stop_first)
+            stop_here(jobs.cluster, decision.stop_first, self.log.info)
+        return claim if decision.claim == claim else save_claim(context, decision.claim)
+
+    def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
+        """Submit under ``claim`` unless that was done before, and follow the job."""
+        who = f"Task {self.task_id!r}"
+        with failing_at_once(), job_request(self, claim.job, context) as request, talking_to_cluster(who):
+            is_new = claim.submitted_at is None and jobs.submit_or_attach(request)
+        if claim.submitted_at is None:
+            claim = save_claim(context, claim.submitted(time.time()))
+        verb = "submitted" if is_new else "joined: it was submitted before"
+        self.log.info("Ray job %s %s (attempt %d).", claim.job, verb, claim.attempt)
+        context["ti"].xcom_push(key="submission_id", value=claim.job)
+        push_links(context["ti"], jobs.cluster, claim.job)
+        if not self.wait_for_completion:
+            return claim.job
+        return self._follow(jobs.cluster, claim, self._watch(claim, request), context)
+
+    def _watch(self, claim: JobClaim, request: JobRequest) -> Watch:
+        timeout, submitted_at = as_seconds(self.timeout), claim.submitted_at or time.time()
+        return Watch(
+            claim.job,
+            Demand.of(request),
+            result_marker=result_marker(claim.job) if self.python_callable else None,
+            queue_timeout_s=as_seconds(self.queue_timeout),
+            deadline=None if timeout is None else submitted_at + timeout,
+        )
+
+    def _follow(self, cluster: RayCluster, claim: JobClaim, watch: Watch, context: Context) -> Any:
+        """Wait for the end of the job, in the triggerer or here."""
+        full_log = cluster.job_url(claim.job)
+        if self.deferrable:
+            trigger = RayJobTrigger(
+                self.ray_conn_id,
+                watch.to_json(),
+                log_bytes=self.log_bytes,
+                full_log=full_log,
+                owns_job=True,
+                payload={"claim": claim.to_json()},
+            )
+            self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
+        self._followed = (cluster, claim.job, TaskKey.of(context).address)
+        outcome = follow_here(cluster, watch, self.log_bytes, full_log)
+        return self._judge(claim, outcome, context)
+
+    def _judge(self, claim: JobClaim, outcome: Outcome, context: Context) -> Any:
+        """End the task by how its job ended, or go on with the next attempt."""
+        ending = outcome.ending
+        context["ti"].xcom_push(key="status", value=ending.kind.name)
+        if ending.kind is EndingKind.SUCCEEDED:
+            save_claim(context, claim.judged(succeeded=True))
+            self.log.info("%s", ending.sentence)
+            return claim.job if self.python_callable is None else self._result(outcome, claim)
+        if ending.kind in WORTH_ANOTHER_ATTEMPT and claim.losses < self.max_losses:
+            return self._try_again(claim, ending, context)
+        save_claim(context, claim.judged(succeeded=False))
+        log_last_lines(self.log, ending)
+        raise job_error(ending, at_once=self.retry_policy is None)
+
+    def _result(self, outcome: Outcome, claim: JobClaim) -> Any:
+        if outcome.result is None:
+            raise ResultLostError(
+                f"Ray job {claim.job!r} succeeded, but its result is not in its log: clear the task to run it again."
+            )
+        return json.loads(outcome.result)
+
+    def _try_again(self, claim: JobClaim, ending: Ending, context: Context) -> Any:
+        """Make the next attempt at once within this try: what was lost is not the job's fault."""
+        pause_s = pause_before_attempt(claim.losses)
+        log_last_lines(self.log, ending)
+        self.log.warning("%s Attempt %d follows in %.0f s.", ending.sentence, claim.attempt + 1, pause_s)
+        time.sleep(pause_s)
+        again = save_claim(context, claim.next(claim.tries_allowed, lost=True))
+        with talking_to_cluster(f"Task {self.task_id!r}"):
+            jobs = RayHook(self.ray_conn_id).get_conn()
+        return self._run(jobs, again, context)

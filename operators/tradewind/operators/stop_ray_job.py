@@ -1,0 +1,62 @@
+"""Stopping Ray jobs as a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, Context
+
+from tradewind.hooks.ray import RayHook
+from tradewind.operators.errors import failing_at_once, talking_to_cluster
+from tradewind.ray_jobs.finding import JobQuery, find_jobs
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.cluster import RayCluster
+
+
+class RayStopJobOperator(BaseOperator):
+    """Stops Ray jobs and ends when they have ended. A job that has ended already, or never was, is fine.
+
+    XCom: the submission ids of those that it stopped.
+
+    Args:
+        submission_id: The job's id.
+        metadata: Instead of the id: all jobs that have all of these metadata.
+        ray_conn_id: Connection of the cluster.
+    """
+
+    ui_color = "#d7e3fc"
+    template_fields: Sequence[str] = ("submission_id", "metadata", "ray_conn_id")
+
+    def __init__(
+        self,
+        *,
+        submission_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        ray_conn_id: str = RayHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.submission_id = submission_id
+        self.metadata = metadata
+        self.ray_conn_id = ray_conn_id
+
+    def execute(self, context: Context) -> list[str]:
+        """Stop what is meant and not ended."""
+        with failing_at_once():
+            query = JobQuery(self.submission_id or None, self.metadata or None)
+        with talking_to_cluster(f"Task {self.task_id!r}"):
+            stopped = asyncio.run(self._stop(RayHook(self.ray_conn_id).cluster(), query))
+        self.log.info("Stopped %s.", ", ".join(stopped) if stopped else f"nothing: {query} is not at work")
+        return stopped
+
+    async def _stop(self, cluster: RayCluster, query: JobQuery) -> list[str]:
+        from tradewind.ray_jobs.api import JobsApi
+        from tradewind.ray_jobs.stopping import stop_job
+
+        async with JobsApi(cluster) as api:
+            active = [job.job for job in await find_jobs(api, query) if not job.has_ended]
+            await asyncio.gather(*(stop_job(api, job, self.log.info) for job in active))
+        return active

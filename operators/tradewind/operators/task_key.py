@@ -1,0 +1,68 @@
+"""Which task of which run a Ray job belongs to, as the job's own metadata says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import Context, conf
+
+from tradewind.triggers.place_in_log import TaskAddress
+
+_FIELDS = {"dag": "airflow_dag", "run": "airflow_run", "task": "airflow_task"}
+DEPLOYMENT = "airflow_deployment"
+MAP_INDEX = "airflow_map_index"
+TRY = "airflow_try"
+WAITS = "airflow_waits"
+
+
+@dataclass(frozen=True)
+class TaskKey:
+    """One try of one task."""
+
+    dag: str
+    run: str
+    task: str
+    map_index: int
+    try_number: int
+
+    @staticmethod
+    def of(context: Context) -> TaskKey:
+        """The task that is running."""
+        ti: Any = context["ti"]
+        map_index = -1 if ti.map_index is None else ti.map_index
+        return TaskKey(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What an id is made of."""
+        mapped = (str(self.map_index),) if self.map_index >= 0 else ()
+        return (self.dag, self.run, self.task, *mapped)
+
+    @property
+    def address(self) -> TaskAddress:
+        """The task without its try."""
+        return TaskAddress(self.dag, self.run, self.task, self.map_index)
+
+    def metadata(self, *, waits: bool = True) -> dict[str, str]:
+        """What the job's metadata says of its task; ``waits`` says whether the task waits for the job."""
+        named = {label: getattr(self, name) for name, label in _FIELDS.items()}
+        numbers = {MAP_INDEX: str(self.map_index), TRY: str(self.try_number)}
+        return {**named, **numbers, DEPLOYMENT: deployment(), WAITS: "yes" if waits else "no"}
+
+    @staticmethod
+    def from_metadata(metadata: Mapping[str, str]) -> TaskKey | None:
+        """The task that ``metadata`` names, if it is one of this Airflow deployment that waits for the job."""
+        if metadata.get(DEPLOYMENT) != deployment() or metadata.get(WAITS) != "yes":
+            return None
+        try:
+            names = {name: metadata[label] for name, label in _FIELDS.items()}
+            return TaskKey(**names, map_index=int(metadata[MAP_INDEX]), try_number=int(metadata[TRY]))
+        except (KeyError, ValueError):
+            return None
+
+
+def deployment() -> str:
+    """The name by which this Airflow's jobs are told from those of others on the same cluster."""
+    return str(conf.get("tradewind", "deployment", fallback="") or conf.get("api", "base_url", fallback=""))

@@ -1,0 +1,172 @@
+"""Known mistakes in a job are refused before anything is sent to a cluster, each with a sentence that says what to do.
+
+Everything here is pure; what must look at the disk is in ``runtime_env``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tradewind.ray_jobs.errors import (
+    BadAmountError,
+    BadEntrypointError,
+    BadMetadataError,
+    BadSubmissionIdError,
+    ExposedSecretError,
+    UnreservedTpuError,
+)
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.runtime_env import check_fields
+from tradewind.ray_jobs.secret_signs import secret_assignment, secret_form, secret_variable, texts_in
+
+LONGEST_ID: Final = 128
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_JINJA: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+_TPU: Final = "TPU"
+_SLICE_HEAD: Final = re.compile(r"TPU-.+-head")
+_SLICE_LABELS: Final = ("ray.io/tpu-pod-type", "ray.io/tpu-slice-name")
+
+
+def check_request(request: JobRequest) -> JobRequest:
+    """The request, if nothing is wrong with it.
+
+    Raises:
+        BadRequestError: The first thing that is wrong, as one of its kinds.
+    """
+    check_submission_id(request.submission_id)
+    check_entrypoint(request.entrypoint)
+    check_amounts(request)
+    check_metadata(request.metadata)
+    check_tpu(request.resources or {}, request.label_selector or {})
+    check_fields(request.runtime_env)
+    check_env_vars(request.runtime_env.get("env_vars") or {})
+    check_no_known_secret(request.runtime_env, "runtime_env")
+    return request
+
+
+def check_submission_id(submission_id: str) -> None:
+    """Letters, digits, ``-``, ``_`` and ``.``, beginning with a letter or digit, at most 128.
+
+    Ray takes others and then cannot find them: ``#`` and ``?`` end the path of a URL, ``%`` is decoded in it, ``/``
+    and more than 239 characters do not fit the name of a log file, ``..`` is another path.
+    """
+    if not isinstance(submission_id, str) or not submission_id:
+        raise BadSubmissionIdError(f"Submission id {submission_id!r} is no text: give one, or none to get a new one.")
+    if len(submission_id) > LONGEST_ID:
+        raise BadSubmissionIdError(
+            f"Submission id {submission_id[:40]!r}... has {len(submission_id)} characters: at most {LONGEST_ID} fit "
+            "into Ray's log files."
+        )
+    if not _ID.fullmatch(submission_id):
+        raise BadSubmissionIdError(
+            f"Submission id {submission_id!r} would not be found again in Ray's URLs: use letters, digits, '-', '_' "
+            "and '.', beginning with a letter or digit."
+        )
+
+
+def check_entrypoint(entrypoint: str) -> None:
+    """A command, fully rendered, without a secret in it."""
+    if not isinstance(entrypoint, str):
+        raise BadEntrypointError(
+            f"The entrypoint is a {type(entrypoint).__name__}: give the shell command as one text, such as "
+            "'python train.py'."
+        )
+    if not entrypoint.strip():
+        raise BadEntrypointError(
+            "The entrypoint is empty: give a shell command, or correct the template that rendered to nothing."
+        )
+    if "\0" in entrypoint:
+        raise BadEntrypointError("The entrypoint holds a null character, which no command can.")
+    left = _JINJA.search(entrypoint)
+    if left is not None:
+        raise BadEntrypointError(
+            f"The entrypoint still holds the expression {left[0]!r}: it was not rendered, because it stands where "
+            "Airflow renders no templates or was itself the result of one."
+        )
+    check_no_known_secret(entrypoint, "The entrypoint")
+    name = secret_assignment(entrypoint)
+    if name is not None:
+        raise ExposedSecretError(
+            f"The entrypoint sets {name}, which looks like a secret; commands can be read by everybody who may ask the "
+            f"cluster for its jobs: {_instead(name)}"
+        )
+
+
+def check_amounts(request: JobRequest) -> None:
+    """Every amount is a number that a node could have."""
+    amounts: dict[str, Any] = {
+        "num_cpus": request.num_cpus,
+        "num_gpus": request.num_gpus,
+        "memory_bytes": request.memory_bytes,
+        **{f"resources[{name!r}]": amount for name, amount in (request.resources or {}).items()},
+    }
+    for where, amount in amounts.items():
+        if amount is None:
+            continue
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)):
+            raise BadAmountError(f"{where} is {amount!r}: give a number.")
+        if not math.isfinite(amount) or amount < 0:
+            raise BadAmountError(f"{where} is {amount!r}: give a finite number that is not below zero.")
+    if isinstance(request.memory_bytes, float):
+        raise BadAmountError(f"memory_bytes is {request.memory_bytes!r}: give a whole number of bytes.")
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Text for text, because Ray takes nothing else, and no secrets, because anybody may read it."""
+    for key, value in metadata.items():
+        if not isinstance(key, str):
+            raise BadMetadataError(f"The metadata key {key!r} is a {type(key).__name__}: Ray takes only text.")
+        if not isinstance(value, str):
+            raise BadMetadataError(
+                f"The metadata value of {key!r} is a {type(value).__name__}: Ray takes only text, so write str(...)."
+            )
+        check_no_known_secret(value, f"The metadata value of {key!r}")
+
+
+def check_tpu(resources: Mapping[str, float], label_selector: Mapping[str, str]) -> None:
+    """Chips come only together with what names their slice."""
+    if not resources.get(_TPU):
+        return
+    has_head = any(_SLICE_HEAD.fullmatch(name) and amount for name, amount in resources.items())
+    names_slice = any(
+        str(label_selector.get(label, "!")).strip() and not str(label_selector.get(label, "!")).strip().startswith("!")
+        for label in _SLICE_LABELS
+    )
+    if not has_head and not names_slice:
+        raise UnreservedTpuError(
+            f"resources={{'TPU': {resources[_TPU]:g}}} names no slice, so it could take chips of a slice that is in "
+            "use: ask for TpuSlice('v4-8') or another slice type, which adds 'TPU-v4-8-head' and the label "
+            f"{_SLICE_LABELS[0]!r}."
+        )
+
+
+def check_env_vars(env_vars: Mapping[str, str]) -> None:
+    """No variable looks like a secret."""
+    for name, value in env_vars.items():
+        why = secret_variable(str(name), str(value))
+        if why is not None:
+            raise ExposedSecretError(
+                f"The environment variable {name!r} looks like a secret ({why}), and a runtime_env can be read by "
+                f"everybody who may ask the cluster for its jobs: {_instead(str(name))}"
+            )
+
+
+def check_no_known_secret(value: Any, where: str) -> None:
+    """No text in ``value`` has the form of a known kind of secret."""
+    for place, text in texts_in(value, where):
+        form = secret_form(text)
+        if form is not None:
+            raise ExposedSecretError(
+                f"{place} holds what has the form of {form}, and can be read by everybody who may ask the cluster for "
+                f"its jobs: take it out and {_instead('NAME')}"
+            )
+
+
+def _instead(name: str) -> str:
+    return (
+        f"give secrets={{{name!r}: 'projects/PROJECT/secrets/SECRET'}} (Secret Manager) or "
+        f"secrets={{{name!r}: 'env:VARIABLE'}} (a variable of the cluster's own) instead; it is fetched on the cluster."
+    )

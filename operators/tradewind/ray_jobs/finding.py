@@ -1,0 +1,69 @@
+"""Finding a job that somebody else submitted: by its id, or as the newest one with some metadata."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.errors import BadRequestError, RayUnreachableError
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.api import JobsApi
+
+_FIRST_INTERVAL_S = 1.0
+_LONGEST_INTERVAL_S = 15.0
+
+
+@dataclass(frozen=True)
+class JobQuery:
+    """Which job is meant: the one of this id, or those with all of these metadata.
+
+    Raises:
+        BadRequestError: Neither is given, or both are.
+    """
+
+    submission_id: str | None = None
+    metadata: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.submission_id) == bool(self.metadata):
+            raise BadRequestError("Say which Ray job is meant: by submission_id or by metadata, one of them.")
+
+    def matching(self, jobs: Iterable[JobDetails]) -> list[JobDetails]:
+        """The jobs that are meant, the newest first."""
+        found = [job for job in jobs if self._means(job)]
+        return sorted(found, key=lambda job: job.started_ms or 0, reverse=True)
+
+    def __str__(self) -> str:
+        return (
+            f"Ray job {self.submission_id!r}" if self.submission_id else f"a Ray job with {dict(self.metadata or {})}"
+        )
+
+    def _means(self, job: JobDetails) -> bool:
+        if self.submission_id:
+            return job.job == self.submission_id
+        return all(job.metadata.get(name) == value for name, value in (self.metadata or {}).items())
+
+
+async def find_jobs(api: JobsApi, query: JobQuery) -> list[JobDetails]:
+    """The jobs that ``query`` means, the newest first."""
+    if query.submission_id:
+        found = await api.details(query.submission_id)
+        return [found] if found else []
+    return query.matching(await api.jobs())
+
+
+async def await_job(api: JobsApi, query: JobQuery) -> JobDetails:
+    """The newest job that ``query`` means, as soon as there is one; a cluster that does not answer is waited for."""
+    interval = _FIRST_INTERVAL_S
+    while True:
+        try:
+            if found := await find_jobs(api, query):
+                return found[0]
+        except RayUnreachableError:
+            interval = _LONGEST_INTERVAL_S
+        await asyncio.sleep(interval)
+        interval = min(interval * 1.5, _LONGEST_INTERVAL_S)

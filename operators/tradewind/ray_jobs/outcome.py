@@ -1,0 +1,108 @@
+"""From a submitted job to its ending: follow it, then judge how it ended. Stops a job only when its own time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from tradewind.ray_jobs.demand import Demand, judge_wait
+from tradewind.ray_jobs.endings import Ending, EndingKind, judge_ending
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.cluster import RayCluster
+    from tradewind.ray_jobs.log_lines import JobLog
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is watched for, besides the end of the job.
+
+    Attributes:
+        job: Its submission id.
+        demand: What its entrypoint asks for, to say what it waits for.
+        result_marker: What the line of its log begins with that holds its result, if it is to give one.
+        queue_timeout_s: How long it may wait for its resources; without a limit if None.
+        deadline: Unix time by our clock at which it is stopped; never if None.
+    """
+
+    job: str
+    demand: Demand
+    result_marker: str | None = None
+    queue_timeout_s: float | None = None
+    deadline: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"demand": self.demand.to_json()}
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> Watch:
+        """What ``to_json`` wrote down."""
+        return Watch(**{**fields, "demand": Demand.from_json(fields["demand"])})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended, and the result that it printed, if it did."""
+
+    ending: Ending
+    result: str | None = None
+
+
+async def await_outcome(
+    cluster: RayCluster, watch: Watch, log: JobLog | None, notice: Callable[[str], None]
+) -> Outcome:
+    """Follow the job of ``watch`` until it has ended, or its time is over; then it is stopped.
+
+    Raises:
+        RayAuthenticationError: The cluster refuses the token.
+    """
+    from tradewind.ray_jobs.api import JobsApi
+
+    left = None if watch.deadline is None else max(0.0, watch.deadline - time.time())
+    async with JobsApi(cluster) as api:
+        try:
+            async with asyncio.timeout(left) as limit:
+                return await _follow(api, watch, log, notice)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        over = Ending(EndingKind.TIMED_OUT, f"Ray job {watch.job!r} ran longer than it may and was stopped.")
+        return Outcome(await _stopped(api, watch.job, over, notice))
+
+
+async def _follow(api: JobsApi, watch: Watch, log: JobLog | None, notice: Callable[[str], None]) -> Outcome:
+    from tradewind.ray_jobs.follow import follow_job
+
+    started = time.monotonic()
+    end = await follow_job(
+        api.cluster,
+        watch.job,
+        log=log,
+        notice=notice,
+        result_marker=watch.result_marker,
+        queue_timeout_s=watch.queue_timeout_s,
+        explain_wait=lambda asked: judge_wait(asked, watch.demand, waited_s=time.monotonic() - started),
+    )
+    if end.infeasible:
+        ending = Ending(EndingKind.INFEASIBLE, f"Ray job {watch.job!r} can never run: {end.infeasible}")
+        return Outcome(await _stopped(api, watch.job, ending, notice))
+    if end.queue_timed_out:
+        ending = Ending(
+            EndingKind.QUEUE_TIMED_OUT,
+            f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s and was taken out of the queue.",
+        )
+        return Outcome(await _stopped(api, watch.job, ending, notice))
+    return Outcome(await judge_ending(api, watch.job, end.details, end.last_lines), end.result)
+
+
+async def _stopped(api: JobsApi, job: str, ending: Ending, notice: Callable[[str], None]) -> Ending:
+    """``ending``, once the job has really ended."""
+    from tradewind.ray_jobs.stopping import stop_job
+
+    notice(ending.sentence)
+    await stop_job(api, job, notice)
+    return ending

@@ -1,0 +1,134 @@
+"""One look at a cluster, for people who have just entered its address: does it answer, and does it take the token?
+
+Blocking, and quick to fail: it asks with a short timeout and never again. What it says never holds the token.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError, RayUnreachableError, unreachable
+
+TIMEOUT_S = 10.0
+_ALIVE = "detail=0&limit=10000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE"
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What one look at a cluster shows.
+
+    Attributes:
+        ray_version: The cluster's version of Ray.
+        nodes: How many of its nodes are alive.
+        asks_for_token: Whether it refuses those who bring none.
+    """
+
+    ray_version: str
+    nodes: int
+    asks_for_token: bool
+
+    def sentence(self, cluster: RayCluster, ray_version_here: str | None = None) -> str:
+        """The same in words."""
+        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
+        token = "it asks for no token"
+        if self.asks_for_token:
+            token = "token accepted"
+        elif cluster.token:
+            token = "it asks for no token, so the connection's is not needed"
+        differs = ray_version_here is not None and ray_version_here != self.ray_version
+        here = f" Airflow has Ray {ray_version_here}: the same version is safest." if differs else ""
+        return f"{cluster} runs Ray {self.ray_version} on {nodes}; {token}.{here}"
+
+
+def glance(cluster: RayCluster) -> Glance:
+    """Look at ``cluster``.
+
+    Raises:
+        RayUnreachableError: It does not answer, or something else than a Ray dashboard does.
+        RayAuthenticationError: It wants a token, and another one than this or any at all.
+        RayJobsError: Its TLS certificate cannot be trusted.
+    """
+    with requests.Session() as session:
+        session.verify = cluster.verify
+        asks = _get(session, cluster, "/api/version", with_token=False).status_code in (401, 403)
+        answer = _get(session, cluster, "/api/version", with_token=True)
+        _check_token(answer.status_code, cluster)
+        version = _json(answer, cluster).get("ray_version")
+        if not version:
+            raise RayUnreachableError(_no_dashboard(cluster))
+        found = _json(_get(session, cluster, f"/api/v0/nodes?{_ALIVE}", with_token=True), cluster)
+        return Glance(str(version), int(found["data"]["result"]["num_filtered"]), asks)
+
+
+def _get(session: requests.Session, cluster: RayCluster, path: str, *, with_token: bool) -> requests.Response:
+    url = cluster.address.rstrip("/") + path
+    headers = cluster.headers if with_token else {}
+    try:
+        return session.get(url, headers=headers, timeout=TIMEOUT_S, allow_redirects=False, auth=_no_auth)
+    except requests.exceptions.SSLError as error:
+        raise RayJobsError(f"{cluster}: {tls_problem(error)}") from None
+    except OSError as error:  # a CA bundle that is not there, too
+        raise RayUnreachableError(unreachable(cluster, error)) from None
+
+
+def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keeps requests from adding what a ``.netrc`` holds for the host."""
+    return request
+
+
+def _check_token(status: int, cluster: RayCluster) -> None:
+    if status in (401, 403):
+        given = "refuses the connection's token" if cluster.token else "asks for a token, and the connection has none"
+        raise RayAuthenticationError(
+            f"{cluster} {given}: fill in one of the password, token file and token secret of connection "
+            f"{cluster.name!r}."
+        )
+
+
+def _json(answer: requests.Response, cluster: RayCluster) -> dict[str, Any]:
+    try:
+        fields = answer.json() if answer.ok else None
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise RayUnreachableError(_no_dashboard(cluster))
+    return fields
+
+
+def _no_dashboard(cluster: RayCluster) -> str:
+    return f"{cluster} answers, but not as a Ray dashboard does: the dashboard's port is 8265 unless it was changed."
+
+
+def tls_problem(error: BaseException) -> str:
+    """What is wrong with a TLS connection, in words, and what to do; ``error`` is what a client library raised."""
+    text = " ".join(str(one) for one in _chain(error))
+    code = next((one.verify_code for one in _chain(error) if isinstance(one, ssl.SSLCertVerificationError)), None)
+    if code in (18, 19) or "self-signed" in text or "self signed" in text:
+        return "its TLS certificate is self-signed: name it as 'CA bundle' of the connection, or do not check it."
+    if code == 62 or "mismatch" in text or "doesn't match" in text:
+        return "its TLS certificate is for another host name: use that name as host of the connection."
+    if code == 10 or "has expired" in text:
+        return "its TLS certificate has expired: renew it."
+    if code == 20 or "unable to get local issuer" in text:
+        return "its TLS certificate is from an issuer unknown here: name that as 'CA bundle' of the connection."
+    if "WRONG_VERSION_NUMBER" in text or "record layer failure" in text or "UNKNOWN_PROTOCOL" in text:
+        return "it does not speak TLS: write http:// instead of https:// in the host of the connection."
+    return f"the TLS connection fails ({type(error).__name__}): look at the certificate and the 'CA bundle'."
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those inside it; urllib3 and aiohttp keep the first cause in ``reason`` or ``args``."""
+    waiting: list[Any] = [error]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseException) and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]

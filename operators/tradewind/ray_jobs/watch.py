@@ -1,0 +1,204 @@
+"""One poll for all who follow jobs of one cluster from one event loop.
+
+The interval grows from 1 s to 15 s while nothing changes about any followed job, and starts again with a change, a new
+follower or a hint. A head that answers slowly is asked less often. A cluster that does not answer is asked again with
+backoff and jitter, for as long as it takes: it says nothing about any job. A job that is missing from the list is
+asked for by its id before it is called unknown.
+
+The poll runs in a context of its own: what a follower logs must come from the follower's own task, because Airflow's
+triggerer finds the log of a trigger by its context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import random
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.errors import RayUnreachableError
+
+SHORTEST_INTERVAL_S = 1.0
+LONGEST_INTERVAL_S = 15.0
+INTERVAL_GROWTH = 1.25
+REST_FACTOR = 10.0
+"""Between two polls, the head has at least this many times the duration of the last one for other work."""
+HURRIED_REST_FACTOR = 3.0
+"""The same when somebody has just come, or has reason to think that a job has ended."""
+COALESCE_S = 0.1
+"""Followers that come within this time share a poll."""
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A time in which the cluster does not answer."""
+
+    since: float
+    error: str
+
+
+class WatchedJob:
+    """One job, as the last poll found it. For one consumer."""
+
+    def __init__(self, watcher: ClusterWatcher, job: str) -> None:
+        self.job = job
+        self.api = watcher.api
+        self.details: JobDetails | None = None
+        """What the cluster says; None when it knows no such job, or was not heard yet."""
+        self.heard_at: float | None = None
+        """When the cluster last answered, by this process's monotonic clock; None: not yet."""
+        self._watcher = watcher
+        self._news = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def outage(self) -> Outage | None:
+        """Set while the cluster does not answer."""
+        return self._watcher.outage
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the cluster has said that it knows no such job."""
+        return self.heard_at is not None and self.details is None
+
+    async def news(self, timeout_s: float | None = None) -> None:
+        """Wait for the next poll, answered or not, for at most ``timeout_s``; raises what ``fail`` was given."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        self._news.clear()
+        if self._failure is not None:
+            raise self._failure
+
+    def hurry(self) -> None:
+        """Something may have changed: poll soon."""
+        self._watcher.hurry()
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing can be learned any more, because of ``error``."""
+        self._failure = error
+        self._news.set()
+
+    def tell(self, details: JobDetails | None, now: float) -> bool:
+        """The cluster has answered; whether anything has changed."""
+        is_change = self.heard_at is None or details != self.details
+        self.details, self.heard_at = details, now
+        self._news.set()
+        return is_change
+
+    def wake(self) -> None:
+        """The cluster was asked in vain."""
+        self._news.set()
+
+
+class ClusterWatcher:
+    """The poll of one cluster. It goes on for as long as somebody follows."""
+
+    def __init__(self, cluster: RayCluster) -> None:
+        self.api = JobsApi(cluster)
+        self.outage: Outage | None = None
+        self.has_failed = False
+        """Whether the poll has ended for good: who comes now needs another watcher."""
+        self._watched: set[WatchedJob] = set()
+        self._hurried = asyncio.Event()
+        self._interval = SHORTEST_INTERVAL_S
+        self._failed_polls = 0
+        self._task = asyncio.create_task(self._run(), context=contextvars.Context())
+
+    def join(self, job: str) -> WatchedJob:
+        """Follow one more job; its first news come with the next poll, which comes soon."""
+        watched = WatchedJob(self, job)
+        self._watched.add(watched)
+        self.hurry()
+        return watched
+
+    def leave(self, watched: WatchedJob) -> bool:
+        """Follow it no longer; whether that was the last one."""
+        self._watched.discard(watched)
+        return not self._watched
+
+    def hurry(self) -> None:
+        """Poll soon, and often again."""
+        self._interval = SHORTEST_INTERVAL_S
+        self._hurried.set()
+
+    async def close(self) -> None:
+        """End the poll."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.api.close()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._hurried.clear()
+                started = time.monotonic()
+                await self._poll()
+                await self._rest(time.monotonic() - started)
+        except Exception as error:  # a refused token, or a defect of ours: nobody may wait for ever because of it
+            self.has_failed = True
+            for watched in self._watched:
+                watched.fail(error)
+
+    async def _poll(self) -> None:
+        asked = list(self._watched)  # who joins meanwhile may have submitted after the list was made
+        try:
+            found = {details.job: details for details in await self.api.jobs()}
+            missing = {watched.job for watched in asked} - found.keys()
+            answers = {**found, **{job: await self.api.details(job) for job in missing}}
+        except RayUnreachableError as error:
+            self._failed_polls += 1
+            self.outage = Outage(self.outage.since if self.outage else time.monotonic(), str(error))
+            for watched in asked:
+                watched.wake()
+            return
+        now = time.monotonic()
+        changes = [watched.tell(answers[watched.job], now) for watched in asked]
+        is_change = any(changes) or self.outage is not None
+        self._interval = SHORTEST_INTERVAL_S if is_change else min(self._interval * INTERVAL_GROWTH, LONGEST_INTERVAL_S)
+        self.outage, self._failed_polls = None, 0
+
+    async def _rest(self, took_s: float) -> None:
+        if self.outage:
+            await asyncio.sleep(backoff_s(self._failed_polls))
+            return
+        least = max(COALESCE_S, HURRIED_REST_FACTOR * took_s)
+        await asyncio.sleep(least)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(self._interval, REST_FACTOR * took_s) - least):
+                await self._hurried.wait()
+
+
+def backoff_s(failures: int, jitter: Callable[[], float] = random.random) -> float:
+    """How long to wait after so many failures in a row: 1 s, doubled each time up to 15 s, shortened at random."""
+    longest = min(LONGEST_INTERVAL_S, SHORTEST_INTERVAL_S * 2.0 ** min(failures - 1, 10))
+    return longest * (0.5 + 0.5 * jitter())
+
+
+_watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, ClusterWatcher]]
+_watchers = weakref.WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def watching(cluster: RayCluster, job: str) -> AsyncIterator[WatchedJob]:
+    """``job`` as the watcher of ``cluster`` in this event loop sees it. The last to leave closes the watcher."""
+    watchers = _watchers.setdefault(asyncio.get_running_loop(), {})
+    watcher = watchers.get(cluster)
+    if watcher is None or watcher.has_failed:
+        watcher = watchers[cluster] = ClusterWatcher(cluster)
+    watched = watcher.join(job)
+    try:
+        yield watched
+    finally:
+        if watcher.leave(watched):
+            if watchers.get(cluster) is watcher:
+                del watchers[cluster]  # before anything is awaited: who comes now gets a new one
+            await watcher.close()

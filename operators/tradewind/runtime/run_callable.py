@@ -1,0 +1,75 @@
+"""Calls one Python function as a Ray job and prints its result as the last line.
+
+Run as ``python -m tradewind.runtime.run_callable``; ``shipping`` says where the call is. Needs the standard library,
+and Ray only for what the function does with it. Exit code 0: the function returned, and the line is there. 1: it
+raised, or what it returned cannot be carried back; the traceback starts at the function.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import NoReturn
+
+from tradewind.runtime.awaiting import call_and_await
+from tradewind.runtime.call_results import result_line
+from tradewind.runtime.environment import STEP_VARIABLE
+from tradewind.runtime.errors import RuntimeFault
+from tradewind.runtime.shipping import CALL_VARIABLE, read_call
+from tradewind.runtime.user_errors import own_error
+
+
+def main() -> NoReturn:
+    """Make the call that this job brings along."""
+    try:
+        line = _call()
+    except RuntimeFault as fault:  # ours: the sentence says it all
+        _leave(1, f"{type(fault).__name__}: {fault}\n")
+    except SystemExit:
+        raise  # the function's own exit code
+    except BaseException as error:
+        _leave(1, own_error(error)[1])
+    sys.stdout.flush()
+    print("" if _is_at_line_start() else "\n", line, sep="", flush=True)
+    _leave(0)
+
+
+def _call() -> str:
+    call = read_call()
+    os.environ.pop(CALL_VARIABLE)  # the function and its own processes need not see it
+    os.environ.setdefault(STEP_VARIABLE, str(call.function))  # a DAG file that is imported here makes no DAG
+    sys.argv = [str(call.function)]
+    function = call.function.load()
+    args, kwargs = call.load_arguments()
+    try:
+        result = call_and_await(function, args, kwargs, call.function.ray_task)
+    except SystemExit as leaving:
+        if leaving.code:
+            raise
+        result = None  # sys.exit() is a function's way to say that it is done
+    return result_line(result, call.marker)
+
+
+def _is_at_line_start() -> bool:
+    """Whether the job's log, which stdout is on a cluster, ends with a whole line; the function may have left half."""
+    try:
+        status = os.fstat(1)
+        if not stat.S_ISREG(status.st_mode):
+            return False
+        with open("/proc/self/fd/1", "rb") as log:
+            log.seek(max(0, status.st_size - 1))
+            return log.read(1) in (b"", b"\n")
+    except OSError:
+        return False
+
+
+def _leave(code: int, error: str = "") -> NoReturn:
+    sys.stdout.flush()
+    if error:
+        print(error, end="", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Secrets become values only here: on the cluster, in the driver, just before the function's process is started.
+
+The values go into that process's environment and nowhere else: no record, no line of output, no command line and no
+``runtime_env`` holds them. What may be written anywhere are the references.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from tradewind.cloud_tpu.secret_manager import SecretManagerError, read_secret
+from tradewind.runtime.errors import SecretError
+from tradewind.steps import SecretReference, check_secrets
+
+_SHORTEST = 4
+"""Shorter values are no secrets worth hiding, and would blot out half of every text."""
+
+
+def fetch_secrets(secrets: Mapping[str, str], whose: str) -> dict[str, str]:
+    """The value of every name in ``secrets``; ``whose`` says in errors which step or job wants them.
+
+    Raises:
+        SecretError: One of them cannot be had.
+        SecretReferenceError: One of them is no reference.
+    """
+    values: dict[SecretReference, str] = {}
+    for name, text in check_secrets(secrets, whose).items():
+        reference = SecretReference.parse(text)
+        assert reference is not None, "checked above"
+        if reference not in values:
+            values[reference] = _fetch(name, reference, whose)
+    return {name: values[SecretReference.parse(text)] for name, text in secrets.items()}  # type: ignore[index]
+
+
+def _fetch(name: str, reference: SecretReference, whose: str) -> str:
+    if reference.version is not None:
+        try:
+            return read_secret(reference.version)
+        except SecretManagerError as error:
+            raise SecretError(f"{whose}: secret {name} cannot be read from {reference}: {error}.") from None
+    value = os.environ.get(reference.variable or "")
+    if not value:
+        raise SecretError(
+            f"{whose}: secret {name} cannot be read from {reference}: the cluster's environment does not set "
+            f"{reference.variable}; set it where Ray is started on the nodes."
+        )
+    return value
+
+
+def without_secrets(text: str, values: Iterable[str]) -> str:
+    """``text`` with ``***`` for every secret in it, for the words of an error that a record will keep."""
+    for value in sorted((one for one in values if len(one) >= _SHORTEST), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
+@contextmanager
+def in_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set ``values`` in this process's environment for a while; what they replaced comes back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

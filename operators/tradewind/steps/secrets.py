@@ -1,0 +1,81 @@
+"""A secret is named, never given: ``secrets={NAME: reference}`` says where the cluster finds the value of ``NAME``.
+
+A reference is ``projects/PROJECT/secrets/SECRET`` (Secret Manager; ``/versions/VERSION`` may follow, else the latest
+one counts) or ``env:VARIABLE`` (a variable that the cluster's own processes have). Everything else is refused without
+being shown, because it may be the secret itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tradewind.steps.errors import SecretReferenceError
+
+ENV_PREFIX = "env:"
+FORMS = "'projects/PROJECT/secrets/SECRET', the same with '/versions/VERSION', or 'env:VARIABLE'"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"projects/[a-z0-9][a-z0-9.:-]{0,98}/secrets/[A-Za-z0-9_-]{1,255}(/versions/[A-Za-z0-9_-]{1,63})?")
+# They decide which code runs before the function does, or are the driver's own.
+_RESERVED = frozenset({"HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP"})
+_RESERVED_PREFIX = "TRADEWIND_"
+
+
+@dataclass(frozen=True)
+class SecretReference:
+    """Where a value is; exactly one of the two is set.
+
+    Attributes:
+        version: A version in Secret Manager, by its whole name.
+        variable: A variable of the cluster's own environment.
+    """
+
+    version: str | None = None
+    variable: str | None = None
+
+    @staticmethod
+    def parse(text: object) -> SecretReference | None:
+        """The reference in ``text``, or None when it is none."""
+        if not isinstance(text, str):
+            return None
+        if text.startswith(ENV_PREFIX):
+            variable = text.removeprefix(ENV_PREFIX)
+            return SecretReference(variable=variable) if _VARIABLE.fullmatch(variable) else None
+        match = _SECRET.fullmatch(text)
+        if match is None:
+            return None
+        return SecretReference(version=text if match[1] else f"{text}/versions/latest")
+
+    def __str__(self) -> str:
+        return self.version or f"{ENV_PREFIX}{self.variable}"
+
+
+def check_secrets(secrets: object, whose: str) -> dict[str, str]:
+    """``secrets`` as it was given, every name and every reference of it checked.
+
+    Raises:
+        SecretReferenceError: A name is no variable, or what stands for its value is no reference.
+    """
+    if secrets is None:
+        return {}
+    if not isinstance(secrets, Mapping):
+        raise SecretReferenceError(f"{whose}: secrets is a {type(secrets).__name__}; give {{NAME: reference}}.")
+    for name, reference in secrets.items():
+        _check_name(name, whose)
+        if SecretReference.parse(reference) is None:
+            raise SecretReferenceError(
+                f"{whose}: what secrets gives for {name!r} is no reference (it is not shown here, for it may be the "
+                f"secret itself): write {FORMS}."
+            )
+    return dict(secrets)
+
+
+def _check_name(name: object, whose: str) -> None:
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        raise SecretReferenceError(
+            f"{whose}: a name in secrets is no name of an environment variable (it is not shown here, for it may be a "
+            "secret): use letters, digits and '_'."
+        )
+    if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+        raise SecretReferenceError(f"{whose}: secrets cannot set {name}, which the driver itself depends on.")

@@ -1,0 +1,42 @@
+"""Waiting from the triggerer for a Ray job that somebody else submitted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from tradewind.hooks.ray import RayHook
+from tradewind.ray_jobs.demand import Demand
+from tradewind.ray_jobs.finding import JobQuery, await_job
+from tradewind.ray_jobs.outcome import Watch, await_outcome
+
+logger = logging.getLogger(__name__)
+
+
+class RayJobSensorTrigger(BaseTrigger):
+    """Fires when the job has appeared and ended. It stops nothing: the job is somebody else's."""
+
+    def __init__(self, ray_conn_id: str, submission_id: str | None, metadata: dict[str, str] | None) -> None:
+        super().__init__()
+        self.ray_conn_id = ray_conn_id
+        self.submission_id = submission_id
+        self.metadata = metadata
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and the arguments; no secret is among them."""
+        path = f"{type(self).__module__}.{type(self).__qualname__}"
+        return path, {name: getattr(self, name) for name in ("ray_conn_id", "submission_id", "metadata")}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait for the job and for its end."""
+        from tradewind.ray_jobs.api import JobsApi
+
+        cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
+        async with JobsApi(cluster) as api:
+            job = (await await_job(api, JobQuery(self.submission_id, self.metadata))).job
+        logger.info("Waiting for Ray job %s: %s", job, cluster.job_url(job))
+        outcome = await await_outcome(cluster, Watch(job, Demand()), None, logger.info)
+        yield TriggerEvent({"job": job, "ending": outcome.ending.to_json()})

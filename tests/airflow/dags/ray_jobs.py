@@ -1,0 +1,57 @@
+"""Plain Ray jobs as Airflow tasks."""
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from tradewind.operators.ray_job import RayJobOperator
+from tradewind.steps import Cpu
+
+FEW = 0.1
+"""CPUs of a small job: the cluster of the tests is small too."""
+
+
+def add(a: int, b: int = 0, *, ds: str = "") -> dict[str, Any]:
+    """A function of a DAG file, on a cluster without Airflow."""
+    print("adding on", ds)
+    return {"sum": a + b, "ds": ds}
+
+
+def say(dag_id: str, entrypoint: str, **kwargs: Any) -> None:
+    """A DAG of one job."""
+    kwargs.setdefault("num_cpus", FEW)
+    with DAG(dag_id):
+        RayJobOperator(task_id="job", entrypoint=entrypoint, **kwargs)
+
+
+with DAG("ray_hello", params={"who": "world"}):
+    RayJobOperator(
+        task_id="command",
+        entrypoint="echo hello {{ params.who }} from $PLACE; echo in $(pwd)",
+        runtime_env={"env_vars": {"PLACE": "{{ task.task_id }}"}},
+        metadata={"owner": "{{ params.who }}"},
+        num_cpus="{{ 0.1 }}",
+    )
+    RayJobOperator(task_id="function", python_callable=add, op_args=[40], op_kwargs={"b": 2}, runs_on=Cpu(FEW))
+
+    @task.ray(num_cpus=FEW, multiple_outputs=True)
+    def decorated(numbers: list[int]) -> dict[str, int]:
+        import os
+
+        print("decorated runs with", len(numbers), "numbers", os.getpid() > 0)
+        return {"total": sum(numbers), "count": len(numbers)}
+
+    @task.ray(num_cpus=FEW, deferrable=False)
+    def in_worker(total: int) -> int:
+        return total + 1
+
+    in_worker(decorated([1, 2, 3])["total"])
+
+say("ray_fails", "echo about to fail; echo reason >&2; exit 3")
+say("ray_sleeps", "echo started; sleep 300; echo ended")
+say("ray_sleeps_in_worker", "echo started; sleep 300; echo ended", deferrable=False)
+say("ray_too_long", "echo started; sleep 300", timeout=timedelta(seconds=8))
+say("ray_queues", "echo started", num_cpus=None, custom_resources={"nothing_has_this": 1}, queue_timeout=8)
+say("ray_waits", "echo started", num_cpus=None, custom_resources={"nothing_has_this": 1})
+say("ray_no_wait", "sleep 20; echo done", wait_for_completion=False)

@@ -1,0 +1,167 @@
+"""What a step or a job asks for becomes what Ray is told; what would not run where it is put is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray as ray_library
+
+from tests.ray_jobs.ended_jobs import ended_job
+from tradewind import Cpu, ExecutorStep, Gpu, TpuSlice, on_airflow_worker, on_head_node, remote
+from tradewind.cloud_tpu.slice_types import SLICE_TYPES, UnknownSliceTypeError
+from tradewind.operators.placement import Placement, check_function_place, placed, placed_job
+from tradewind.ray_jobs.checks import check_request
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
+from tradewind.rehearsal.processes import LocalStack
+from tradewind.steps import Resources
+
+
+@pytest.mark.parametrize(
+    ("resources", "placement"),
+    [
+        (None, Placement(num_cpus=1.0)),
+        (Cpu(4, 10**9), Placement(num_cpus=4, memory_bytes=10**9)),
+        (Gpu(2, num_cpus=8), Placement(num_cpus=8, num_gpus=2.0)),
+        (Gpu(1, "A100"), Placement(num_cpus=1.0, num_gpus=1.0, resources={"accelerator_type:A100": 0.001})),
+        (on_head_node(), Placement(num_cpus=0.1, resources={"node:__internal_head__": 0.001})),
+        (TpuSlice("v4-16"), Placement(num_cpus=0.0)),
+    ],
+)
+def test_each_kind_of_resources_has_its_place(resources: Resources | None, placement: Placement) -> None:
+    assert placed(resources) == placement
+
+
+def test_the_airflow_worker_is_no_place_for_a_job() -> None:
+    with pytest.raises(NoPlaceForJobError, match="no place on a Ray cluster"):
+        placed(on_airflow_worker())
+
+
+@pytest.mark.parametrize(
+    "name", ["v4-8", "v5p-8", "v5litepod-1", "v5litepod-4", "v5litepod-8", "v6e-1", "v6e-4", "v6e-8"]
+)
+def test_a_plain_job_takes_a_slice_of_one_host_by_its_head_and_its_label(name: str) -> None:
+    place = placed_job(TpuSlice(name))
+    chips = 4 if name in ("v4-8", "v5p-8") else int(name.rpartition("-")[2])
+    assert place.resources == {f"TPU-{name}-head": 1, "TPU": chips}
+    assert place.label_selector == {"ray.io/tpu-pod-type": name}
+    check_request(JobRequest("j", "true", **place.fields()))
+
+
+@pytest.mark.parametrize("name", [shape.name for shape in SLICE_TYPES.values() if shape.is_multi_host])
+def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) -> None:
+    with pytest.raises(MultiHostSliceError) as caught:
+        placed_job(TpuSlice(name))
+    assert f"resources=TpuSlice({name!r}), which runs on every host" in str(caught.value)
+    one_host = str(caught.value).rstrip(".").rpartition("such as ")[2]
+    assert not SLICE_TYPES[one_host].is_multi_host
+
+
+def test_an_unknown_slice_type_is_refused() -> None:
+    with pytest.raises(UnknownSliceTypeError):
+        placed_job(TpuSlice("v4-17"))
+
+
+def work(config: Any) -> None: ...
+
+
+TPU_FUNCTIONS = [
+    remote(resources={"TPU": 4})(work),
+    remote(resources={"TPU-v4-8-head": 1})(work),
+    remote(resources={"accelerator_type:TPU-V4": 0.001})(work),
+    remote(num_tpus=4)(work),
+    remote(accelerator_type="TPU-V4")(work),
+    remote(label_selector={"ray.io/tpu-pod-type": "v4-8"})(work),
+    remote(label_selector={"ray.io/accelerator-type": "TPU-V4"})(work),
+    ray_library.remote(resources={"TPU": 4})(work),
+]
+
+
+@pytest.mark.parametrize("resources", [None, Cpu(), Gpu(), on_head_node(), on_airflow_worker()])
+@pytest.mark.parametrize("function", TPU_FUNCTIONS)
+def test_a_function_that_asks_for_tpu_is_refused_where_there_is_none(function: Any, resources: Any) -> None:
+    with pytest.raises(
+        TpuFunctionError, match=r"Step 'train': its function asks for TPU .*resources=TpuSlice\('v4-8'\)"
+    ):
+        check_function_place(ExecutorStep("train", function, {}, resources=resources))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        work,
+        None,
+        remote(work),
+        remote(num_gpus=1)(work),
+        remote(accelerator_type="A100")(work),
+        remote(resources={"TPUX": 1})(work),
+        remote(num_tpus=0)(work),
+        ray_library.remote(work),
+    ],
+)
+def test_a_function_that_asks_for_something_else_may_wait_on_cpus(function: Any) -> None:
+    check_function_place(ExecutorStep("train", function, {}, resources=Cpu()))
+
+
+def test_a_function_that_asks_for_tpu_is_at_home_on_a_slice() -> None:
+    check_function_place(ExecutorStep("train", TPU_FUNCTIONS[0], {}, resources=TpuSlice("v4-8")))
+
+
+# ---- on real nodes
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    ray = LocalRay(stack, num_cpus=1, slices=[LocalSlice("large", "v4-16"), LocalSlice("small", "v4-8")])
+    try:
+        ray.start()
+        yield RayJobs(RayCluster("here", ray.address))
+    finally:
+        stack.stop()
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("resources", "slice_name"), [(TpuSlice("v4-8"), "small"), (on_head_node(), "none")])
+def test_the_entrypoint_lands_on_its_node(jobs: RayJobs, resources: Resources, slice_name: str) -> None:
+    job = f"lands-{type(resources).__name__}"
+    place = placed_job(resources).fields()
+    jobs.submit_or_attach(check_request(JobRequest(job, 'echo "ON ${TPU_NAME:-none}"', **place)))
+    status, lines = ended_job(jobs, job)
+    assert status == "SUCCEEDED", lines
+    assert f"ON {slice_name}" in lines
+
+
+@pytest.mark.ray
+def test_a_job_waits_for_its_busy_slice_and_takes_no_host_of_another(jobs: RayJobs, tmp_path: Path) -> None:
+    place = placed_job(TpuSlice("v4-8")).fields()
+    wait = f"touch {tmp_path}/began; until test -e {tmp_path}/go; do sleep 0.1; done"
+    jobs.submit_or_attach(JobRequest("first", f"{wait}; date +END:%s%N", **place))
+    wait_until(lambda: (tmp_path / "began").exists())
+    jobs.submit_or_attach(JobRequest("second", 'date +BEGIN:%s%N; echo "ON $TPU_NAME"', **place))
+    wait_until(lambda: "resources" in jobs.details("second").message)  # Ray says that it waits for them
+    (tmp_path / "go").touch()
+    logs = {}
+    for job in ("first", "second"):
+        status, logs[job] = ended_job(jobs, job)
+        assert status == "SUCCEEDED", logs[job]
+    assert moment("BEGIN:", logs["second"]) > moment("END:", logs["first"])
+    assert "ON small" in logs["second"]
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def moment(mark: str, lines: list[str]) -> int:
+    return next(int(line.removeprefix(mark)) for line in lines if line.startswith(mark))

@@ -1,0 +1,62 @@
+"""A loopback proxy before a real head: it counts what is asked, and can be told to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+
+from tradewind.ray_jobs.cluster import RayCluster
+
+LIST = "/api/jobs/"
+
+
+class Proxy:
+    """Hands requests on to a head. Websockets are not handed on.
+
+    Attributes:
+        asked: How often each path was asked for.
+        refusal: Answer everything with this HTTP status.
+        delay_s: Wait for so long before each answer.
+        empty_list: Answer the list of jobs with an empty one.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.asked: Counter[str] = Counter()
+        self.refusal: int | None = None
+        self.delay_s = 0.0
+        self.empty_list = False
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[RayCluster]:
+        """The cluster as seen through the proxy."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        try:
+            yield RayCluster("proxied", f"http://{host}:{port}")
+        finally:
+            await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.asked[request.path] += 1
+        await asyncio.sleep(self.delay_s)
+        if self.refusal:
+            return web.Response(status=self.refusal)
+        if request.path.endswith("/tail"):
+            return web.Response(status=502)
+        if self.empty_list and request.path == LIST:
+            return web.json_response([])
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(request.method, self.address + request.path_qs) as answer,
+        ):
+            return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)

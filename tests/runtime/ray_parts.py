@@ -1,0 +1,40 @@
+"""Step functions of a cluster-side module that knows Ray: they return references, or are Ray functions themselves."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+
+
+@ray.remote(num_cpus=0.1)
+def square(value: int) -> int:
+    return value * value
+
+
+@ray.remote(num_cpus=0.1)
+def squares(values: list[int]) -> list[Any]:
+    return [square.remote(value) for value in values]
+
+
+@ray.remote(num_cpus=0.1)
+def breaks(value: Any) -> None:
+    raise KeyError(f"no {value}")
+
+
+def returns_references(config: Any) -> dict[str, Any]:
+    return {"nested": [square.remote(2), (square.remote(3), {"deep": square.remote(4)})], "twice": squares.remote([5])}
+
+
+def breaks_far_away(config: Any) -> list[Any]:
+    return [breaks.remote("such key")]
+
+
+@ray.remote(num_cpus=0.1)
+def ray_step(config: Any) -> Any:
+    return [square.remote(6)]
+
+
+def tells_its_secret(config: Any) -> list[Any]:
+    return [os.environ.get("KEY", "")[:6], ray.get_runtime_context().get_task_id() is not None]

@@ -1,0 +1,64 @@
+"""Resources are small values that refuse what no machine could give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from tradewind import Cpu, ExecutorStep, Gpu, TpuSlice, on_airflow_worker, on_head_node, versioned
+from tradewind.runtime.spec import StepSpec, encode_resources
+from tradewind.steps import Resources, resolve
+
+EVERY_KIND: list[Resources] = [
+    Cpu(0.5, 10**9),
+    Gpu(2, "A100", 8, 10**9),
+    TpuSlice("v4-16"),
+    on_head_node(0.2, 10**6),
+    on_airflow_worker(),
+]
+
+
+def spec_with(resources: Resources) -> StepSpec:
+    return StepSpec("s", "s-1", "/out", "module:function", None, None, encode_resources(resources), False)
+
+
+@pytest.mark.parametrize("resources", EVERY_KIND)
+def test_every_kind_comes_back_from_a_record_as_it_was(resources: Resources) -> None:
+    assert StepSpec.from_json(spec_with(resources).to_json()).load_resources() == resources
+
+
+def test_resources_are_outside_the_version() -> None:
+    steps = [ExecutorStep("s", print, {"n": versioned(1)}, resources=resources) for resources in [None, *EVERY_KIND]]
+    assert len({resolve([step], "/prefix").of(step).hash for step in steps}) == 1
+
+
+def test_the_head_node_is_asked_for_few_cpus() -> None:
+    assert on_head_node().num_cpus < 1
+
+
+@pytest.mark.parametrize("amount", [0, -1, math.nan, math.inf, True, "2"])
+@pytest.mark.parametrize("make", [Cpu, Gpu, lambda amount: Gpu(1, num_cpus=amount), on_head_node])
+def test_an_amount_that_no_node_can_have_is_refused(make: Callable[..., Resources], amount: object) -> None:
+    with pytest.raises(ValueError, match="needs a number above zero"):
+        make(amount)
+
+
+@pytest.mark.parametrize("memory", [0, -5, 1.5, True, "1G"])
+@pytest.mark.parametrize("make", [Cpu, Gpu, on_head_node])
+def test_memory_that_is_no_number_of_bytes_is_refused(make: Callable[..., Resources], memory: object) -> None:
+    with pytest.raises(ValueError, match="give a whole number of bytes"):
+        make(memory_bytes=memory)
+
+
+def test_one_gpu_can_be_shared_but_several_are_whole() -> None:
+    assert Gpu(0.5).count == 0.5
+    with pytest.raises(ValueError, match=r"Gpu\(count=1.5\): above one, Ray gives only whole GPUs"):
+        Gpu(1.5)
+
+
+@pytest.mark.parametrize("kind", ["", "A 100", "TPU-V4"])
+def test_a_gpu_type_is_a_name_of_a_gpu(kind: str) -> None:
+    with pytest.raises(ValueError, match="Gpu\\(type="):
+        Gpu(type=kind)
