@@ -13,7 +13,7 @@ SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins)
 FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks)
 ARGS ?=
 
-.PHONY: help init demo stop test test-fast check autoformat bench screenshots lock
+.PHONY: help init demo stop test test-fast check autoformat bench bench-jobs screenshots lock
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -53,6 +53,10 @@ autoformat: init ## fix what ruff can fix
 
 bench: init ## measure beside a peer and print ratios
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-jobs: init ## measure our Ray operator beside its peers, each in its own environment (fewer minutes: ARGS="--quick")
+	scripts/install_bench_peers.sh $(UV) $(BIN)/python
+	$(BIN)/python -m benchmarks.jobs $(ARGS)
 
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.jobs_follow import Followed, costs_of, follow_table, sizes_for
+from benchmarks.jobs_follow import Followed, costs_of, follow_table, sizes_for, submit_waiting
 from benchmarks.jobs_goals import goals_table
 from benchmarks.jobs_house import House, house, ray_head
 from benchmarks.jobs_latency import Latency, by_hand, latencies_of, latency_table
@@ -41,8 +42,8 @@ class Size:
     settle: float
 
 
-FULL = Size((1, 30), 3, (Rate(200, 30), Rate(2000, 10)), (1, 50, 300), 60.0, 15.0)
-QUICK = Size((1,), 1, (Rate(2000, 3),), (1, 20), 15.0, 3.0)
+FULL = Size((1, 30), 2, (Rate(200, 30), Rate(2000, 10)), (1, 50, 300), 60.0, 15.0)
+QUICK = Size((1,), 1, (Rate(2000, 3),), (1, 20), 15.0, 5.0)
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Found:
         if self.latencies:
             yield latency_table(self.latencies, size.job_seconds)
         if self.followed:
-            yield follow_table(self.followed, size.window)
+            yield follow_table(self.followed)
         if self.lines:
             yield lines_table(self.lines, size.rates)
         yield goals_table(self.latencies, self.followed, self.lines)
@@ -74,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{provider.name}: {provider.versions()}")
     print(*missing, "", sep="\n", flush=True)
     found = Found()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the head and the Airflows are stopped
     with _scratch() as root, ray_head(root / "head") as proxy:
         _measure(found, providers, arguments.parts, size, root, proxy)
     for table in found.tables(size):
@@ -110,15 +112,24 @@ def _measure(
     if "latency" in parts:
         with _timed("ray job submit"):
             found.latencies += by_hand(proxy.address, size.job_seconds, size.repeats)
-    for provider in providers:
-        try:
-            with house(root, provider, proxy, sizes_for(provider.defers, size.jobs)) as one:
-                _measure_provider(found, one, parts, size)
-        except RuntimeError as error:  # the others' figures count all the same
-            print(f"{provider.name} broke off: {error}", file=sys.stderr, flush=True)
+    if {"latency", "lines"} & set(parts):
+        for provider in providers:
+            with _going_on(provider), house(root / "alone", provider, proxy, ()) as one:
+                _measure_alone(found, one, parts, size)
+    if "follow" in parts:  # afterwards, because the head has work with each job that waits
+        with _timed("jobs that wait"):
+            submit_waiting(proxy.target, max(size.jobs))
+        for provider in providers:
+            jobs = sizes_for(provider.defers, size.jobs)
+            with (
+                _going_on(provider),
+                house(root / "follow", provider, proxy, jobs) as one,
+                _timed(f"{provider.name}: following"),
+            ):
+                found.followed += costs_of(one, jobs, size.window, size.settle)
 
 
-def _measure_provider(found: Found, one: House, parts: Sequence[str], size: Size) -> None:
+def _measure_alone(found: Found, one: House, parts: Sequence[str], size: Size) -> None:
     name = one.provider.name
     if "latency" in parts:
         with _timed(f"{name}: latency"):
@@ -126,9 +137,15 @@ def _measure_provider(found: Found, one: House, parts: Sequence[str], size: Size
     if "lines" in parts:
         with _timed(f"{name}: lines"):
             found.lines += lines_of(one, size.rates)
-    if "follow" in parts:
-        with _timed(f"{name}: following"):
-            found.followed += costs_of(one, size.jobs, size.window, size.settle)
+
+
+@contextmanager
+def _going_on(provider: Provider) -> Iterator[None]:
+    """When one provider breaks off, the others' figures count all the same."""
+    try:
+        yield
+    except RuntimeError as error:
+        print(f"{provider.name} broke off: {error}", file=sys.stderr, flush=True)
 
 
 @contextmanager

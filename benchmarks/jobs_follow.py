@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -18,6 +19,7 @@ from benchmarks.jobs_proxy import Traffic
 from benchmarks.report import Table, ratio
 
 SPARE_WORKERS = 2
+LONGEST_SETTLE_S = 90.0
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ def submit_waiting(address: str, count: int) -> None:
 def costs_of(house: House, sizes: Sequence[int], window: float, settle: float) -> Iterator[Followed]:
     """Measure the sizes from small to large; the followers of one stay for the next."""
     way = house.provider.name
-    sizes = sizes_for(house.provider.defers, sizes)
     submit = _submitter(house.proxy.target)
-    idle = _sample(house, window / 2)
+    time.sleep(settle)  # whatever came before may still echo
+    idle = _sample(house, window / 3)
     for first, size in batches(sizes):
         if house.provider.defers:  # the other's operators submit by themselves
             for job in job_ids(way, size)[first : min(size, RUNNING)]:
@@ -89,21 +91,22 @@ def costs_of(house: House, sizes: Sequence[int], window: float, settle: float) -
         house.api.wait_for_dag(dag_id, 120.0)
         house.api.unpause(dag_id)
         run_id = house.api.trigger(dag_id)
-        until(lambda dag_id=dag_id, run_id=run_id: _are_following(house, dag_id, run_id), f"{way}: {dag_id} to follow")
-        time.sleep(settle)  # a window of a fixed length is what is measured; this is its run-up
-        yield cost_of(way, size, _sample(house, window), idle)
+        until(partial(_are_following, house, dag_id, run_id), f"{way}: {dag_id} to follow")
+        _settle(house, settle)
+        yield cost_of(way, size, _sample(house, window if size == sizes[-1] else window / 2), idle)
 
 
-def follow_table(found: Sequence[Followed], window: float) -> Table:
+def follow_table(found: Sequence[Followed]) -> Table:
     """Every size of every way beside ours of the same size, or of our largest where there is none."""
     table = Table(
-        f"jobs: following them, for each job and minute (windows of {window:g} s)",
+        "jobs: following them, for each job and minute",
         ("way", "jobs", "CPU", "÷ ours", "requests", "÷ ours", "received", "memory"),
         notes=(
             f"Up to {RUNNING} of the jobs run and print a line in a second; the others wait for CPUs that are taken.",
             "CPU and memory (PSS, for each job): the triggerer's processes, or for google the scheduler's with its",
             "workers, less those without followers. requests, received: what comes to and from the head.",
             f"google needs a worker process for each job: no more than {WORKER_PROCESSES - SPARE_WORKERS} here.",
+            "÷ ours: beside ours with as many jobs, or where there is none, with the most.",
             *(f"{one.way}, {one.jobs} jobs: {one.kinds}" for one in found if one.jobs == _largest(found, one.way)),
         ),
     )
@@ -141,6 +144,21 @@ def _are_following(house: House, dag_id: str, run_id: str) -> bool:
     if house.provider.defers:
         return all(task["state"] == "deferred" and (task["trigger"] or {}).get("triggerer_id") for task in tasks)
     return all(task["state"] == "running" for task in tasks)
+
+
+def _settle(house: House, settle: float) -> None:
+    """Wait until the followers have connected: nobody new for ``settle`` seconds."""
+    deadline, quiet_since, known = time.monotonic() + LONGEST_SETTLE_S, time.monotonic(), -1
+    while time.monotonic() < min(deadline, quiet_since + settle):
+        if (now := _arrivals(house)) != known:
+            known, quiet_since = now, time.monotonic()
+        time.sleep(0.5)
+
+
+def _arrivals(house: House) -> int:
+    """How often a follower has begun, as far as the head can tell; not known of one that begins anew at each poll."""
+    requests = house.proxy.traffic.requests
+    return (requests["GET /api/jobs/*/logs/tail"] + requests["GET /api/version"]) if house.provider.defers else 0
 
 
 def _sample(house: House, window: float) -> Sample:

@@ -30,7 +30,8 @@ def waiting_ids(count: int) -> list[str]:
 
 def batches(sizes: Sequence[int]) -> list[tuple[int, int]]:
     """From which job to which each DAG follows: the followers of one size go on when the next size is measured."""
-    return list(zip([0, *sorted(sizes)[:-1]], sorted(sizes), strict=True))
+    ends = sorted(sizes)
+    return list(zip([0, *ends][:-1], ends, strict=True))
 
 
 def follow_dag_id(size: int) -> str:

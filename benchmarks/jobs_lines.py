@@ -44,9 +44,7 @@ def lines_table(found: Sequence[Lines], rates: Sequence[Rate]) -> Table:
     table = Table(
         "jobs: a job's lines in the task's log",
         ("way", "printed", "for", "lines", "lost", "repeated", "in order", "carried", "÷ ours", "last line late by"),
-        notes=(
-            "carried: lines in the log in a second, from the first line's print to the last one's place in the log.",
-        ),
+        notes=("carried: lines in a second, from the first one's print to the last one's place in the log.",),
     )
     for rate in rates:
         rows = [one for one in found if one.rate == rate]

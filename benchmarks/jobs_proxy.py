@@ -12,7 +12,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, TCPConnector, WSMsgType, web
+from aiohttp import (
+    ClientSession,
+    ClientTimeout,
+    ClientWebSocketResponse,
+    TCPConnector,
+    WSMsgType,
+    WSServerHandshakeError,
+    web,
+)
 
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "upgrade", "content-length", "content-encoding", "host"}
@@ -113,7 +121,11 @@ class CountingProxy:
 
     async def _pass_websocket(self, request: web.Request) -> web.StreamResponse:
         headers = {name: value for name, value in request.headers.items() if name.lower() == "authorization"}
-        async with self._session.ws_connect(self.target + request.path_qs, headers=headers) as upstream:
+        try:
+            upstream = await self._session.ws_connect(self.target + request.path_qs, headers=headers)
+        except WSServerHandshakeError as refusal:
+            return web.Response(status=refusal.status)
+        async with upstream:
             downstream = web.WebSocketResponse()
             await downstream.prepare(request)
             listener = asyncio.create_task(_end_with(downstream, upstream))

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
 
-from benchmarks import run
+import pytest
+from aiohttp import ClientSession, WSServerHandshakeError, web
+from aiohttp.test_utils import TestServer
+
+from benchmarks import (
+    jobs_follow,
+    jobs_goals,
+    jobs_house,
+    jobs_ids,
+    jobs_latency,
+    jobs_lines,
+    jobs_logs,
+    jobs_printer,
+    jobs_proxy,
+    run,
+)
 from benchmarks.graphs import SHAPES, edge_count, last_steps, steps_of
 from benchmarks.report import Table, ratio, seconds
 
@@ -58,3 +79,134 @@ def test_a_table_aligns_names_left_and_figures_right() -> None:
 
 def test_a_ratio_has_two_digits_after_the_point_only_while_they_matter() -> None:
     assert [ratio(1, 3), ratio(25, 1), ratio(1, 0)] == ["0.33", "25", "inf"]
+
+
+def log_record(at: float, *lines: str) -> str:
+    moment = datetime.fromtimestamp(at, UTC).isoformat()
+    return json.dumps({"timestamp": moment, "level": "info", "event": "\n".join(lines), "logger": "ray.job"})
+
+
+def job_line(number: int, printed: float) -> str:
+    return jobs_printer.LINE.format(number=number, printed=printed, padding=jobs_printer.PADDING)
+
+
+def test_a_jobs_lines_are_found_one_or_many_in_a_record_and_never_in_a_torn_one() -> None:
+    records = [log_record(12.5, job_line(0, 10.0)), log_record(13.0, job_line(1, 11.0), "other", job_line(2, 12.0))]
+    torn = log_record(14.0, job_line(3, 13.0))[:-5]
+    seen = list(jobs_logs.lines_in([*records, "plain text", torn]))
+    assert [(line.number, line.printed, line.logged) for line in seen] == [(0, 10, 12.5), (1, 11, 13), (2, 12, 13)]
+
+
+def test_lines_that_are_lost_repeated_or_out_of_order_are_counted() -> None:
+    seen = [jobs_logs.Seen(number, 10.0 + number, 20.0 + number) for number in (0, 1, 1, 3, 2)]
+    result = jobs_logs.carried(seen, 6)
+    assert (result.lost, result.repeated, result.in_order) == (2, 1, False)
+    assert result.lines_per_second == pytest.approx(4 / 13) and result.last_lag == pytest.approx(10.0)
+    assert jobs_logs.carried(seen[:2], 2).in_order and jobs_logs.carried([], 2).lost == 2
+
+
+def test_the_log_of_a_task_is_put_together_from_the_workers_and_the_triggerers_files(tmp_path: Path) -> None:
+    folder = tmp_path / "dag_id=d" / "run_id=r" / "task_id=t"
+    folder.mkdir(parents=True)
+    (folder / "attempt=1.log").write_text(log_record(30.0, job_line(1, 29.0)) + "\n")
+    (folder / "attempt=1.log.trigger.7.log").write_text(log_record(20.0, job_line(0, 19.0)) + "\n")
+    assert [line.number for line in jobs_logs.lines_of_task(tmp_path, "d", "r", "t")] == [0, 1]
+
+
+def test_the_printer_prints_as_many_lines_as_it_is_told() -> None:
+    command = [sys.executable, jobs_printer.__file__, "5", "1000"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    record = log_record(time.time(), printed)
+    assert [line.number for line in jobs_logs.lines_in([record])] == [0, 1, 2, 3, 4]
+
+
+def test_followers_of_a_size_include_those_of_the_smaller_ones() -> None:
+    everything = jobs_ids.job_ids("ours", 10)
+    parts = [jobs_ids.job_ids("ours", size)[first:] for first, size in jobs_ids.batches([10, 1, 6])]
+    assert sum(parts, []) == everything and [len(part) for part in parts] == [1, 5, 4]
+    assert [job.startswith("ours-") for job in everything] == [True] * 4 + [False] * 6
+    assert jobs_ids.batches([]) == []
+
+
+def test_one_that_does_not_defer_follows_no_more_jobs_than_it_has_workers() -> None:
+    assert jobs_follow.sizes_for(True, [1, 300]) == [1, 300]
+    assert jobs_follow.sizes_for(False, [1, 50, 300]) == [1, 8]
+
+
+def test_the_cost_of_following_is_for_each_job_and_minute_without_what_an_idle_airflow_takes() -> None:
+    idle = jobs_follow.Sample(0.5, 1.0, 1000, jobs_proxy.Traffic())
+    traffic = jobs_proxy.Traffic(Counter({"GET /api/jobs/": 8}), 4000)
+    cost = jobs_follow.cost_of("ours", 10, jobs_follow.Sample(2.0, 24.0, 3000, traffic), idle)
+    assert (cost.cpu_seconds, cost.requests, cost.received, cost.memory) == (1.0, 0.4, 200.0, 200.0)
+    assert cost.kinds == "8 GET /api/jobs/ in 120 s"
+
+
+def test_goals_are_judged_by_the_figures_of_the_run() -> None:
+    latencies = [
+        jobs_latency.Latency("ray job submit", 1, 1, 2.0, 0.1, 4.0, 0.0),
+        jobs_latency.Latency("ours", 1, 1, 2.0, 0.1, 8.5, 3.0),
+    ]
+    followed = [
+        jobs_follow.Followed("ours", 300, 0.1, 0.01, 1.0, 1.0, ""),
+        jobs_follow.Followed("astro", 300, 0.1, 0.4, 1.0, 1.0, ""),
+        jobs_follow.Followed("google", 8, 0.1, 20.0, 1.0, 1.0, ""),
+    ]
+    rate = jobs_lines.Rate(2000, 10)
+    lines = [jobs_lines.Lines("ours", rate, jobs_logs.Carried(20_000, 1, 0, True, 1900.0, 0.5))]
+    rows = jobs_goals.goals_table(latencies, followed, lines).rows
+    assert [(row[2], row[3]) for row in rows] == [
+        ("+1.50 s", "no"),
+        ("40.0 times", "no"),
+        ("2000.0 times", "yes"),
+        ("1 lost, 0 repeated", "no"),
+    ]
+
+
+def test_tables_put_ours_first_and_every_peer_beside_it() -> None:
+    runs = [jobs_house.TaskRun(2.0, 0.5, 4.0, []), jobs_house.TaskRun(None, None, 6.0, [])]
+    latencies = [
+        jobs_latency.median_of("google", 1, runs, 0.1),
+        jobs_latency.median_of("ours", 1, runs[:1], 3.0),
+        jobs_latency.median_of("ray job submit", 1, runs[:1], 0.0),
+    ]
+    table = jobs_latency.latency_table(latencies, [1])
+    assert [row[0] for row in table.rows] == ["ray job submit", "ours", "google"]
+    assert table.rows[2][3] == "never" and list(table.rows[2][6:8]) == ["5.00 s", "1.25"]
+    assert table.rows[2][9] == "+0.90 s"
+
+
+async def test_the_proxy_passes_bodies_refusals_and_websockets_and_counts_them() -> None:
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read(), status=201)
+
+    async def tail(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str("one line\n")
+        return socket
+
+    app = web.Application()
+    app.router.add_post("/api/jobs/", echo)
+    app.router.add_get("/api/jobs/some-job/logs/tail", tail)
+    async with TestServer(app) as head, ClientSession() as client:
+        with jobs_proxy.CountingProxy(str(head.make_url("/"))) as proxy:
+            async with client.post(f"{proxy.address}/api/jobs/?a=1", data=b"x" * 200_000) as answer:
+                assert answer.status == 201 and await answer.read() == b"x" * 200_000
+            async with client.ws_connect(f"{proxy.address}/api/jobs/some-job/logs/tail") as socket:
+                assert [message.data async for message in socket] == ["one line\n"]
+            with pytest.raises(WSServerHandshakeError) as refusal:
+                await client.ws_connect(f"{proxy.address}/api/jobs/unknown/logs/tail")
+            assert refusal.value.status == 404
+    assert proxy.traffic.requests == {"POST /api/jobs/": 1, "GET /api/jobs/*/logs/tail": 2}
+    assert proxy.traffic.received == 200_000 + len("one line\n")
+
+
+@pytest.mark.slow
+def test_our_dag_file_gives_our_trigger_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(jobs_ids.SIZES_VARIABLE, "[6]")
+    from benchmarks.jobs_dags import ours
+    from tradewind.triggers.ray_job import RayJobTrigger
+
+    for job in jobs_ids.job_ids("ours", 6):
+        given = ours.trigger_kwargs(job)
+        assert RayJobTrigger(**given).serialize()[1] == given

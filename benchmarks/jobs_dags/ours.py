@@ -9,10 +9,15 @@ from airflow.sdk import DAG
 
 from benchmarks.jobs_dags.from_trigger import follow_dag
 from benchmarks.jobs_ids import HEAD_CPUS, RUNNING, batches, follow_dag_id, job_ids, sizes_of_environment
-from tradewind.operators.ray_job import DEFAULT_LOG_BYTES, RayJobOperator
+from tradewind.operators.ray_job import RayJobOperator
 from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.outcome import Watch
 from tradewind.ray_jobs.request import JobRequest
+
+with DAG("one_job", schedule=None, start_date=pendulum.datetime(2026, 1, 1)):
+    operator = RayJobOperator(
+        task_id="job", entrypoint="{{ dag_run.conf['entrypoint'] }}", ray_conn_id="ray_default", deferrable=True
+    )
 
 
 def trigger_kwargs(job: str) -> dict[str, Any]:
@@ -22,18 +27,13 @@ def trigger_kwargs(job: str) -> dict[str, Any]:
     return {
         "ray_conn_id": "ray_default",
         "watch": Watch(job, Demand.of(request)).to_json(),
-        "log_bytes": DEFAULT_LOG_BYTES,
+        "log_bytes": operator.log_bytes,
         "full_log": "",
         # The jobs are shared with the other providers.
         "owns_job": False,
         "payload": {},
     }
 
-
-with DAG("one_job", schedule=None, start_date=pendulum.datetime(2026, 1, 1)):
-    RayJobOperator(
-        task_id="job", entrypoint="{{ dag_run.conf['entrypoint'] }}", ray_conn_id="ray_default", deferrable=True
-    )
 
 for first, size in batches(sizes_of_environment()):
     jobs = job_ids("ours", size)[first:]

@@ -41,11 +41,15 @@ class House:
 
     def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> HouseRun:
         """Trigger a run and wait for its end."""
+        run = self.begin(dag_id, conf)
+        self.api.wait_for_run(dag_id, run.run_id, RUN_TIMEOUT_S)
+        return run
+
+    def begin(self, dag_id: str, conf: dict[str, Any] | None = None) -> HouseRun:
+        """Trigger a run."""
         self.api.wait_for_dag(dag_id, 60)
         self.api.unpause(dag_id)
-        run_id = self.api.trigger(dag_id, conf)
-        self.api.wait_for_run(dag_id, run_id, RUN_TIMEOUT_S)
-        return HouseRun(self, dag_id, run_id)
+        return HouseRun(self, dag_id, self.api.trigger(dag_id, conf))
 
     def backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
         """Backfill from the command line, all dates at once, and wait for the end of every run."""

@@ -93,6 +93,13 @@ def test_an_amount_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     assert next(iter(changes)) in str(error)
 
 
+@pytest.mark.parametrize(("name", "field"), [("CPU", "num_cpus"), ("GPU", "num_gpus"), ("memory", "memory_bytes")])
+def test_an_amount_with_a_field_of_its_own_is_refused_among_custom_resources(name: str, field: str) -> None:
+    error = refused(resources={name: 1})
+    assert isinstance(error, BadAmountError)
+    assert str(error).endswith(f"say {field}.")
+
+
 @pytest.mark.parametrize("metadata", [{"n": 1}, {1: "n"}, {"n": None}])
 def test_metadata_is_text_for_text(metadata: Any) -> None:
     error = refused(metadata=metadata)

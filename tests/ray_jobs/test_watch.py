@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -70,146 +70,180 @@ async def until_heard(watched: WatchedJob) -> None:
             await watched.news()
 
 
-async def test_three_hundred_followers_share_one_poll() -> None:
-    head.statuses = {f"j{n}": "RUNNING" for n in range(300)}
+async def test_three_hundred_followers_share_one_poll(proxy: Proxy) -> None:
     async with proxy.serving() as cluster, AsyncExitStack() as stack:
-        watched = [await stack.enter_async_context(watching(cluster, f"j{n}")) for n in range(300)]
+        watched = [await stack.enter_async_context(watching(cluster, "running")) for _ in range(300)]
         await asyncio.gather(*map(until_heard, watched))
-        assert head.asked.total() <= 3  # those that came before the first one, those that came while it went on
+        assert proxy.asked == {LIST: 1}
         assert len({id(one.api) for one in watched}) == 1
 
 
-async def test_clusters_that_differ_in_their_token_do_not_share() -> None:
-    head.statuses = {"j": "RUNNING"}
+async def test_clusters_that_differ_in_their_token_do_not_share(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         other = RayCluster(cluster.name, cluster.address, token="other")
-        async with watching(cluster, "j") as one, watching(cluster, "j") as same, watching(other, "j") as another:
-            assert one.api is same.api
+        same = RayCluster(cluster.name, cluster.address)
+        async with watching(cluster, "j") as one, watching(same, "j") as two, watching(other, "j") as another:
+            assert one.api is two.api
             assert one.api is not another.api
 
 
-async def test_nobody_polls_once_nobody_follows() -> None:
-    head.statuses = {"j": "RUNNING"}
+async def test_nobody_polls_once_nobody_follows(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
-        tasks = asyncio.all_tasks()
-        async with watching(cluster, "j") as watched:
+        async with watching(cluster, "running") as watched:
             await until_heard(watched)
-        assert asyncio.all_tasks() - tasks == {task for task in asyncio.all_tasks() - tasks if "_run" not in str(task)}
-        asked = head.asked.total()
-        await asyncio.sleep(1.5 * watch.SHORTEST_INTERVAL_S)
-        assert head.asked.total() == asked
-        async with watching(cluster, "j") as again:  # a new watcher serves who comes later
+            session = watched.api._session
+        assert session.closed
+        assert not any("ClusterWatcher" in str(task) for task in asyncio.all_tasks())
+        async with watching(cluster, "running") as again:  # a new watcher serves who comes later
             await until_heard(again)
 
 
-async def test_a_slow_head_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_comes_while_the_last_one_leaves_is_served(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster:
+        for _ in range(5):
+            ended = await asyncio.gather(*(follow(cluster, "ended") for _ in range(5)))
+            assert all("hello" in end.last_lines for end in ended)
+
+
+async def test_a_slow_head_is_asked_rarely(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "SHORTEST_INTERVAL_S", 0.01)
-    head.statuses, head.delay_s = {"j": "RUNNING"}, 0.3
-    async with proxy.serving() as cluster, watching(cluster, "j"):
+    proxy.delay_s = 0.3
+    async with proxy.serving() as cluster, watching(cluster, "running"):
         started = time.monotonic()
-        while head.asked["list"] < 3:
+        while proxy.asked[LIST] < 3:
             await asyncio.sleep(0.05)
         assert time.monotonic() - started > 2 * watch.REST_FACTOR * 0.3 * 0.9  # a lower bound: load only adds to it
 
 
-async def test_the_interval_grows_and_a_change_resets_it() -> None:
-    head.statuses = {"j": "RUNNING"}
-    async with proxy.serving() as cluster, watching(cluster, "j") as watched:
+async def test_the_interval_grows_and_a_change_resets_it(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    jobs.submit_or_attach(JobRequest("changing", f"bash -c 'until [ -e {go} ]; do sleep 0.1; done'"))
+    wait_until(jobs, "changing", "RUNNING")
+    async with proxy.serving() as cluster, watching(cluster, "changing") as watched:
         watcher = watched._watcher
         await until_heard(watched)
-        assert watcher._interval == watch.SHORTEST_INTERVAL_S
-        await watched.news()
-        assert watcher._interval > watch.SHORTEST_INTERVAL_S
-        head.statuses["j"] = "SUCCEEDED"
-        while watched.details is not None and not watched.details.has_ended:
-            await watched.news()
         assert watcher._interval == watch.SHORTEST_INTERVAL_S
         for _ in range(30):
             await watcher._poll()
         assert watcher._interval == watch.LONGEST_INTERVAL_S
+        go.touch()
+        wait_until(jobs, "changing", "SUCCEEDED")
+        await watcher._poll()
+        assert watched.details is not None and watched.details.has_ended
+        assert watcher._interval == watch.SHORTEST_INTERVAL_S
 
 
-async def test_a_job_is_unknown_only_when_it_is_not_found_by_its_id_either() -> None:
-    head.unlisted = {"hidden": "SUCCEEDED"}
+async def test_who_joins_is_answered_though_the_interval_is_long(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        for _ in range(30):
+            await watched._watcher._poll()
+        before = proxy.asked[LIST]
+        async with watching(cluster, "ended") as newcomer:
+            await until_heard(newcomer)
+        assert proxy.asked[LIST] <= before + 2
+
+
+async def test_a_job_is_unknown_only_when_it_is_not_found_by_its_id_either(proxy: Proxy) -> None:
+    proxy.empty_list = True
     async with proxy.serving() as cluster:
-        found, unknown = await asyncio.gather(follow(cluster, "hidden"), follow(cluster, "unknown"))
-    assert found.details is not None and found.last_lines == ("hello",)
-    assert unknown.details is None
-    assert head.asked["unknown"] == 1
+        found, unknown = await asyncio.gather(follow(cluster, "ended"), follow(cluster, "unknown"))
+    assert found.details is not None and "hello" in found.last_lines
+    assert unknown == JobEnd(None)
+    assert proxy.asked["/api/jobs/unknown"] == 1
 
 
-async def test_a_refused_token_reaches_every_follower_at_once() -> None:
-    head.refusal = 403
+async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> None:
+    proxy.refusal = 403
     async with proxy.serving() as cluster:
-        failures = await asyncio.gather(*(follow(cluster, f"j{n}") for n in range(3)), return_exceptions=True)
+        failures = await asyncio.gather(*(follow(cluster, "running") for _ in range(3)), return_exceptions=True)
         assert [type(failure) for failure in failures] == [RayAuthenticationError] * 3
-        head.refusal, head.statuses = None, {"j": "SUCCEEDED"}
-        assert (await follow(cluster, "j")).details is not None  # the watcher that failed serves nobody else
+        assert proxy.asked == {LIST: 1}
+        proxy.refusal = None
+        assert (await follow(cluster, "ended")).details is not None  # the watcher that failed serves nobody else
 
 
-async def test_silence_is_noticed_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tradewind.ray_jobs.waiting.OUTAGE_NOTICE_AFTER_S", 0.0)
-    head, told = CountingHead(), []
-    head.refusal = 503
+async def test_a_refused_token_ends_a_wait_that_goes_on(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
-        followed = asyncio.create_task(follow(cluster, "j", notice=told.append))
+        followed = asyncio.create_task(follow(cluster, "running"))
+        while not proxy.asked[LIST]:
+            await asyncio.sleep(0.05)
+        proxy.refusal = 401
+        with pytest.raises(RayAuthenticationError):
+            await followed
+
+
+async def test_silence_is_noticed_and_no_failure(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tradewind.ray_jobs.waiting.OUTAGE_NOTICE_AFTER_S", 0.0)
+    told: list[str] = []
+    proxy.refusal = 503
+    async with proxy.serving() as cluster:
+        followed = asyncio.create_task(follow(cluster, "ended", notice=told.append))
         while not told:
             await asyncio.sleep(0.05)
-        assert "answered 503" in told[0] and "says nothing about job j" in told[0]
-        head.refusal, head.statuses = None, {"j": "SUCCEEDED"}
+        assert "answered 503" in told[0] and "says nothing about job ended" in told[0]
+        proxy.refusal = None
         end = await followed
     assert end.details is not None and end.details.status == "SUCCEEDED"
-    assert told[1] == f"{cluster} answers again."
+    assert told[1:] == [f"{cluster} answers again."]
 
 
-async def test_each_follower_is_told_in_its_own_context(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_follower_is_told_in_its_own_context(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow's triggerer knows by the context into which task's log a record goes."""
     monkeypatch.setattr("tradewind.ray_jobs.waiting.OUTAGE_NOTICE_AFTER_S", 0.0)
     trigger: contextvars.ContextVar[str] = contextvars.ContextVar("trigger")
-    head, told = CountingHead(), Counter[tuple[str, str]]()
-    head.refusal = 503
+    told: set[tuple[str, str]] = set()
 
-    async def run(job: str) -> None:
-        trigger.set(job)
-        await follow(cluster, job, notice=lambda sentence: told.update([(job, trigger.get())]))
+    async def run(name: str) -> None:
+        trigger.set(name)
+        await follow(cluster, "ended", notice=lambda sentence: told.add((name, trigger.get())))
 
+    proxy.refusal = 503
     async with proxy.serving() as cluster:
-        runs = [asyncio.create_task(run(job)) for job in ("a", "b")]
+        runs = [asyncio.create_task(run(name)) for name in ("a", "b")]
         while len(told) < 2:
             await asyncio.sleep(0.05)
-        head.refusal, head.statuses = None, {"a": "SUCCEEDED", "b": "SUCCEEDED"}
+        proxy.refusal = None
         await asyncio.gather(*runs)
-    assert set(told) == {("a", "a"), ("b", "b")}
+    assert told == {("a", "a"), ("b", "b")}
 
 
-async def test_a_job_that_is_never_started_ends_the_queue_timeout() -> None:
-    head.statuses = {"j": "PENDING"}  # for 30 s by the head's clock
+async def test_a_job_that_is_never_started_ends_the_queue_timeout(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
-        end = await follow(cluster, "j", queue_timeout_s=20)
+        end = await follow(cluster, "pending", queue_timeout_s=0.5)
         assert end.queue_timed_out and end.details is not None and end.details.status == "PENDING"
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(2):
-                await follow(cluster, "j", queue_timeout_s=3600)
+                await follow(cluster, "pending", queue_timeout_s=36000)
 
 
-async def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_is_silent_does_not_end_the_queue_timeout(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster:
+        followed = asyncio.create_task(follow(cluster, "running", queue_timeout_s=0.1))
+        proxy.refusal = 503
+        done, _ = await asyncio.wait([followed], timeout=2)
+        assert not done
+        followed.cancel()
+
+
+async def test_what_is_waited_for_is_told(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tradewind.ray_jobs.waiting.FIRST_EXPLANATION_S", 0.1)
     monkeypatch.setattr("tradewind.ray_jobs.waiting.FIRST_NOTICE_S", 0.2)
     monkeypatch.setattr("tradewind.ray_jobs.waiting.NOTICE_INTERVAL_S", 0.2)
-    head, told, asked = CountingHead(), [], []
-    head.statuses = {"j": "PENDING"}
+    told: list[str] = []
+    asked: list[int] = []
 
     async def explain(api: Any) -> WaitJudgement:
         asked.append(len(told))
         return WaitJudgement("4 TPU, there are none.", infeasible=len(told) == 2)
 
     async with proxy.serving() as cluster:
-        end = await follow(cluster, "j", notice=told.append, explain_wait=explain)
+        end = await follow(cluster, "pending", notice=told.append, explain_wait=explain)
     assert end.infeasible == "4 TPU, there are none."
-    assert asked == [0, 0, 1, 2]
-    assert (
-        told == [f"Ray job j has been waiting for {duration(30)}: 4 TPU, there are none."] * 2 or "waiting" in told[0]
-    )
+    assert asked[-1] == 2 and asked == sorted(asked)
+    assert len(told) == 2
+    for sentence in told:
+        assert re.fullmatch(r"Ray job pending has been waiting for \d+ (s|min): 4 TPU, there are none\.", sentence)
 
 
 def test_pauses_grow_up_to_a_limit_and_differ() -> None:

@@ -130,7 +130,7 @@ def test_a_ray_function_is_a_step_function(cluster: LocalRay, tmp_path: Path) ->
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("fn", [ray_parts.breaks_far_away, ray_parts.breaks, IN_A_TASK], ids=["in it", "itself", "both"])
+@pytest.mark.parametrize("fn", [ray_parts.breaks_far_away, ray_parts.breaks, IN_A_TASK], ids=["in", "itself", "both"])
 def test_an_error_in_a_task_is_the_steps_own(cluster: LocalRay, tmp_path: Path, fn: Any) -> None:
     ended, _, text = drive(cluster, fn, tmp_path)
     assert ended.outcome is Outcome.FAILED and ended.error is not None, text

@@ -13,6 +13,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable
 from airflow.sdk import Param as AirflowParam
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
+from tradewind.operators.placement import check_function_place
 from tradewind.operators.plan import PlanOperator
 from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.step import StepOperator
@@ -49,6 +50,8 @@ def build_dag(
     if not needed:
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
     _check_slice_types(needed)
+    for each in needed:
+        check_function_place(each.step)
     task_ids = _task_ids(needed)
     arguments = dict(dag_arguments)
     arguments["default_args"] = _DEFAULTS | arguments.get("default_args", {})

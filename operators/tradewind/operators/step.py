@@ -43,6 +43,7 @@ from tradewind.records.attempts import (
 from tradewind.records.attempts import read_attempt as read_attempt_file
 from tradewind.records.status import Status, read_status, read_statuses, write_status
 from tradewind.records.step_info import write_step_info
+from tradewind.runtime.kept_output import DRIVER_LOG
 from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep, resolve
 from tradewind.triggers.kill import stop_from_on_kill
 from tradewind.triggers.place_in_log import TaskAddress
@@ -57,7 +58,6 @@ NOTE = "finished"
 
 MOST_LOSSES = 100
 """How many nodes or heads in a row a step may lose within one try."""
-DRIVER_LOG = "driver.log"
 _DIED_IN_WORKER = Ending(EndingKind.UNKNOWN, "Its driver in the worker ended without saying how.")
 
 

@@ -25,6 +25,7 @@ from tradewind.ray_jobs.secret_signs import secret_assignment, secret_form, secr
 LONGEST_ID: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _JINJA: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+_OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_bytes"}
 _TPU: Final = "TPU"
 _SLICE_HEAD: Final = re.compile(r"TPU-.+-head")
 _SLICE_LABELS: Final = ("ray.io/tpu-pod-type", "ray.io/tpu-slice-name")
@@ -97,6 +98,9 @@ def check_entrypoint(entrypoint: str) -> None:
 
 def check_amounts(request: JobRequest) -> None:
     """Every amount is a number that a node could have."""
+    for name, field in _OWN_FIELDS.items():
+        if name in (request.resources or {}):
+            raise BadAmountError(f"resources holds {name!r}, which has a field of its own: say {field}.")
     amounts: dict[str, Any] = {
         "num_cpus": request.num_cpus,
         "num_gpus": request.num_gpus,

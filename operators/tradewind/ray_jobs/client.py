@@ -5,8 +5,14 @@ Importing this module imports Ray, so it is imported where a task runs, not wher
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import Any
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import ray
 import requests
@@ -19,13 +25,19 @@ from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import (
     RayAuthenticationError,
     RayJobRefusedError,
+    RayTlsError,
     RayUnreachableError,
+    RayVersionError,
     token_refused,
     unreachable,
 )
+from tradewind.ray_jobs.probe import tls_problem
 from tradewind.ray_jobs.request import JobRequest
 
 REQUEST_TIMEOUT_S = 60
+OLDEST_RAY = "2.30"
+_TLS_PROBE_S = 5.0
+_Answer = TypeVar("_Answer")
 
 _ray_logger = logging.getLogger("ray")
 _ray_logger.handlers.clear()  # Ray writes to stderr, which a task's log shows as errors; let Airflow's logging have it
@@ -43,70 +55,137 @@ logging.getLogger("ray._private.runtime_env.working_dir").addFilter(
 class RayJobs:
     """The jobs of one cluster.
 
+    Args:
+        cluster: Where it is.
+        oldest_ray: The first version of Ray, as ``major.minor``, that the cluster may run.
+
     Raises:
-        RayUnreachableError: The cluster does not answer.
+        RayUnreachableError: The cluster does not answer. It says nothing about any job.
         RayAuthenticationError: It refuses the token.
+        RayTlsError: It and we do not agree on TLS.
+        RayVersionError: Its Ray is too old.
     """
 
-    def __init__(self, cluster: RayCluster) -> None:
+    def __init__(self, cluster: RayCluster, *, oldest_ray: str = OLDEST_RAY) -> None:
         self.cluster = cluster
-        self._client = self._asking(lambda: _DirectClient(cluster))
+        try:
+            self._client = _DirectClient(cluster)
+        except (FileNotFoundError, ssl.SSLError):
+            raise RayTlsError(
+                f"{cluster}: CA bundle {cluster.verify!r} cannot be read: correct the 'CA bundle' of the connection."
+            ) from None
+        found = self.version()
+        if _minor(found) < _minor(oldest_ray):
+            raise RayVersionError(
+                f"{cluster} runs Ray {found}, which is too old: update the cluster to Ray {oldest_ray} or newer."
+            )
 
     def submit_or_attach(self, job: JobRequest) -> bool:
         """Submit ``job`` unless its id is taken, which means that it was submitted before; whether it was submitted.
 
         Raises:
-            RayJobRefusedError: The cluster refuses the job.
+            RayJobRefusedError: The cluster refuses the job, or Ray's client does.
         """
         try:
-            self._asking(
-                lambda: self._client.submit_job(
-                    entrypoint=job.entrypoint,
-                    submission_id=job.submission_id,
-                    runtime_env=dict(job.runtime_env),
-                    metadata=dict(job.metadata),
-                    entrypoint_num_cpus=job.num_cpus,
-                    entrypoint_num_gpus=job.num_gpus,
-                    entrypoint_memory=job.memory_bytes,
-                    entrypoint_resources=dict(job.resources) if job.resources else None,
-                    entrypoint_label_selector=dict(job.label_selector) if job.label_selector else None,
-                )
-            )
-        except RuntimeError as error:
-            if f"Job with submission_id {job.submission_id} already exists" in str(error):
+            self._asking(lambda: self._submit(job))
+        except (RuntimeError, ValueError, TypeError) as error:
+            text = str(error)
+            if f"Job with submission_id {job.submission_id} already exists" in text:
                 return False
-            raise RayJobRefusedError(f"{self.cluster} refuses job {job.submission_id!r}: {error}") from error
+            if "No available agent" in text or "TimeoutError" in text or "status code 503" in text:
+                raise RayUnreachableError(
+                    f"{self.cluster} answers, but is not ready for jobs ({_last_line(text)}): try again later."
+                ) from None
+            raise RayJobRefusedError(f"{self.cluster} refuses job {job.submission_id!r}: {_last_line(text)}") from None
         return True
 
     def details(self, job: str) -> JobDetails | None:
         """The job, or None when the cluster knows none of this id."""
-        response = self._asking(lambda: self._client._do_request("GET", f"/api/jobs/{job}"))
-        if response.status_code == 404:
-            return None
-        self._check(response)
-        return JobDetails.from_json(response.json())
+        answer = self._get(f"/api/jobs/{job}")
+        return None if answer is None else JobDetails.from_json(answer)
 
     def jobs(self) -> list[JobDetails]:
         """Every job that was submitted to the cluster, ended ones included."""
-        response = self._asking(lambda: self._client._do_request("GET", "/api/jobs/"))
-        self._check(response)
-        return [JobDetails.from_json(fields) for fields in response.json() if fields.get("submission_id")]
+        return [JobDetails.from_json(one) for one in self._get("/api/jobs/") or [] if one.get("submission_id")]
+
+    def log_text(self, job: str) -> str | None:
+        """The job's whole log so far, or None when the cluster does not know it."""
+        answer = self._get(f"/api/jobs/{job}/logs")
+        return None if answer is None else str(answer["logs"])
 
     def version(self) -> str:
         """The cluster's Ray version."""
-        return str(self._asking(lambda: self._client._do_request("GET", "/api/version")).json()["ray_version"])
+        answer = self._get("/api/version") or {}
+        if not answer.get("ray_version"):
+            raise RayUnreachableError(f"{self.cluster} answers, but not as a Ray dashboard does: correct its address.")
+        return str(answer["ray_version"])
 
-    def _asking(self, call: Any) -> Any:
+    def _submit(self, job: JobRequest) -> str:
+        return self._client.submit_job(
+            entrypoint=job.entrypoint,
+            submission_id=job.submission_id,
+            runtime_env=dict(job.runtime_env),
+            metadata=dict(job.metadata),
+            entrypoint_num_cpus=job.num_cpus,
+            entrypoint_num_gpus=job.num_gpus,
+            entrypoint_memory=job.memory_bytes,
+            entrypoint_resources=dict(job.resources) if job.resources else None,
+            entrypoint_label_selector=dict(job.label_selector) if job.label_selector else None,
+        )
+
+    def _get(self, path: str) -> Any:
+        """The JSON answer to a GET, or None for a 404."""
+        response = self._asking(lambda: self._client._do_request("GET", path))
+        if response.status_code == 404:
+            return None
+        try:
+            if response.ok:
+                return response.json()
+        except ValueError:
+            raise RayUnreachableError(f"{self.cluster} answered no JSON to GET {path}: correct its address.") from None
+        self._check_scheme()
+        raise RayUnreachableError(f"{self.cluster} answered {response.status_code} to GET {path}.")
+
+    def _asking(self, call: Callable[[], _Answer]) -> _Answer:
+        """The answer, or an error of ours, without its cause: some of them hold the request, and so the token."""
         try:
             return call()
-        except AuthenticationError as error:
-            raise RayAuthenticationError(token_refused(self.cluster)) from error
+        except AuthenticationError:
+            raise RayAuthenticationError(token_refused(self.cluster)) from None
+        except requests.exceptions.SSLError as error:
+            raise RayTlsError(f"{self.cluster}: {tls_problem(error)}") from None
         except (ConnectionError, requests.RequestException) as error:
-            raise RayUnreachableError(unreachable(self.cluster, error)) from error
+            self._check_scheme()
+            raise RayUnreachableError(unreachable(self.cluster, error)) from None
 
-    def _check(self, response: requests.Response) -> None:
-        if not response.ok:
-            raise RayUnreachableError(f"{self.cluster} answered {response.status_code} to {response.url}.")
+    def _check_scheme(self) -> None:
+        """A server that wants TLS just hangs up on plain HTTP, so it is asked whether that is why."""
+        parts = urlsplit(self.cluster.address)
+        if parts.scheme == "http" and _speaks_tls(parts.hostname or "", parts.port or 80):
+            raise RayTlsError(
+                f"{self.cluster} speaks TLS: write https:// instead of http:// in the host of connection "
+                f"{self.cluster.name!r}."
+            ) from None
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=_TLS_PROBE_S) as plain:
+        context.wrap_socket(plain, server_hostname=host).close()
+        return True
+    return False
+
+
+def _minor(version: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _last_line(text: str) -> str:
+    """What an answer says at its end: Ray puts tracebacks of its own in front."""
+    lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip(" .'\"")]
+    return lines[-1] if lines else "it does not say why"
 
 
 class _DirectClient(JobSubmissionClient):
@@ -115,8 +194,8 @@ class _DirectClient(JobSubmissionClient):
     def __init__(self, cluster: RayCluster) -> None:
         self._client_ray_version = ray.__version__
         SubmissionClient.__init__(self, address=cluster.address, headers=cluster.headers, verify=cluster.verify)
-        self._check_connection_and_version("2.0", f"{cluster} runs a Ray that is too old for the Jobs API.")
 
     def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> requests.Response:
         kwargs.setdefault("timeout", REQUEST_TIMEOUT_S)
+        kwargs.setdefault("auth", lambda request: request)  # or a .netrc would replace our token
         return super()._do_request(method, endpoint, **kwargs)

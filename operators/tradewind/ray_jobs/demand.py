@@ -104,7 +104,7 @@ def judge(
         return WaitJudgement(_waiting_for(demand, able))
     if gone := [node for node in nodes if not node.alive and demand.fits(node.total, node.labels)]:
         return WaitJudgement(
-            f"no node can serve {demand} now: {_names(gone)} could, but has gone ({gone[-1].why or 'Ray says not why'});"
+            f"no node can serve {demand} now: {_names(gone)} could, but is gone ({gone[-1].why or 'Ray says not why'});"
             " waiting for it or another like it."
         )
     asked = f"no node of the cluster can serve it: asked {demand}; {_largest(demand, alive)}"
@@ -124,14 +124,14 @@ def _waiting_for(demand: Demand, able: Sequence[NodeFacts]) -> str:
         return "Ray is starting it: its environment is being made."
     if any(node.free is not None and demand.fits(node.free, node.labels) for node in able):
         return f"{_names(able)} has room for {demand}: Ray is starting it, or its environment is being made."
+    if all(node.free is None for node in able):
+        return f"{_names(able)} can serve {demand}, but Ray has not started it yet: most likely it waits for room."
     shares = "; ".join(f"{node.name}: {_shares(demand, node)}" for node in able[:_SHOWN])
     return f"every node that can serve {demand} is busy ({shares}{_more(able)}); waiting for room."
 
 
 def _shares(demand: Demand, node: NodeFacts) -> str:
-    free = node.free
-    if free is None:
-        return "busy"
+    free = node.free or {}
     return ", ".join(
         f"{_amount(name, free.get(name, 0.0))} of {_amount(name, node.total[name])} {name} free"
         for name in demand.resources

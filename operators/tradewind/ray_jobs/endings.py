@@ -194,12 +194,12 @@ def _of_entrypoint(job: str, details: JobDetails, lines: Sequence[str], node: No
         return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, death)}): {_TRY_AGAIN}."
     if (signal := _killed_by(code)) and gone:
         return EndingKind.PREEMPTED, f"{job} was ended with its node ({_why(node, '')}): {_TRY_AGAIN}."
+    if signal == "SIGKILL":
+        advice = "most often because memory ran out: ask for more of it, or use less"
+        return EndingKind.USER_ERROR, f"{job} was killed by SIGKILL (exit code {code}), {advice}."
     if signal:
-        most_often = (
-            " most often because memory ran out: ask for more of it, or use less" if signal == "SIGKILL" else ""
-        )
-        advice = most_often or " by something on its node: look there for what ended it"
-        return EndingKind.USER_ERROR, f"{job} was killed by {signal} (exit code {code}),{advice}."
+        advice = "by something on its node: look there for what did it"
+        return EndingKind.USER_ERROR, f"{job} was ended by {signal} (exit code {code}), {advice}."
     if code == 127:
         return EndingKind.USER_ERROR, f"{job} failed with exit code 127: its command is not on the cluster's PATH."
     error = last_exception(lines)
@@ -266,13 +266,11 @@ _JUDGES: Mapping[str, Callable[[str, JobDetails, Sequence[str], NodeFacts | None
 
 def _remote_death(lines: Sequence[str]) -> str | None:
     """The text of the exception that ended the driver, if it is Ray's word that a node was lost under its work."""
-    traceback = last_traceback(lines)
-    starts = (
-        [start for start, line in enumerate(traceback.splitlines()) if _REMOTE_DEATHS.match(line)] if traceback else []
-    )
-    if not traceback or not starts:
+    traceback = (last_traceback(lines) or "").splitlines()
+    starts = [number for number, line in enumerate(traceback) if _REMOTE_DEATHS.match(line)]
+    if not starts:
         return None
-    text = "\n".join(traceback.splitlines()[starts[-1] :])
+    text = "\n".join(traceback[starts[-1] :])
     return text if any(words in text for words in _NODE_GONE) else None
 
 

@@ -20,6 +20,14 @@ class RayAuthenticationError(RayJobsError):
     """The cluster answers, but refuses the token."""
 
 
+class RayTlsError(RayJobsError):
+    """The two sides do not agree on TLS: one speaks it and the other does not, or the certificate is not trusted."""
+
+
+class RayVersionError(RayJobsError):
+    """The cluster's Ray is too old for what is asked of it."""
+
+
 class RayJobRefusedError(RayJobsError):
     """The cluster refuses a job."""
 

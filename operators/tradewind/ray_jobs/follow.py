@@ -73,7 +73,7 @@ async def follow_job(
             if log is not None:
                 log.finish()
             return JobEnd(None)
-        end = await read_log_end(watched.api, job, log, notice, result_marker)
+        end = await read_log_end(watched.api, details, log, notice, result_marker)
     return JobEnd(details, end.last_lines, end.result)
 
 

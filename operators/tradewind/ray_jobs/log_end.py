@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.log_lines import JobLog
 from tradewind.ray_jobs.log_position import LineReader, LogPosition
@@ -59,11 +60,11 @@ class LogEnd:
 
 
 async def read_log_end(
-    api: JobsApi, job: str, log: JobLog | None, notice: Callable[[str], None], marker: str | None
+    api: JobsApi, job: JobDetails, log: JobLog | None, notice: Callable[[str], None], marker: str | None
 ) -> LogEnd:
     """Read the log of ``job``, which has ended, giving ``log`` what it lacks. Trouble is noticed, not raised."""
     for pause_s in _PAUSES_S:
-        for source in (whole_log, whole_log_file):
+        for source in (whole_log, whole_log_file) if job.node_id else (whole_log,):
             end = LogEnd(marker)
             if log is not None:
                 log.begin()
@@ -73,10 +74,10 @@ async def read_log_end(
                     if log is not None and not log.is_cut:
                         log.read(piece)
                 return _finished(end, log)
-            except (RayUnreachableError, ValueError) as error:
+            except RayUnreachableError as error:
                 problem = error
         await asyncio.sleep(pause_s)
-    notice(f"The end of the log of Ray job {job} cannot be read: {problem}")
+    notice(f"The end of the log of Ray job {job.job} cannot be read: {problem}")
     return _finished(end, log)
 
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
 
 _PIECE_BYTES = 64 * 1024
@@ -70,7 +71,7 @@ class JsonLogDecoder:
         return self._is_open
 
 
-async def whole_log(api: JobsApi, job: str) -> AsyncIterator[str]:
+async def whole_log(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
     """Pieces of the log of ``job`` from its first character to its last; nothing when the cluster has no such log.
 
     Raises:
@@ -78,21 +79,24 @@ async def whole_log(api: JobsApi, job: str) -> AsyncIterator[str]:
         RayAuthenticationError: The token is refused.
     """
     decoder = JsonLogDecoder()
-    async with api.request("GET", f"/api/jobs/{job}/logs", timeout=_TIMEOUT) as response:
+    async with api.request("GET", f"/api/jobs/{job.job}/logs", timeout=_TIMEOUT) as response:
         if response.status == 404:
             return
         async for body in response.content.iter_chunked(_PIECE_BYTES):
-            if text := decoder.text(body):
-                yield text
+            try:
+                text = decoder.text(body)
+            except ValueError as error:
+                raise RayUnreachableError(f"{api.cluster} sent something that is not the log: {error}") from error
+            yield text
     if not decoder.has_ended:
-        raise RayUnreachableError(f"{api.cluster} sent only the beginning of the log of job {job!r}.")
+        raise RayUnreachableError(f"{api.cluster} sent only the beginning of the log of job {job.job!r}.")
 
 
-async def whole_log_file(api: JobsApi, job: str) -> AsyncIterator[str]:
-    """The same from the file itself, bytes that are no UTF-8 replaced."""
+async def whole_log_file(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
+    """The same from the file on the node of the job's entrypoint, bytes that are no UTF-8 replaced."""
     utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
     decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-    query = {"submission_id": job, "lines": "-1", "timeout": "120"}
+    query = {"node_id": job.node_id or "", "filename": f"job-driver-{job.job}.log", "lines": "-1", "timeout": "120"}
     async with api.request("GET", "/api/v0/logs/file", params=query, timeout=_TIMEOUT) as response:
         if response.status == 404:
             return

@@ -1,4 +1,4 @@
-"""From a submitted job to its ending: follow it, then judge how it ended. Stops a job only when its own time is over."""
+"""From a submitted job to its ending: follow it, then judge how it ended. It is stopped only when its time is over."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def await_outcome(
         except TimeoutError:
             if not limit.expired():
                 raise
-        over = Ending(EndingKind.TIMED_OUT, f"Ray job {watch.job!r} ran longer than it may and was stopped.")
+        over = Ending(EndingKind.TIMED_OUT, f"Ray job {watch.job!r} ran longer than its timeout and was stopped.")
         return Outcome(await _stopped(api, watch.job, over, notice))
 
 
@@ -93,7 +93,8 @@ async def _follow(api: JobsApi, watch: Watch, log: JobLog | None, notice: Callab
     if end.queue_timed_out:
         ending = Ending(
             EndingKind.QUEUE_TIMED_OUT,
-            f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s and was taken out of the queue.",
+            f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s and was taken out of the queue: "
+            "give it more time, or the cluster more room.",
         )
         return Outcome(await _stopped(api, watch.job, ending, notice))
     return Outcome(await judge_ending(api, watch.job, end.details, end.last_lines), end.result)

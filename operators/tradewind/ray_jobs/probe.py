@@ -55,7 +55,6 @@ def glance(cluster: RayCluster) -> Glance:
         RayJobsError: Its TLS certificate cannot be trusted.
     """
     with requests.Session() as session:
-        session.verify = cluster.verify
         asks = _get(session, cluster, "/api/version", with_token=False).status_code in (401, 403)
         answer = _get(session, cluster, "/api/version", with_token=True)
         _check_token(answer.status_code, cluster)
@@ -70,7 +69,10 @@ def _get(session: requests.Session, cluster: RayCluster, path: str, *, with_toke
     url = cluster.address.rstrip("/") + path
     headers = cluster.headers if with_token else {}
     try:
-        return session.get(url, headers=headers, timeout=TIMEOUT_S, allow_redirects=False, auth=_no_auth)
+        # ``verify`` with each request: a session's would give way to REQUESTS_CA_BUNDLE.
+        return session.get(
+            url, headers=headers, timeout=TIMEOUT_S, verify=cluster.verify, allow_redirects=False, auth=_no_auth
+        )
     except requests.exceptions.SSLError as error:
         raise RayJobsError(f"{cluster}: {tls_problem(error)}") from None
     except OSError as error:  # a CA bundle that is not there, too

@@ -88,6 +88,17 @@ class AirflowApi:
         }
         self._request("POST", f"dags/{quote(dag_id)}/clearTaskInstances", json=body)
 
+    def mark_task(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Mark the task as ``success`` or ``failed``, as a person does in the UI."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}"
+        self._request("PATCH", path, json={"new_state": state})
+
+    def links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
+        """The task's extra links: name → address."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/links"
+        found: dict[str, str | None] = self._request("GET", path)["extra_links"]
+        return found
+
     def import_errors(self) -> list[Json]:
         """The DAG files that could not be parsed: ``filename`` and ``stack_trace`` of each."""
         errors: list[Json] = self._request("GET", "importErrors", params={"limit": 100})["import_errors"]

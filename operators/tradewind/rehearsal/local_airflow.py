@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import requests
 
 from tradewind.rehearsal.local_airflow_config import USERNAME, Ports, Secrets, write_config
@@ -127,6 +128,20 @@ class LocalAirflow:
         write_config(self.home, self.dags_folder, self._ports, self._secrets())
         if not self._schema_is_current():
             self._migrate()
+
+    def stop_component(self, name: str, grace_seconds: float = 30.0) -> None:
+        """End one component in order, as a redeploy does."""
+        child = self._children.pop(name)
+        child.terminate()
+        child.wait(timeout=grace_seconds)
+
+    def kill_component(self, name: str) -> None:
+        """Kill one component and all that it started, as the loss of its machine does."""
+        child = self._children.pop(name)
+        for process in [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        child.wait()
 
     def stop_components(self, grace_seconds: float = 10.0) -> None:
         """End the components that this object started; whatever runs beside them in the stack goes on."""

@@ -97,11 +97,14 @@ class LocalRay:
         dashboard_port: int | None = None,
         name: str = "ray",
         env: Mapping[str, str] | None = None,
+        token: str | None = None,
     ) -> None:
         self.stack = LocalStack(stack.root / name)
         self.num_cpus = num_cpus
         self.slices = tuple(slices)
         self._env = dict(env or {})
+        if token:  # every node and every request has to show it then
+            self._env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
         self._addresses = _loopback_addresses()
         self._head_ip = next(self._addresses)
         self._dashboard_port = dashboard_port or free_port("127.0.0.1")
@@ -288,7 +291,10 @@ class LocalRay:
 
     def _get(self, path: str) -> Any:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this loopback
-        with opener.open(self.address + path, timeout=5.0) as answer:
+        token = self._env.get("RAY_AUTH_TOKEN")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(self.address + path, headers=headers)
+        with opener.open(request, timeout=5.0) as answer:
             return json.load(answer)
 
     def _log_tail(self, name: str, lines: int = 30) -> str:

@@ -114,10 +114,22 @@ def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
         SpecError: The function or an argument cannot travel, or the function does not take these arguments.
     """
     described = describe_callable(function, code)
+    _check_arguments(function, described, args, kwargs)
     encoder = _ArgumentEncoder(code)
     written = [encoder.encode(value, f"argument {index}") for index, value in enumerate(args, 1)]
     named = {name: encoder.encode(value, f"argument {name!r}") for name, value in kwargs.items()}
     return Call(described, written, named, marker, described.travels or encoder.travels)
+
+
+def _check_arguments(function: Any, described: ShippedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some builtin functions do not tell
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise SpecError(f"{described} cannot be called like this: {error}.") from None
 
 
 class _ArgumentEncoder(Encoder):

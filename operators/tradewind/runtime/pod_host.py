@@ -9,25 +9,22 @@ from __future__ import annotations
 import glob
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Final, cast
 
 import ray
 
 from tradewind.runtime.pod_env import HostFacts, LineSplitter, process_env
 from tradewind.runtime.process_guard import GRACE_SECONDS, guarded
+from tradewind.runtime.stored_log import StoredLog
 
 LAST_LINES: Final = 50
 _MOST_LINES: Final = 10_000  # kept for a driver that does not fetch them
@@ -70,7 +67,7 @@ class PodHost:
         self._exit_code: int | None = None
         self._over = False
         self._guard: subprocess.Popen[bytes] | None = None
-        self._log: _HostLog | None = None
+        self._log: StoredLog | None = None
 
     def facts(self) -> HostFacts:
         context = ray.get_runtime_context()
@@ -101,7 +98,7 @@ class PodHost:
             has_tpu=real,
         )
         self._keep = _MOST_LINES if launch.rank == 0 else LAST_LINES
-        self._log = _HostLog(launch.log_dir, launch.rank)
+        self._log = StoredLog(launch.log_dir, f"host-{launch.rank}.log")
         self._guard = subprocess.Popen(
             guarded(launch.command, watch=[self._raylet]),
             env=env,
@@ -166,53 +163,6 @@ class PodHost:
                 self._lines.popleft()
                 self._left_out += 1
             self._changed.notify_all()
-
-
-class _HostLog:
-    """``host-{rank}.log`` in the log folder: straight there if it is local, else brought there at the end."""
-
-    def __init__(self, log_dir: str | None, rank: int) -> None:
-        self._file: IO[bytes] | None = None
-        self._remote: str | None = None
-        self._scratch: Path | None = None
-        if log_dir is None:
-            return
-        import fsspec
-        from fsspec.implementations.local import LocalFileSystem
-
-        name = f"host-{rank}.log"
-        filesystem, path = fsspec.core.url_to_fs(log_dir)
-        if isinstance(filesystem, LocalFileSystem):
-            Path(path).mkdir(parents=True, exist_ok=True)
-            self._file = (Path(path) / name).open("ab", buffering=0)
-        else:
-            self._scratch = Path(tempfile.mkdtemp(prefix="tradewind-pod-"))
-            self._remote = f"{log_dir.rstrip('/')}/{name}"
-            self._file = (self._scratch / name).open("ab", buffering=0)
-
-    def write(self, data: bytes) -> None:
-        if self._file is None:
-            return
-        try:
-            self._file.write(data)
-        except OSError as problem:  # a full disk must not stop the training
-            print(f"The host's log is not written any more: {problem}", file=sys.stderr)
-            self.close()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def bring_home(self) -> None:
-        if self._remote is None or self._scratch is None:
-            return
-        import fsspec
-
-        filesystem, path = fsspec.core.url_to_fs(self._remote)
-        filesystem.put_file(str(self._scratch / Path(path).name), path)
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._remote = self._scratch = None
 
 
 def has_tpu() -> bool:

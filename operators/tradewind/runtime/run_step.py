@@ -19,6 +19,7 @@ from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_f
 from tradewind.records.status import Status, write_status
 from tradewind.records.store import list_names, read_json
 from tradewind.runtime.errors import SecretError, SpecError
+from tradewind.runtime.kept_output import kept_output
 from tradewind.runtime.pod_env import ON_CPU
 from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.run_function import error_path
@@ -39,8 +40,11 @@ def main() -> int:
         raise SpecError(f"There is no attempt file at {attempt_file}.")
     spec = StepSpec.from_json(attempt.spec)
     signal.signal(signal.SIGTERM, _raise_stopped)
-    print(f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}")
-    return run_attempt(attempt_file, attempt, spec)
+    with kept_output(attempt_folder(spec.output_path, attempt.number)):
+        print(
+            f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}"
+        )
+        return run_attempt(attempt_file, attempt, spec)
 
 
 def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec) -> int:

@@ -95,7 +95,7 @@ async def _lines_are_taken() -> bool:
 
 
 def _unread_bytes() -> int:
-    """How much the other ends of this process's Unix sockets have not read yet; Airflow's log channel is one of them."""
+    """How much the other ends of this process's Unix sockets have yet to read; Airflow's log channel is one of them."""
     count, unread = array.array("i", [0]), 0
     for descriptor in _unix_sockets():
         fcntl.ioctl(descriptor, termios.TIOCOUTQ, count)  # SIOCOUTQ by its other name

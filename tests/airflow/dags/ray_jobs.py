@@ -6,6 +6,9 @@ from typing import Any
 from airflow.sdk import DAG, task
 
 from tradewind.operators.ray_job import RayJobOperator
+from tradewind.operators.reconcile import RayReconcileOperator
+from tradewind.operators.stop_ray_job import RayStopJobOperator
+from tradewind.sensors.ray_job import RayJobSensor
 from tradewind.steps import Cpu
 
 FEW = 0.1
@@ -55,3 +58,34 @@ say("ray_too_long", "echo started; sleep 300", timeout=timedelta(seconds=8))
 say("ray_queues", "echo started", num_cpus=None, custom_resources={"nothing_has_this": 1}, queue_timeout=8)
 say("ray_waits", "echo started", num_cpus=None, custom_resources={"nothing_has_this": 1})
 say("ray_no_wait", "sleep 20; echo done", wait_for_completion=False)
+with DAG("ray_prints", params={"rate": 200, "seconds": 30}):
+    RayJobOperator(
+        task_id="job",
+        entrypoint="python -u -m printer {{ params.rate }} {{ params.seconds }}",
+        runtime_env={"working_dir": "{{ dag.folder }}"},
+        num_cpus=FEW,
+    )
+
+with DAG("ray_reconcile"):
+    RayReconcileOperator(task_id="reconcile")
+
+with DAG("ray_waits_for_other"):
+    RayJobSensor(task_id="sensor", metadata={"name": "{{ run_id }}"}, poke_interval=1)
+    RayJobSensor(task_id="poking", metadata={"name": "{{ run_id }}"}, poke_interval=1, deferrable=False)
+    RayJobOperator(
+        task_id="job",
+        entrypoint="sleep 3; echo slept",
+        metadata={"name": "{{ run_id }}"},
+        submission_id="chosen-{{ run_id | replace(':', '-') | replace('+', '-') }}",
+        num_cpus=FEW,
+    )
+
+with DAG("ray_stops_other"):
+    sleeping = RayJobOperator(
+        task_id="sleeping",
+        entrypoint="sleep 300",
+        metadata={"group": "{{ run_id }}"},
+        wait_for_completion=False,
+        num_cpus=FEW,
+    )
+    sleeping >> RayStopJobOperator(task_id="stop", metadata={"group": "{{ run_id }}"})

@@ -1,0 +1,39 @@
+"""A retry policy for tasks that work with Ray clusters: the infrastructure's errors are retried, the job's are not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
+_JOB = "tradewind.operators.job_errors"
+_CLUSTER = "tradewind.ray_jobs.errors"
+
+WORTH_A_RETRY = (
+    f"{_JOB}.RayJobLostError",
+    f"{_CLUSTER}.RayUnreachableError",
+    "tradewind.operators.errors.ClusterUnreachableError",
+    "tradewind.operators.errors.StepLostError",
+)
+NOT_WORTH_A_RETRY = (
+    f"{_JOB}.RayJobError",
+    f"{_CLUSTER}.RayJobsError",
+)
+
+
+def ray_retry_policy(
+    delay: timedelta = timedelta(seconds=30), *, retry_failed_jobs: bool = False
+) -> ExceptionRetryPolicy:
+    """The policy: retry what a cluster did, after ``delay``; fail at once on what trying again would not change.
+
+    For any task: a ``RayJobOperator`` (whose own errors it decides about), or a Python task that uses ``RayHook``.
+    With ``retry_failed_jobs`` a job whose own command failed is retried too.
+    """
+    failed = [RetryRule(f"{_JOB}.RayJobFailedError", RetryAction.RETRY, delay, "the job failed")]
+    return ExceptionRetryPolicy(
+        rules=[
+            RetryRule(list(WORTH_A_RETRY), RetryAction.RETRY, delay, "the cluster's fault"),
+            *(failed if retry_failed_jobs else []),
+            RetryRule(list(NOT_WORTH_A_RETRY), RetryAction.FAIL, reason="trying again would end the same"),
+        ]
+    )

@@ -1,0 +1,61 @@
+"""Tasks whose worker is killed, in its first try, at the moment that ``params.at`` names.
+
+The operator is the real one. Only what it calls at that moment is followed, or preceded, by SIGKILL to its own process.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Context
+
+import tradewind.operators.ray_job as ray_job
+from tradewind.operators.ray_job import RayJobOperator
+from tradewind.ray_jobs.claims import JobClaim
+
+
+def die(*_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def then_die(function: Callable[..., Any], when: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
+    """``function``, after which the process is dead, if the arguments are those that ``when`` waits for."""
+
+    def call(*args: Any) -> Any:
+        result = function(*args)
+        return die() if when(*args) else result
+
+    return call
+
+
+class KilledOnce(RayJobOperator):
+    """Dies in its first try."""
+
+    def execute(self, context: Context) -> Any:
+        from tradewind.ray_jobs.client import RayJobs
+
+        moment = context["params"]["at"] if context["ti"].try_number == 1 else ""
+        if moment == "before submission":
+            RayJobs.submit_or_attach = die  # type: ignore[method-assign]
+        elif moment == "after submission":
+            RayJobs.submit_or_attach = then_die(RayJobs.submit_or_attach)  # type: ignore[method-assign]
+        elif moment == "after deferral is due":
+            self.defer = die  # type: ignore[method-assign]
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        if context["params"]["at"] == "after success is noted" and context["ti"].try_number == 1:
+
+            def is_end(_: Context, claim: JobClaim) -> bool:
+                return claim.was_judged
+
+            ray_job.save_claim = then_die(ray_job.save_claim, is_end)
+        return super().execute_complete(context, event)
+
+
+with DAG(
+    "killed_worker", params={"at": "", "file": ""}, default_args={"retries": 2, "retry_delay": timedelta(seconds=1)}
+):
+    KilledOnce(task_id="job", entrypoint="echo ran >> {{ params.file }}; sleep 3; echo done", num_cpus=0.1)

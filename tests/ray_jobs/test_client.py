@@ -1,0 +1,159 @@
+"""What the blocking client says when it cannot do its work: one sentence each, and never the token."""
+
+from __future__ import annotations
+
+import socket
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.ray_jobs.tls import tls_in_front_of
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import (
+    RayAuthenticationError,
+    RayJobRefusedError,
+    RayTlsError,
+    RayUnreachableError,
+    RayVersionError,
+)
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.rehearsal.local_ray import LocalRay
+from tradewind.rehearsal.processes import LocalStack
+
+pytestmark = pytest.mark.ray
+
+TOKEN = "right-and-secret-0123456789abcdef"
+WRONG = "wrong-and-secret-0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a head that asks for a token."""
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    ray = LocalRay(stack, num_cpus=1, token=TOKEN)
+    try:
+        ray.start()
+        yield ray.address
+    finally:
+        stack.stop()
+
+
+@pytest.fixture(scope="module")
+def secure(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The same behind TLS: its address and its certificate."""
+    certificate = tmp_path_factory.mktemp("tls") / "ca.pem"
+    port = urlsplit(address).port
+    assert port
+    with tls_in_front_of(port, certificate) as secure_port:
+        yield f"https://127.0.0.1:{secure_port}", certificate
+
+
+def shown(error: BaseException) -> str:
+    """Everything that a log could show of an error, causes and contexts included."""
+    texts, one = ["".join(traceback.format_exception(error))], error.__context__
+    while one:
+        texts += [repr(one), str(one), repr(one.args)]
+        one = one.__context__
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("token", [WRONG, None])
+def test_a_token_that_is_not_right_is_told_without_showing_it(address: str, token: str | None) -> None:
+    with pytest.raises(RayAuthenticationError, match="refuses the token: .* connection 'mine'") as caught:
+        RayJobs(RayCluster("mine", address, token=token))
+    assert WRONG not in shown(caught.value)
+
+
+def test_a_token_that_changes_later_is_told_by_every_call(address: str) -> None:
+    jobs = RayJobs(RayCluster("mine", address, token=TOKEN))
+    jobs._client._headers["Authorization"] = f"Bearer {WRONG}"
+    calls = [jobs.jobs, jobs.version, lambda: jobs.details("x"), lambda: jobs.log_text("x")]
+    for call in [*calls, lambda: jobs.submit_or_attach(JobRequest("x", "true"))]:
+        with pytest.raises(RayAuthenticationError) as caught:
+            call()
+        assert WRONG not in shown(caught.value)
+
+
+def test_the_right_token_is_sent_although_a_netrc_names_another(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    assert RayJobs(RayCluster("mine", address, token=TOKEN)).jobs() == []
+
+
+def test_a_cluster_that_is_too_old_is_refused(address: str) -> None:
+    with pytest.raises(RayVersionError, match=r"runs Ray 2\.\d+\.\d+, which is too old: update .* to Ray 99\.1"):
+        RayJobs(RayCluster("mine", address, token=TOKEN), oldest_ray="99.1")
+
+
+def test_https_works_with_the_certificate_as_ca_bundle(secure: tuple[str, Path]) -> None:
+    url, certificate = secure
+    assert RayJobs(RayCluster("mine", url, token=TOKEN, verify=str(certificate))).version()
+    assert RayJobs(RayCluster("mine", url, token=TOKEN, verify=False)).version()
+
+
+def test_a_certificate_that_nobody_vouches_for_is_told(secure: tuple[str, Path]) -> None:
+    with pytest.raises(RayTlsError, match="certificate is self-signed: name it as 'CA bundle'") as caught:
+        RayJobs(RayCluster("mine", secure[0], token=TOKEN))
+    assert TOKEN not in shown(caught.value)
+
+
+def test_https_to_a_head_that_speaks_http_is_told(address: str) -> None:
+    with pytest.raises(RayTlsError, match="does not speak TLS: write http:// instead of https://") as caught:
+        RayJobs(RayCluster("mine", address.replace("http:", "https:"), token=TOKEN))
+    assert TOKEN not in shown(caught.value)
+
+
+def test_http_to_a_server_that_speaks_tls_is_told(secure: tuple[str, Path]) -> None:
+    with pytest.raises(RayTlsError, match="speaks TLS: write https:// instead of http://") as caught:
+        RayJobs(RayCluster("mine", secure[0].replace("https:", "http:"), token=TOKEN))
+    assert TOKEN not in shown(caught.value)
+
+
+def test_a_ca_bundle_that_is_not_there_is_told(secure: tuple[str, Path]) -> None:
+    with pytest.raises(RayTlsError, match="CA bundle '/nowhere/ca.pem' cannot be read"):
+        RayJobs(RayCluster("mine", secure[0], token=TOKEN, verify="/nowhere/ca.pem"))
+
+
+def test_a_file_that_is_no_ca_bundle_is_told(secure: tuple[str, Path], tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("this is no certificate")
+    with pytest.raises(RayTlsError, match="cannot be read"):
+        RayJobs(RayCluster("mine", secure[0], token=TOKEN, verify=str(bundle)))
+
+
+def test_a_host_that_does_not_answer_is_told() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    with pytest.raises(RayUnreachableError, match="does not answer") as caught:
+        RayJobs(RayCluster("far", url, token=TOKEN))
+    assert TOKEN not in shown(caught.value)
+
+
+def test_a_refused_job_is_told_with_the_reason(address: str) -> None:
+    jobs = RayJobs(RayCluster("mine", address, token=TOKEN))
+    bad = JobRequest("bad-label", "true", label_selector={"no key!": "value"})
+    with pytest.raises(RayJobRefusedError, match="refuses job 'bad-label': .*[Ll]abel"):
+        jobs.submit_or_attach(bad)
+    assert jobs.details("bad-label") is None
+
+
+def test_a_log_is_read_whole_and_an_unknown_one_is_none(address: str) -> None:
+    jobs = RayJobs(RayCluster("mine", address, token=TOKEN))
+    jobs.submit_or_attach(JobRequest("said", "echo one; echo two"))
+    deadline = time.monotonic() + 120
+    while not (details := jobs.details("said")) or not details.has_ended:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert details.status == "SUCCEEDED"
+    assert {"one", "two"} <= set((jobs.log_text("said") or "").splitlines())
+    assert jobs.log_text("never-said") is None
