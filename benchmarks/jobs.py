@@ -12,10 +12,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.jobs_follow import Followed, costs_of, follow_table, sizes_for, submit_waiting
 from benchmarks.jobs_goals import goals_table
@@ -27,6 +28,7 @@ from benchmarks.jobs_proxy import CountingProxy
 from benchmarks.report import Table
 from benchmarks.run import machine
 
+Figure = TypeVar("Figure")
 PARTS = ("latency", "lines", "follow")
 
 
@@ -126,26 +128,33 @@ def _measure(
                 house(root / "follow", provider, proxy, jobs) as one,
                 _timed(f"{provider.name}: following"),
             ):
-                found.followed += costs_of(one, jobs, size.window, size.settle)
+                _keep(found.followed, costs_of(one, jobs, size.window, size.settle))
 
 
 def _measure_alone(found: Found, one: House, parts: Sequence[str], size: Size) -> None:
     name = one.provider.name
     if "latency" in parts:
         with _timed(f"{name}: latency"):
-            found.latencies += latencies_of(one, size.job_seconds, size.repeats)
+            _keep(found.latencies, latencies_of(one, size.job_seconds, size.repeats))
     if "lines" in parts:
         with _timed(f"{name}: lines"):
-            found.lines += lines_of(one, size.rates)
+            _keep(found.lines, lines_of(one, size.rates))
 
 
 @contextmanager
 def _going_on(provider: Provider) -> Iterator[None]:
-    """When one provider breaks off, the others' figures count all the same."""
+    """Whatever breaks one provider off, the others' figures count all the same, and so do its own until then."""
     try:
         yield
-    except RuntimeError as error:
-        print(f"{provider.name} broke off: {error}", file=sys.stderr, flush=True)
+    except Exception as error:
+        print(f"{provider.name} broke off: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
+
+def _keep(kept: list[Figure], figures: Iterable[Figure]) -> None:
+    """Add each figure as soon as it is there, and say so on stderr: the tables come only at the end."""
+    for figure in figures:
+        kept.append(figure)
+        print(f"    {figure}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -156,9 +156,9 @@ def _settle(house: House, settle: float) -> None:
 
 
 def _arrivals(house: House) -> int:
-    """How often a follower has begun, as far as the head can tell; not known of one that begins anew at each poll."""
-    requests = house.proxy.traffic.requests
-    return (requests["GET /api/jobs/*/logs/tail"] + requests["GET /api/version"]) if house.provider.defers else 0
+    """How often a follower has begun, as far as the head can tell; some ask for the version at each poll, too."""
+    beginnings = ["POST /api/jobs/", "GET /api/jobs/*/logs/tail", *(["GET /api/version"] * house.provider.defers)]
+    return sum(house.proxy.traffic.requests[kind] for kind in beginnings)
 
 
 def _sample(house: House, window: float) -> Sample:

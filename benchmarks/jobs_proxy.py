@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from aiohttp import (
+    ClientConnectionError,
     ClientSession,
     ClientTimeout,
     ClientWebSocketResponse,
@@ -98,9 +99,11 @@ class CountingProxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.traffic.requests[kind_of(request.method, request.path)] += 1
-        if request.headers.get("Upgrade", "").lower() == "websocket":
-            return await self._pass_websocket(request)
-        return await self._pass_request(request)
+        is_websocket = request.headers.get("Upgrade", "").lower() == "websocket"
+        try:
+            return await (self._pass_websocket(request) if is_websocket else self._pass_request(request))
+        except ClientConnectionError as error:  # one of the two sides has gone
+            return web.Response(status=502, text=str(error))
 
     async def _pass_request(self, request: web.Request) -> web.StreamResponse:
         body = request.content.iter_chunked(_PIECE) if request.can_read_body else None

@@ -37,7 +37,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
     ray = LocalRay(stack, num_cpus=1, token=TOKEN)
     try:
-        ray.start()
+        ray.start(timeout_seconds=300)
         yield ray.address
     finally:
         stack.stop()

@@ -137,7 +137,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
     ray = LocalRay(stack, num_cpus=2, slices=[LocalSlice("my_slice", "v4-8")])
     try:
-        ray.start()
+        ray.start(timeout_seconds=300)
         yield ray
     finally:
         stack.stop()
@@ -164,7 +164,7 @@ def test_an_autoscaled_cluster_knows_at_once_what_can_never_come(tmp_path: Path,
     stack = LocalStack(tmp_path)
     ray = AutoscaledRay(stack, generation=generation)
     try:
-        ray.start()
+        ray.start(timeout_seconds=300)
         wait_for_text(ray.address, Demand({"TPU": 4.0}), "the autoscaler can add big for 4 TPU")
         for demand in (Demand({"GPU": 1.0}), Demand({"CPU": 64.0}), Demand({"CPU": 4.0}, {"kind": "other"})):
             judgement = ask(ray.address, demand)

@@ -141,7 +141,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
     ray = LocalRay(stack, num_cpus=2, slices=[LocalSlice("s1", "v4-8")])
     try:
-        ray.start()
+        ray.start(timeout_seconds=300)
         yield Cluster(ray)
     finally:
         stack.stop()
@@ -260,7 +260,7 @@ def test_a_head_that_is_lost_is_told_whether_or_not_it_remembers(tmp_path: Path,
     store = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "rocks")}
     ray = LocalRay(stack, num_cpus=1, env=store if remembers else {})
     try:
-        ray.start()
+        ray.start(timeout_seconds=300)
         cluster = Cluster(ray)
         cluster.started("running", tmp_path / "flag")
         ray.kill_head()
@@ -277,7 +277,7 @@ def test_a_job_that_the_head_gave_up_waiting_for_timed_out_in_the_queue(tmp_path
     stack = LocalStack(tmp_path / "ray")
     ray = LocalRay(stack, num_cpus=1, env={"RAY_JOB_START_TIMEOUT_SECONDS": "2"})
     try:
-        ray.start()
+        ray.start(timeout_seconds=300)
         cluster = Cluster(ray)
         cluster.submit("queued", "true", resources={"never": 1})
         assert cluster.ending("queued").kind is EndingKind.QUEUE_TIMED_OUT

@@ -29,7 +29,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
     ray = LocalRay(stack, num_cpus=2, token=TOKEN)  # which whatever helps to stop has to show too
     try:
-        ray.start()
+        ray.start(timeout_seconds=300)
         yield ray
     finally:
         stack.stop()
@@ -147,7 +147,7 @@ def test_stopping_goes_on_while_the_cluster_is_silent(tmp_path: Path) -> None:
     store = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "rocks")}
     ray = LocalRay(stack, num_cpus=1, env=store)
     try:
-        ray.start()
+        ray.start(timeout_seconds=300)
         jobs = RayJobs(RayCluster("here", ray.address))
         jobs.submit_or_attach(JobRequest("waits", "true", resources={"never": 1}))
         ray.kill_head()

@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
-from tradewind.runtime.errors import SpecError
+from tradewind.runtime.errors import RuntimeFault
 from tradewind.steps import ExperimentError
 
 
@@ -48,7 +48,7 @@ def failing_at_once() -> Iterator[None]:
     """Let bad input fail a task without using up its retries."""
     try:
         yield
-    except (ExperimentError, SpecError, BadAddressError, BadRequestError, UnknownSliceTypeError) as error:
+    except (ExperimentError, RuntimeFault, BadAddressError, BadRequestError, UnknownSliceTypeError) as error:
         raise BadInputError(str(error)) from error
 
 

@@ -39,10 +39,6 @@ class RayJobLostError(RayJobError):
     """The job went down with its node or its cluster more often than it may. Airflow's retries try further."""
 
 
-class ResultLostError(AirflowFailException):
-    """A function ended well on the cluster, and what it returned is not to be had."""
-
-
 _TYPES: dict[EndingKind, type[RayJobError]] = {
     EndingKind.USER_ERROR: RayJobFailedError,
     EndingKind.RUNTIME_ENV: RayRuntimeEnvError,

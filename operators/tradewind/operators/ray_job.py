@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -15,7 +14,7 @@ from tradewind.links.ray import RayJobLink, RayLogLink, push_links
 from tradewind.operators.claim_store import load_claim, save_claim
 from tradewind.operators.errors import failing_at_once, talking_to_cluster
 from tradewind.operators.following import as_seconds, follow_here, log_last_lines, pause_before_attempt, stop_here
-from tradewind.operators.job_errors import WORTH_ANOTHER_ATTEMPT, ResultLostError, job_error
+from tradewind.operators.job_errors import WORTH_ANOTHER_ATTEMPT, job_error
 from tradewind.operators.job_request import job_request
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.claims import JobClaim, Submit, decide_submission
@@ -23,7 +22,7 @@ from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.endings import Ending, EndingKind
 from tradewind.ray_jobs.outcome import Outcome, Watch
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.runtime.call_results import result_marker
+from tradewind.runtime.call_results import decode_result, result_marker
 from tradewind.triggers.kill import stop_from_on_kill
 from tradewind.triggers.place_in_log import TaskAddress
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger
@@ -226,19 +225,15 @@ class RayJobOperator(BaseOperator):
         if ending.kind is EndingKind.SUCCEEDED:
             save_claim(context, claim.judged(succeeded=True))
             self.log.info("%s", ending.sentence)
-            return claim.job if self.python_callable is None else self._result(outcome, claim)
+            if self.python_callable is None:
+                return claim.job
+            with failing_at_once():
+                return decode_result(outcome.result, claim.job)
         if ending.kind in WORTH_ANOTHER_ATTEMPT and claim.losses < self.max_losses:
             return self._try_again(claim, ending, context)
         save_claim(context, claim.judged(succeeded=False))
         log_last_lines(self.log, ending)
         raise job_error(ending, at_once=self.retry_policy is None)
-
-    def _result(self, outcome: Outcome, claim: JobClaim) -> Any:
-        if outcome.result is None:
-            raise ResultLostError(
-                f"Ray job {claim.job!r} succeeded, but its result is not in its log: clear the task to run it again."
-            )
-        return json.loads(outcome.result)
 
     def _try_again(self, claim: JobClaim, ending: Ending, context: Context) -> Any:
         """Make the next attempt at once within this try: what was lost is not the job's fault."""
