@@ -23,6 +23,7 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [{"name": "ray", "class-name": "tradewind.decorators.ray.ray_task"}],
         "extra-links": ["tradewind.links.ray.RayJobLink", "tradewind.links.ray.RayLogLink"],
         "connection-types": [_RAY_CONNECTION],
+        "cli": ["tradewind.cli.airflow_commands.get_cmds"],
         "config": {"tradewind": _CONFIG_SECTION},
     }
 

@@ -20,6 +20,7 @@ from tradewind.ray_jobs.endings import Ending, EndingKind, classify, judge_endin
 from tradewind.ray_jobs.nodes import NodeFacts
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.stopping import stop_job
+from tradewind.ray_jobs.waking import wake_head
 from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
 from tradewind.rehearsal.processes import LocalStack
 
@@ -119,6 +120,15 @@ class Cluster:
         """Submit, and wait until the entrypoint has begun."""
         self.submit(job, f"touch {flag}; {entrypoint}", **fields)
         wait_for(flag.exists)
+
+    def wake(self) -> None:
+        """As whoever follows jobs does after a silence; a head that remembers says nothing new before that."""
+
+        async def wake() -> None:
+            async with JobsApi(self.jobs.cluster) as api:
+                await wake_head(api)
+
+        asyncio.run(wake())
 
     def ending(self, job: str) -> Ending:
         wait_for(lambda: (found := self.jobs.details(job)) is None or found.has_ended)
@@ -265,6 +275,7 @@ def test_a_head_that_is_lost_is_told_whether_or_not_it_remembers(tmp_path: Path,
         cluster.started("running", tmp_path / "flag")
         ray.kill_head()
         ray.start_head()
+        cluster.wake()
         ending = cluster.ending("running")
         assert ending.kind is EndingKind.HEAD_LOST
         assert ("memory" in ending.sentence) != remembers

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tradewind.ray_jobs.endings import Ending, EndingKind
+from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.outcome import Outcome, Watch, await_outcome
 from tradewind.triggers.ray_job import give_lines, job_logger
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
 LONGEST_PAUSE_S = 60.0
+LONGEST_ASKING_PAUSE_S = 15.0
+T = TypeVar("T")
 
 
 def follow_here(cluster: RayCluster, watch: Watch, log_bytes: int, full_log: str) -> Outcome:
@@ -26,6 +30,24 @@ def follow_here(cluster: RayCluster, watch: Watch, log_bytes: int, full_log: str
 
     log = JobLog(give_lines, max_bytes=log_bytes, full_log=full_log) if log_bytes else None
     return asyncio.run(await_outcome(cluster, watch, log, job_logger.info))
+
+
+def patiently(call: Callable[[], T], seconds: float, say: Callable[[str], None]) -> T:
+    """``call()``, again and again while the cluster does not answer, for so long; the pauses grow and differ.
+
+    Raises:
+        RayUnreachableError: It has not answered in time.
+    """
+    started, pause_s = time.monotonic(), 1.0
+    while True:
+        try:
+            return call()
+        except RayUnreachableError as error:
+            if time.monotonic() - started + pause_s > seconds:
+                raise
+            say(f"{error} Asking again.")
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
 
 
 def stop_here(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 
@@ -13,7 +13,14 @@ from tradewind.hooks.ray import RayHook
 from tradewind.links.ray import RayJobLink, RayLogLink, push_links
 from tradewind.operators.claim_store import load_claim, save_claim
 from tradewind.operators.errors import failing_at_once, talking_to_cluster
-from tradewind.operators.following import as_seconds, follow_here, log_last_lines, pause_before_attempt, stop_here
+from tradewind.operators.following import (
+    as_seconds,
+    follow_here,
+    log_last_lines,
+    patiently,
+    pause_before_attempt,
+    stop_here,
+)
 from tradewind.operators.job_errors import WORTH_ANOTHER_ATTEMPT, job_error
 from tradewind.operators.job_request import job_request
 from tradewind.operators.task_key import TaskKey
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from tradewind.steps import Resources
 
 MOST_LOSSES = 100
+T = TypeVar("T")
 
 
 class RayJobOperator(BaseOperator):
@@ -63,6 +71,7 @@ class RayJobOperator(BaseOperator):
         metadata: Texts that Ray keeps with the job.
         timeout: After so long (``timedelta`` or seconds, from submission) the job is stopped and the task fails.
         queue_timeout: The same for the time until it is started. Without it, a job waits as long as it must.
+        connect_timeout: For how many seconds a cluster that does not answer is asked again before the try fails.
         log_bytes: How much of the job's log is copied to the task's log; 0 for nothing.
         wait_for_completion: Off: the task ends once the job is submitted, and nothing stops the job.
         durable: Off: what an earlier try left running is stopped and run anew instead of joined.
@@ -111,6 +120,7 @@ class RayJobOperator(BaseOperator):
         metadata: Mapping[str, str] | None = None,
         timeout: timedelta | float | None = None,
         queue_timeout: timedelta | float | None = None,
+        connect_timeout: float = 60.0,
         log_bytes: int = DEFAULT_LOG_BYTES,
         wait_for_completion: bool = True,
         durable: bool = True,
@@ -137,6 +147,7 @@ class RayJobOperator(BaseOperator):
         self.metadata = metadata
         self.timeout = timeout
         self.queue_timeout = queue_timeout
+        self.connect_timeout = connect_timeout
         self.log_bytes = log_bytes
         self.wait_for_completion = wait_for_completion
         self.durable = durable
@@ -147,8 +158,8 @@ class RayJobOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Submit the job, or join the one that an earlier try submitted, and wait for its end."""
-        with talking_to_cluster(f"Task {self.task_id!r}"):
-            jobs = RayHook(self.ray_conn_id).get_conn()
+        jobs = self._connect()
+        with talking_to_cluster(self._who):
             claim = self._claimed(jobs, context)
         return self._run(jobs, claim, context)
 
@@ -161,6 +172,17 @@ class RayJobOperator(BaseOperator):
         """Stop the job that this worker follows, if a person marked or cleared the task."""
         if self._followed is not None:
             stop_from_on_kill(*self._followed)
+
+    @property
+    def _who(self) -> str:
+        return f"Task {self.task_id!r}"
+
+    def _connect(self) -> RayJobs:
+        with talking_to_cluster(self._who):
+            return self._patiently(RayHook(self.ray_conn_id).get_conn)
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        return patiently(call, self.connect_timeout, self.log.warning)
 
     def _claimed(self, jobs: RayJobs, context: Context) -> JobClaim:
         """The claim under which this try goes on, written down; what it must not leave running has ended."""
@@ -178,9 +200,8 @@ class RayJobOperator(BaseOperator):
 
     def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
         """Submit under ``claim`` unless that was done before, and follow the job."""
-        who = f"Task {self.task_id!r}"
-        with failing_at_once(), job_request(self, claim.job, context) as request, talking_to_cluster(who):
-            is_new = claim.submitted_at is None and jobs.submit_or_attach(request)
+        with failing_at_once(), job_request(self, claim.job, context) as request, talking_to_cluster(self._who):
+            is_new = claim.submitted_at is None and self._patiently(lambda: jobs.submit_or_attach(request))
         if claim.submitted_at is None:
             claim = save_claim(context, claim.submitted(time.time()))
         verb = "submitted" if is_new else "joined: it was submitted before"
@@ -242,6 +263,4 @@ class RayJobOperator(BaseOperator):
         self.log.warning("%s Attempt %d follows in %.0f s.", ending.sentence, claim.attempt + 1, pause_s)
         time.sleep(pause_s)
         again = save_claim(context, claim.next(claim.tries_allowed, lost=True))
-        with talking_to_cluster(f"Task {self.task_id!r}"):
-            jobs = RayHook(self.ray_conn_id).get_conn()
-        return self._run(jobs, again, context)
+        return self._run(self._connect(), again, context)

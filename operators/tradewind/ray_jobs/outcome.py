@@ -93,17 +93,17 @@ async def _follow(api: JobsApi, watch: Watch, log: JobLog | None, notice: Callab
     if end.queue_timed_out:
         ending = Ending(
             EndingKind.QUEUE_TIMED_OUT,
-            f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s and was taken out of the queue: "
-            "give it more time, or the cluster more room.",
+            f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s and is taken out of the queue: "
+            "give it more time or the cluster more room.",
         )
         return Outcome(await _stopped(api, watch.job, ending, notice))
     return Outcome(await judge_ending(api, watch.job, end.details, end.last_lines), end.result)
 
 
 async def _stopped(api: JobsApi, job: str, ending: Ending, notice: Callable[[str], None]) -> Ending:
-    """``ending``, once the job has really ended."""
+    """``ending``, once the job has really ended; if it was faster and succeeded, that counts."""
     from tradewind.ray_jobs.stopping import stop_job
 
     notice(ending.sentence)
-    await stop_job(api, job, notice)
-    return ending
+    details = await stop_job(api, job, notice)
+    return await judge_ending(api, job, details) if details and details.status == "SUCCEEDED" else ending

@@ -65,6 +65,11 @@ class AirflowApi:
             if not page["task_instances"] or len(found) >= page["total_entries"]:
                 return found
 
+    def xcoms(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
+        """The keys of all values that the task pushed."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries"
+        return [entry["key"] for entry in self._request("GET", path, params={"limit": 100})["xcom_entries"]]
+
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """The value that the task pushed under ``key``, as JSON."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key, safe='')}"
@@ -98,6 +103,10 @@ class AirflowApi:
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/links"
         found: dict[str, str | None] = self._request("GET", path)["extra_links"]
         return found
+
+    def put_connection(self, connection_id: str, fields: Mapping[str, Any]) -> None:
+        """Add a connection, as the form in the UI does; ``fields`` with ``conn_type``, ``host``, ``password``..."""
+        self._request("POST", "connections", json={"connection_id": connection_id, **fields})
 
     def import_errors(self) -> list[Json]:
         """The DAG files that could not be parsed: ``filename`` and ``stack_trace`` of each."""

@@ -129,6 +129,13 @@ class LocalAirflow:
         if not self._schema_is_current():
             self._migrate()
 
+    def answers(self) -> bool:
+        """Whether the API server does."""
+        try:
+            return requests.get(f"{self.url}/api/v2/monitor/health", timeout=10).ok
+        except requests.RequestException:
+            return False
+
     def stop_component(self, name: str, grace_seconds: float = 30.0) -> None:
         """End one component in order, as a redeploy does."""
         child = self._children.pop(name)

@@ -13,6 +13,7 @@ from tradewind.steps import Cpu
 
 FEW = 0.1
 """CPUs of a small job: the cluster of the tests is small too."""
+SECRETS = {"PASSPHRASE": "env:PASSPHRASE_OF_CLUSTER"}
 
 
 def add(a: int, b: int = 0, *, ds: str = "") -> dict[str, Any]:
@@ -89,3 +90,12 @@ with DAG("ray_stops_other"):
         num_cpus=FEW,
     )
     sleeping >> RayStopJobOperator(task_id="stop", metadata={"group": "{{ run_id }}"})
+with DAG("ray_elsewhere", params={"conn": "ray_default", "command": "true"}):
+    RayJobOperator(
+        task_id="job",
+        ray_conn_id="{{ params.conn }}",
+        entrypoint="{{ params.command }}",
+        secrets=SECRETS,
+        num_cpus=FEW,
+        connect_timeout=3,
+    )

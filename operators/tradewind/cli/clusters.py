@@ -1,0 +1,143 @@
+"""Which cluster a command is about, and the token for it.
+
+``--address``, else the Airflow connection ``--cluster``, else ``RAY_ADDRESS``, else this machine. A token for an
+address comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``, as for Ray's own commands; a
+connection has its own. It goes into the requests' headers and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import BadTokenError, RayAuthenticationError, RayJobsError
+
+DEFAULT_ADDRESS: Final = "http://127.0.0.1:8265"
+_TOKEN_FILE: Final = ".ray/auth_token"
+TOKEN_SOURCES: Final = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/{_TOKEN_FILE}"
+
+
+def chosen_cluster(
+    arguments: argparse.Namespace, connection: str | None, env: Mapping[str, str], home: Path
+) -> RayCluster:
+    """The cluster of the Airflow connection ``connection``, if there is one, else of the address given or in ``env``.
+
+    Raises:
+        UsageError: They name none, or two.
+        CommandError: The token cannot be read.
+    """
+    if arguments.address and arguments.cluster:
+        raise UsageError("--address and --cluster both name a cluster: give one of them.")
+    if connection:
+        if arguments.ca:
+            raise UsageError("--ca goes with --address: a connection names its own CA bundle.")
+        return connected_cluster(connection)
+    address, source = arguments.address, "--address"
+    if not address:
+        address, source = env.get("RAY_ADDRESS") or DEFAULT_ADDRESS, "RAY_ADDRESS"
+    _check_address(address, source)
+    if arguments.ca and not os.path.isfile(arguments.ca):
+        raise UsageError(f"--ca {arguments.ca}: there is no such file.")
+    try:
+        return RayCluster(urlsplit(address).netloc, address, token_in(env, home), arguments.ca or True)
+    except BadTokenError:
+        raise CommandError(
+            f"The token from {TOKEN_SOURCES} holds a space, a line break or another character that no HTTP header can "
+            "carry: enter it anew."
+        ) from None
+
+
+def connected_cluster(conn_id: str) -> RayCluster:
+    """The cluster of an Airflow connection, also of one that is kept in Airflow's database."""
+    try:
+        from tradewind.hooks.ray import RayHook
+    except ImportError:
+        raise UsageError(
+            f"--cluster {conn_id} is an Airflow connection, and Airflow is not installed here: give --address URL."
+        ) from None
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow's own commands about connections say it
+    return RayHook(conn_id).cluster()
+
+
+def token_in(env: Mapping[str, str], home: Path) -> str | None:
+    """The token of this environment, if it has one.
+
+    Raises:
+        CommandError: There is a file for it that cannot be used.
+    """
+    if token := env.get("RAY_AUTH_TOKEN", "").strip():
+        return token
+    if path := env.get("RAY_AUTH_TOKEN_PATH", "").strip():
+        return _token_in_file(Path(path).expanduser(), "RAY_AUTH_TOKEN_PATH")
+    file = home / _TOKEN_FILE
+    return _token_in_file(file, f"~/{_TOKEN_FILE}") if file.exists() else None
+
+
+def _token_in_file(file: Path, source: str) -> str:
+    try:
+        with file.open("rb") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            token = opened.read(64 * 1024).decode(errors="replace").strip()
+    except OSError as error:
+        raise CommandError(f"{source}: the token file {file} cannot be read ({error.strerror}).") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise CommandError(
+            f"{source}: the token file {file} can be used by others than its owner (mode {mode:04o}): do 'chmod 600' "
+            "on it."
+        )
+    if not token:
+        raise CommandError(f"{source}: the token file {file} is empty.")
+    return token
+
+
+def _check_address(address: str, source: str) -> None:
+    parts = urlsplit(address)
+    if "@" in parts.netloc:
+        raise UsageError(f"{source} holds a user or a password (it is not shown): take it out.")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{source} {address!r} is no dashboard address: write http://HOST:8265.")
+
+
+def in_words(error: RayJobsError, cluster: RayCluster | None = None) -> str:
+    """What to tell a person at the command line, who gave the address of ``cluster``, if that is set.
+
+    The errors' own words are for people who write Python and have an Airflow connection.
+    """
+    text = _as_options(str(error))
+    if cluster is None:
+        return text
+    here = f"The Ray cluster at {cluster.address}"
+    if isinstance(error, RayAuthenticationError):
+        if cluster.token is None:
+            return f"{here} asks for a token: put it into {TOKEN_SOURCES}."
+        return f"{here} refuses the token: put the right one into {TOKEN_SOURCES}."
+    text = text.replace(str(cluster), here)
+    for theirs, ours in _AT_AN_ADDRESS.items():
+        text = text.replace(theirs.format(name=repr(cluster.name)), ours)
+    return text
+
+
+_AT_AN_ADDRESS: Final = {
+    "the host of connection {name}": "the address",
+    "the host of the connection": "the address",
+    "as host of the connection": "in the address",
+    "name it as 'CA bundle' of the connection, or do not check it": "name its file with --ca",
+    "name that as 'CA bundle' of the connection": "name their file with --ca",
+    "the 'CA bundle' of the connection": "--ca",
+    "the 'CA bundle'": "--ca",
+}
+
+
+def _as_options(text: str) -> str:
+    """Python's arguments in an error as the options of the command line."""
+
+    text = re.sub(r"secrets=\{'(\w+)': '([^']+)'\}", r"--secret \1=\2", text)
+    return text.replace("pip_dependency_groups", "--extra").replace("with excludes,", "with --exclude,")

@@ -1,0 +1,111 @@
+"""``tradewind``: the commands, and what their exit codes mean. Each error is one sentence on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.options import EXIT_CODES, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
+
+if TYPE_CHECKING:
+    from tradewind.cli.interrupts import Interrupts
+    from tradewind.ray_jobs.cluster import RayCluster
+
+    Work = Callable[[argparse.Namespace, RayCluster, Interrupts], int]
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The entry point; ends the process."""
+    arguments = parser().parse_args(argv)
+    sys.exit(run(arguments.run, arguments))
+
+
+def run(name: str, arguments: argparse.Namespace, default_connection: str | None = None) -> int:
+    """Run the command ``name``; its exit code.
+
+    Args:
+        default_connection: The Airflow connection that is meant when nothing names a cluster.
+    """
+    from tradewind.cli.interrupts import Interrupted, Interrupts
+    from tradewind.cli.output import say
+
+    try:
+        with Interrupts().catching() as interrupts:
+            if name == RECONCILE.name:
+                from tradewind.cli.reconcile import reconcile
+
+                return reconcile(arguments, interrupts)
+            return _run_on_cluster(_work(name), arguments, default_connection, interrupts)
+    except CommandError as error:
+        say(str(error))
+        return error.exit_code
+    except Interrupted as interrupted:
+        return interrupted.exit_code
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of ``tradewind``; ``run`` in what it returns is the name of the command."""
+    top = _Parser(prog="tradewind", description=SUMMARY, epilog=EXIT_CODES)
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    jobs = commands.add_parser("jobs", help=", ".join(command.name for command in JOBS), description=JOBS_SUMMARY)
+    of_jobs = jobs.add_subparsers(metavar="COMMAND", required=True)
+    for command in JOBS:
+        _add(of_jobs, command)
+    _add(commands, RECONCILE)
+    return top
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"tradewind: {message}; '{self.prog} --help' says more.\n")
+
+
+def _add(commands: Any, command: Command) -> None:
+    added = commands.add_parser(command.name, help=command.summary, description=command.summary, epilog=command.more)
+    for one in command.options:
+        added.add_argument(*one.flags, **one.rest)
+    added.set_defaults(run=command.name)
+
+
+def _work(name: str) -> Work:
+    from tradewind.cli.list_jobs import list_jobs
+    from tradewind.cli.show_logs import logs
+    from tradewind.cli.stop_jobs import stop
+    from tradewind.cli.submit_job import submit
+    from tradewind.cli.wait_job import wait
+
+    return {"submit": submit, "list": list_jobs, "logs": logs, "stop": stop, "wait": wait}[name]
+
+
+def _run_on_cluster(
+    work: Work, arguments: argparse.Namespace, default_connection: str | None, interrupts: Interrupts
+) -> int:
+    """The same for a command about one cluster, with the errors of the layers below in the words of this one."""
+    from tradewind.cli.clusters import chosen_cluster, in_words
+    from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
+    from tradewind.ray_jobs.errors import BadRequestError, RayJobsError
+    from tradewind.steps import SecretReferenceError
+
+    connection = arguments.cluster or (None if arguments.address else default_connection)
+    cluster = None
+    try:
+        cluster = chosen_cluster(arguments, connection, os.environ, Path.home())
+        return work(arguments, cluster, interrupts)
+    except (UnknownSliceTypeError, SecretReferenceError) as error:
+        raise UsageError(str(error)) from None
+    except RayJobsError as error:
+        kind = UsageError if isinstance(error, BadRequestError) else CommandError
+        raise kind(in_words(error, None if connection else cluster)) from None

@@ -1,0 +1,93 @@
+"""``tradewind reconcile``: what the operator of that name does, without a DAG and without a scheduler.
+
+It runs where Airflow's own commands run, and reads the states of tasks where they do: in Airflow's database.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tradewind.cli.clusters import connected_cluster, in_words
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.interrupts import Interrupts
+from tradewind.cli.output import say, write_lines
+from tradewind.ray_jobs.errors import RayJobsError
+
+if TYPE_CHECKING:
+    from tradewind.operators.reconcile import States
+    from tradewind.operators.task_key import TaskKey
+    from tradewind.ray_jobs.cluster import RayCluster
+    from tradewind.ray_jobs.details import JobDetails
+
+DEFAULT_CLUSTER = "ray_default"
+
+
+def reconcile(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
+    """Look at each cluster once, and stop the jobs that no task waits for; their ids are the output.
+
+    Raises:
+        UsageError: There is no Airflow here.
+        CommandError: A cluster could not be looked at; the others were.
+    """
+    try:
+        import airflow  # noqa: F401
+    except ImportError:
+        raise UsageError("reconcile compares Ray with Airflow, and Airflow is not installed here.") from None
+    problems = []
+    for conn_id in dict.fromkeys(arguments.clusters or [DEFAULT_CLUSTER]):
+        try:
+            _reconcile_one(connected_cluster(conn_id), arguments.dry_run, interrupts)
+        except RayJobsError as error:
+            problems.append(in_words(error))
+    if problems:
+        raise CommandError(" ".join(problems))
+    return 0
+
+
+def _reconcile_one(cluster: RayCluster, dry_run: bool, interrupts: Interrupts) -> None:
+    for job in _orphans(cluster):
+        if dry_run:
+            say(f"Nobody waits for Ray job {job.job} any more.")
+        else:
+            say(f"Nobody waits for Ray job {job.job} any more: stopping it.")
+            interrupts.run(_stop(cluster, job.job))
+        write_lines([job.job])
+
+
+def _orphans(cluster: RayCluster) -> list[JobDetails]:
+    from airflow.sdk import conf
+
+    from tradewind.operators.reconcile import orphans, task_of
+    from tradewind.ray_jobs.client import RayJobs
+
+    # First the jobs, then the tasks: a task that starts in between has no job in the list yet.
+    active = [(job, key) for job in RayJobs(cluster).jobs() if not job.has_ended and (key := task_of(job))]
+    knows_all = bool(conf.get("tradewind", "deployment", fallback=""))
+    return orphans(active, task_states(key for _, key in active), knows_all=knows_all)
+
+
+def task_states(keys: Iterable[TaskKey]) -> dict[str, States]:
+    """The states of the tasks of these runs, from Airflow's database, by DAG."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    found: dict[str, dict[str, dict[str, str | None]]] = defaultdict(lambda: defaultdict(dict))
+    columns = (TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state)
+    with create_session() as session:
+        for dag, run in {(key.dag, key.run) for key in keys}:
+            of_run = select(*columns).where(TaskInstance.dag_id == dag, TaskInstance.run_id == run)
+            for task, map_index, state in session.execute(of_run):
+                found[dag][run][task if map_index < 0 else f"{task}_{map_index}"] = state
+    return {dag: dict(runs) for dag, runs in found.items()}
+
+
+async def _stop(cluster: RayCluster, job: str) -> None:
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.stopping import stop_job
+
+    async with JobsApi(cluster) as api:
+        await stop_job(api, job, say)

@@ -1,0 +1,123 @@
+"""What is killed under a task does not make its job run twice, and does not cost one of Airflow's retries."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.conftest import House, HouseRun, until
+from tests.airflow.ray_side import TERMINAL, jobs_of
+from tradewind.rehearsal.local_ray import LocalRay
+from tradewind.rehearsal.processes import LocalStack
+
+pytestmark = [pytest.mark.airflow, pytest.mark.ray]
+
+SEED = 20261121
+ENV = {"PASSPHRASE_OF_CLUSTER": "only the cluster knows"}
+MOMENTS = random.Random(SEED)
+
+StartRay = Callable[..., tuple[LocalRay, str]]
+
+
+@pytest.fixture
+def start_ray(house: House, tmp_path: Path) -> Iterator[StartRay]:
+    """Starts a cluster of the test's own, and gives it with the name of its connection."""
+    stack = LocalStack(tmp_path / "stack")
+
+    def start(**env: str) -> tuple[LocalRay, str]:
+        ray = LocalRay(stack, num_cpus=2, env={**ENV, **env})
+        ray.start()
+        name = tmp_path.name
+        house.api.put_connection(name, {"conn_type": "ray", "host": ray.address})
+        return ray, name
+
+    try:
+        yield start
+    finally:
+        stack.stop()
+
+
+def run_command(house: House, connection: str, command: str) -> HouseRun:
+    return house.begin("ray_elsewhere", {"conn": connection, "command": command})
+
+
+def until_running(ray: LocalRay, run: HouseRun) -> str:
+    def running() -> list[str]:
+        return [job["submission_id"] for job in jobs_of(ray.address, run.run_id) if job["status"] == "RUNNING"]
+
+    until(running, "a running job")
+    [job] = running()
+    return job
+
+
+def ends_well_in_its_first_try(house: House, run: HouseRun) -> None:
+    house.api.wait_for_run(run.dag_id, run.run_id, 300)
+    [task] = house.api.task_instances(run.dag_id, run.run_id)
+    assert (task["state"], task["try_number"]) == ("success", 1), run.log("job")
+
+
+@pytest.mark.parametrize("storage", ["memory", "rocksdb"])
+def test_a_head_that_dies_costs_an_attempt_and_no_retry(
+    house: House, start_ray: StartRay, tmp_path: Path, storage: str
+) -> None:
+    ray, connection = start_ray(
+        **({} if storage == "memory" else {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "gcs")})
+    )
+    file = tmp_path / "ran"
+    run = run_command(house, connection, f"echo started >> {file}; sleep 15; echo ended >> {file}")
+    first = until_running(ray, run)
+    until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
+    time.sleep(MOMENTS.uniform(0, 3))
+    ray.kill_head()
+    ray.start_head()
+    ends_well_in_its_first_try(house, run)
+    assert file.read_text() == "started\nstarted\nended\n"
+    assert first.endswith("-1")
+    assert house.api.xcom(run.dag_id, run.run_id, "job", "submission_id") == first.removesuffix("1") + "2"
+
+
+def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
+    house: House, start_ray: StartRay, tmp_path: Path
+) -> None:
+    ray, connection = start_ray()
+    file = tmp_path / "ran"
+    run = run_command(house, connection, f"echo started >> {file}; sleep 10; echo ended >> {file}")
+    job = until_running(ray, run)
+    until(file.exists, "the command to start")
+    time.sleep(MOMENTS.uniform(0, 3))
+    [supervisor] = [one for one in ray.stack.processes() if f"_ray_internal_job_actor_{job}" in " ".join(one.cmdline())]
+    supervisor.kill()
+    ends_well_in_its_first_try(house, run)
+    assert [found["status"] in TERMINAL for found in jobs_of(ray.address, run.run_id)] == [True, True]
+    assert file.read_text().endswith("started\nended\n")
+
+
+@pytest.mark.parametrize("component", ["scheduler", "triggerer", "api-server"])
+def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
+    house: House, start_ray: StartRay, tmp_path: Path, component: str
+) -> None:
+    ray, connection = start_ray()
+    file = tmp_path / "ran"
+    run = run_command(house, connection, f"echo started >> {file}; sleep 10; echo ended >> {file}")
+    until_running(ray, run)
+    until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
+    time.sleep(MOMENTS.uniform(0, 3))
+    house.airflow.kill_component(component)
+    house.airflow.start_component(component)
+    if component == "api-server":
+        until(house.airflow.answers, "the API server to answer")
+    ends_well_in_its_first_try(house, run)
+    assert [job["status"] for job in jobs_of(ray.address, run.run_id)] == ["SUCCEEDED"]
+    assert file.read_text() == "started\nended\n"
+
+
+def test_a_secret_is_fetched_on_the_cluster(house: House, start_ray: StartRay) -> None:
+    ray, connection = start_ray()
+    run = run_command(house, connection, 'test "$PASSPHRASE" = "only the cluster knows" && echo it fits')
+    ends_well_in_its_first_try(house, run)
+    assert "it fits" in run.log("job")
+    assert "only the cluster knows" not in run.log("job") + str(jobs_of(ray.address, run.run_id))
