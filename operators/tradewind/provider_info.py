@@ -17,9 +17,22 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Tradewind",
                 "python-modules": ["tradewind.operators.plan", "tradewind.operators.step"],
             },
-            {"integration-name": "Ray", "python-modules": ["tradewind.operators.ray_job"]},
+            {
+                "integration-name": "Ray",
+                "python-modules": [
+                    "tradewind.operators.ray_job",
+                    "tradewind.operators.reconcile",
+                    "tradewind.operators.stop_ray_job",
+                ],
+            },
         ],
-        "triggers": [{"integration-name": "Ray", "python-modules": ["tradewind.triggers.ray_job"]}],
+        "sensors": [{"integration-name": "Ray", "python-modules": ["tradewind.sensors.ray_job"]}],
+        "triggers": [
+            {
+                "integration-name": "Ray",
+                "python-modules": ["tradewind.triggers.ray_job", "tradewind.triggers.ray_job_sensor"],
+            }
+        ],
         "task-decorators": [{"name": "ray", "class-name": "tradewind.decorators.ray.ray_task"}],
         "extra-links": ["tradewind.links.ray.RayJobLink", "tradewind.links.ray.RayLogLink"],
         "connection-types": [_RAY_CONNECTION],
@@ -105,14 +118,14 @@ _CONFIG_SECTION: dict[str, Any] = {
                 "The name of this Airflow in the metadata of its Ray jobs. Set it where several Airflows share a "
                 "cluster; jobs of deleted runs are stopped only where it is set."
             ),
-            "version_added": "0.2.0",
+            "version_added": "0.1.0",
             "type": "string",
             "example": "research-production",
             "default": None,
         },
         "uv_options": {
             "description": "Further options for uv when it builds the environment of a step on a cluster.",
-            "version_added": "0.2.0",
+            "version_added": "0.1.0",
             "type": "string",
             "example": "--no-index --find-links /wheels",
             "default": None,

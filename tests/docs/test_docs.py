@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from airflow.utils.file import might_contain_dag
 
 import tradewind
+from tradewind.operators.ray_job import RayJobOperator
 from tradewind.provider_info import get_provider_info
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +61,9 @@ def title(page: Path) -> str:
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
-FILES = [block for block in PYTHON if re.search(r"^(experiment_dag|executor_main)\(", block.text, re.MULTILINE)]
+FILES = [
+    block for block in PYTHON if re.search(r"^(experiment_dag|executor_main|with DAG)\(", block.text, re.MULTILINE)
+]
 
 
 def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -137,6 +141,14 @@ def test_the_reference_names_every_public_name() -> None:
     assert [name for name in tradewind.__all__ if f"`{name}" not in REFERENCE] == []
 
 
+def test_the_reference_names_every_argument_of_the_job_operator() -> None:
+    arguments = inspect.signature(inspect.unwrap(RayJobOperator.__init__)).parameters.values()
+    ours = [one.name for one in arguments if one.kind is one.KEYWORD_ONLY]
+    assert "runtime_env" in ours
+    section = REFERENCE.partition("### `RayJobOperator`")[2].partition("###")[0]
+    assert [name for name in ours if f"`{name}`" not in section] == []
+
+
 def test_the_reference_names_every_option_and_connection_field() -> None:
     info = get_provider_info()
     options = info["config"]["tradewind"]["options"]
@@ -151,8 +163,8 @@ def test_the_reference_names_every_environment_variable() -> None:
     assert [name for name in sorted(used) if name not in REFERENCE] == []
 
 
-def test_the_reference_names_every_error_of_steps_and_tasks() -> None:
-    modules = ("steps/errors.py", "operators/errors.py", "runtime/errors.py")
-    sources = "".join((ROOT / "operators" / "tradewind" / module).read_text() for module in modules)
+def test_the_reference_names_every_error_of_steps_tasks_and_jobs() -> None:
+    layers = ("steps/errors", "operators/errors", "operators/job_errors", "ray_jobs/errors", "runtime/errors")
+    sources = "".join((ROOT / "operators" / "tradewind" / f"{layer}.py").read_text() for layer in layers)
     public = set(re.findall(r"^class (\w+Error)\(", sources, re.MULTILINE)) - {"StepConfigTypeError"}
     assert [name for name in sorted(public) if f"`{name}" not in REFERENCE] == []

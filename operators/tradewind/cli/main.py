@@ -109,3 +109,7 @@ def _run_on_cluster(
     except RayJobsError as error:
         kind = UsageError if isinstance(error, BadRequestError) else CommandError
         raise kind(in_words(error, None if connection else cluster)) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -102,6 +102,5 @@ async def read_so_far(api: JobsApi, details: JobDetails, log: JobLog) -> None:
 
 def unknown_job(job: str, cluster: RayCluster) -> CommandError:
     """What to say of an id that the cluster does not know."""
-    return CommandError(
-        f"The Ray cluster at {cluster.address} knows no job {job!r}: 'tradewind jobs list --all' shows all."
-    )
+    known = "'tradewind jobs list --all' shows those that it knows"
+    return CommandError(f"The Ray cluster at {cluster.address} knows no job {job!r}: {known}.")

@@ -36,11 +36,12 @@ async def _stop(ids: Sequence[str], metadata: Mapping[str, str], cluster: RayClu
             if not known:
                 say("No job with these metadata is active.")
         else:
-            states = {job: await api.details(job) for job in ids}  # a cluster that is silent ends the command here
-            known = [job for job, state in states.items() if state is not None]
-            unknown = [job for job, state in states.items() if state is None]
+            asked = {job: await api.details(job) for job in ids}  # a cluster that is silent ends the command here
+            known = [job for job, state in asked.items() if state is not None]
+            unknown = [job for job, state in asked.items() if state is None]
         ended = await asyncio.gather(*(stop_job(api, job, say) for job in known))
-    write_lines([f"{job}: {details.status if details else 'unknown by now'}" for job, details in zip(known, ended)])
+    states = [details.status if details else "unknown by now" for details in ended]
+    write_lines([f"{job}: {state}" for job, state in zip(known, states, strict=True)])
     for job in unknown:
         say(str(unknown_job(job, cluster)))
     return 1 if unknown or None in ended else 0

@@ -12,7 +12,7 @@ from airflow.sdk import Context
 from tradewind.operators.code import code_folder
 from tradewind.operators.placement import Placement, placed_job
 from tradewind.operators.task_key import TaskKey
-from tradewind.ray_jobs.checks import check_request
+from tradewind.ray_jobs.checks import check_entrypoint, check_request
 from tradewind.ray_jobs.errors import BadAmountError, BadEntrypointError
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import prepared
@@ -59,6 +59,7 @@ def _what_runs(operator: RayJobOperator, job: str, context: Context) -> Iterator
     if (operator.entrypoint is None) == (operator.python_callable is None):
         raise BadEntrypointError(f"Task {operator.task_id!r} needs an entrypoint or a python_callable, one of them.")
     if operator.entrypoint is not None:
+        check_entrypoint(operator.entrypoint)  # before it may be wrapped
         yield operator.entrypoint, runtime_env
         return
     code = code_folder(context["dag"])

@@ -1,12 +1,11 @@
 """Submitting to a cluster, exactly once per id, and asking for jobs. Blocking; for workers and scripts.
 
-Importing this module imports Ray, so it is imported where a task runs, not where a DAG file is parsed.
+Ray itself is imported, which takes seconds, only for a job that brings files or an environment along.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import socket
 import ssl
@@ -14,11 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import ray
 import requests
-from ray.dashboard.modules.dashboard_sdk import SubmissionClient
-from ray.exceptions import AuthenticationError
-from ray.job_submission import JobSubmissionClient
 
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
@@ -36,20 +31,10 @@ from tradewind.ray_jobs.request import JobRequest
 
 REQUEST_TIMEOUT_S = 60
 OLDEST_RAY = "2.30"
+PLAIN_FIELDS = frozenset({"env_vars"})
+"""Fields of a runtime environment that go to the cluster as they are."""
 _TLS_PROBE_S = 5.0
 _Answer = TypeVar("_Answer")
-
-_ray_logger = logging.getLogger("ray")
-_ray_logger.handlers.clear()  # Ray writes to stderr, which a task's log shows as errors; let Airflow's logging have it
-_ray_logger.propagate = True
-
-
-for _name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
-    logging.getLogger(_name).setLevel(logging.WARNING)  # or each upload takes three lines
-# Says at each upload of a folder with a __pycache__ that the defaults of Ray have changed.
-logging.getLogger("ray._private.runtime_env.working_dir").addFilter(
-    lambda record: "is now ignored by default" not in record.getMessage()
-)
 
 
 class RayJobs:
@@ -68,12 +53,7 @@ class RayJobs:
 
     def __init__(self, cluster: RayCluster, *, oldest_ray: str = OLDEST_RAY) -> None:
         self.cluster = cluster
-        try:
-            self._client = _DirectClient(cluster)
-        except (FileNotFoundError, ssl.SSLError):
-            raise RayTlsError(
-                f"{cluster}: CA bundle {cluster.verify!r} cannot be read: correct the 'CA bundle' of the connection."
-            ) from None
+        self._session = requests.Session()
         found = self.version()
         if _minor(found) < _minor(oldest_ray):
             raise RayVersionError(
@@ -87,7 +67,7 @@ class RayJobs:
             RayJobRefusedError: The cluster refuses the job, or Ray's client does.
         """
         try:
-            self._asking(lambda: self._submit(job))
+            self._submit(job)
         except (RuntimeError, ValueError, TypeError) as error:
             text = str(error)
             if f"Job with submission_id {job.submission_id} already exists" in text:
@@ -120,22 +100,47 @@ class RayJobs:
             raise RayUnreachableError(f"{self.cluster} answers, but not as a Ray dashboard does: correct its address.")
         return str(answer["ray_version"])
 
-    def _submit(self, job: JobRequest) -> str:
-        return self._client.submit_job(
-            entrypoint=job.entrypoint,
-            submission_id=job.submission_id,
-            runtime_env=dict(job.runtime_env),
-            metadata=dict(job.metadata),
-            entrypoint_num_cpus=job.num_cpus,
-            entrypoint_num_gpus=job.num_gpus,
-            entrypoint_memory=job.memory_bytes,
-            entrypoint_resources=dict(job.resources) if job.resources else None,
-            entrypoint_label_selector=dict(job.label_selector) if job.label_selector else None,
+    def _submit(self, job: JobRequest) -> None:
+        fields = {
+            "entrypoint": job.entrypoint,
+            "submission_id": job.submission_id,
+            "runtime_env": dict(job.runtime_env),
+            "metadata": dict(job.metadata),
+            "entrypoint_num_cpus": job.num_cpus,
+            "entrypoint_num_gpus": job.num_gpus,
+            "entrypoint_memory": job.memory_bytes,
+            "entrypoint_resources": dict(job.resources) if job.resources else None,
+            "entrypoint_label_selector": dict(job.label_selector) if job.label_selector else None,
+        }
+        if job.runtime_env.keys() <= PLAIN_FIELDS:
+            response = self._request("POST", "/api/jobs/", json=fields)
+            if not response.ok:
+                raise RuntimeError(f"status code {response.status_code}: {response.text}")
+            return
+        from tradewind.ray_jobs.ray_client import submit_with_packages
+
+        self._asking(lambda: submit_with_packages(self.cluster, fields, REQUEST_TIMEOUT_S))
+
+    def _request(self, method: str, path: str, **kwargs: Any) -> requests.Response:
+        """One request; whatever answers but refuses the token raises."""
+        response = self._asking(
+            lambda: self._session.request(
+                method,
+                self.cluster.address.rstrip("/") + path,
+                headers=self.cluster.headers,
+                verify=self.cluster.verify,  # with each request, or REQUESTS_CA_BUNDLE would win
+                auth=lambda request: request,  # or a .netrc would replace our token
+                timeout=REQUEST_TIMEOUT_S,
+                **kwargs,
+            )
         )
+        if response.status_code in (401, 403):
+            raise RayAuthenticationError(token_refused(self.cluster))
+        return response
 
     def _get(self, path: str) -> Any:
         """The JSON answer to a GET, or None for a 404."""
-        response = self._asking(lambda: self._client._do_request("GET", path))
+        response = self._request("GET", path)
         if response.status_code == 404:
             return None
         try:
@@ -150,13 +155,16 @@ class RayJobs:
         """The answer, or an error of ours, without its cause: some of them hold the request, and so the token."""
         try:
             return call()
-        except AuthenticationError:
-            raise RayAuthenticationError(token_refused(self.cluster)) from None
         except requests.exceptions.SSLError as error:
             raise RayTlsError(f"{self.cluster}: {tls_problem(error)}") from None
         except (ConnectionError, requests.RequestException) as error:
             self._check_scheme()
             raise RayUnreachableError(unreachable(self.cluster, error)) from None
+        except (OSError, ssl.SSLError):
+            raise RayTlsError(
+                f"{self.cluster}: CA bundle {self.cluster.verify!r} cannot be read: correct the 'CA bundle' of the "
+                "connection."
+            ) from None
 
     def _check_scheme(self) -> None:
         """A server that wants TLS just hangs up on plain HTTP, so it is asked whether that is why."""
@@ -186,16 +194,3 @@ def _last_line(text: str) -> str:
     """What an answer says at its end: Ray puts tracebacks of its own in front."""
     lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip(" .'\"")]
     return lines[-1] if lines else "it does not say why"
-
-
-class _DirectClient(JobSubmissionClient):
-    """Ray's client for exactly the given address: the environment (``RAY_ADDRESS``) does not redirect it."""
-
-    def __init__(self, cluster: RayCluster) -> None:
-        self._client_ray_version = ray.__version__
-        SubmissionClient.__init__(self, address=cluster.address, headers=cluster.headers, verify=cluster.verify)
-
-    def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> requests.Response:
-        kwargs.setdefault("timeout", REQUEST_TIMEOUT_S)
-        kwargs.setdefault("auth", lambda request: request)  # or a .netrc would replace our token
-        return super()._do_request(method, endpoint, **kwargs)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tradewind.ray_jobs.nodes import NodeFacts, NodeType, fetch_node_types, fetch_nodes, head_of
 from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.shared_answers import shared
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
@@ -82,16 +83,16 @@ class WaitJudgement:
 
 
 async def judge_wait(api: JobsApi, demand: Demand, *, waited_s: float = 0.0, grace_s: float = GRACE_S) -> WaitJudgement:
-    """What a job with ``demand`` waits for, having waited for ``waited_s``; asks the cluster two or three times.
+    """What a job with ``demand`` waits for, having waited for ``waited_s``.
 
     Raises:
         RayUnreachableError: No answer.
     """
-    nodes = await fetch_nodes(api)
+    nodes = await shared(api, "nodes", lambda: fetch_nodes(api))
     head = head_of(nodes)
     kinds = None
     if head and not any(demand.fits(node.total, node.labels) for node in nodes):
-        kinds = await fetch_node_types(api, head.node_id)
+        kinds = await shared(api, "node types", lambda: fetch_node_types(api, head.node_id))
     return judge(demand, nodes, kinds, waited_s, grace_s)
 
 

@@ -93,8 +93,8 @@ async def _follow(api: JobsApi, watch: Watch, log: JobLog | None, notice: Callab
     if end.queue_timed_out:
         ending = Ending(
             EndingKind.QUEUE_TIMED_OUT,
-            f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s and is taken out of the queue: "
-            "give it more time or the cluster more room.",
+            f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s, its queue timeout, and is "
+            "taken out of the queue: give it more time, or the cluster more room.",
         )
         return Outcome(await _stopped(api, watch.job, ending, notice))
     return Outcome(await judge_ending(api, watch.job, end.details, end.last_lines), end.result)
