@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.cli.clusters import chosen_cluster, in_words, token_in
+from tradewind.cli.clusters import chosen_cluster, in_words, options_for, token_in
 from tradewind.cli.errors import CommandError
 from tradewind.cli.main import main
 from tradewind.ray_jobs.cluster import RayCluster
@@ -39,6 +39,7 @@ def test_the_option_wins_over_the_environment_and_that_over_this_machine(tmp_pat
     assert chosen(tmp_path, "http://a:1", RAY_ADDRESS="http://b:2").address == "http://a:1"
     assert chosen(tmp_path, RAY_ADDRESS="http://b:2").address == "http://b:2"
     assert chosen(tmp_path).address == "http://127.0.0.1:8265"
+    assert options_for(chosen(tmp_path, "http://a:1")) == ["--address", "http://a:1"]
 
 
 def test_a_connection_is_a_cluster_with_its_own_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +47,7 @@ def test_a_connection_is_a_cluster_with_its_own_token(tmp_path: Path, monkeypatc
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
     cluster = chosen(tmp_path, connection="mine", RAY_AUTH_TOKEN=OTHER)
     assert (cluster.name, cluster.address, cluster.token) == ("mine", "http://c:3", TOKEN)
+    assert options_for(cluster) == ["--cluster", "mine"]
 
 
 def test_the_variable_wins_over_the_named_file_and_that_over_the_file_at_home(tmp_path: Path) -> None:

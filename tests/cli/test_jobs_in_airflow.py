@@ -97,7 +97,8 @@ def airflow(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> LocalAir
     settings = {"AIRFLOW__TRADEWIND__DEPLOYMENT": DEPLOYMENT}
     airflow = LocalAirflow(LocalStack(root), dags_folder=root / "dags", connections={}, settings=settings)
     airflow.prepare()
-    insert(airflow, "connection", conn_id="ray_default", conn_type="ray", host=ray.address)
+    stored = {"conn_type": "ray", "host": ray.address, "is_encrypted": False, "is_extra_encrypted": False}
+    insert(airflow, "connection", conn_id="ray_default", **stored)
     return airflow
 
 

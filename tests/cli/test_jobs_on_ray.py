@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -111,7 +112,7 @@ def test_a_job_that_fails_gives_one(tradewind: Tradewind) -> None:
     assert done.code == 1
     assert done.lines[-1] == "before"
     assert "Ray job 'fails' failed with exit code 3" in done.err
-    waited = tradewind("wait", "fails", "--show-logs", "-g", "bef", "--poll", "0.2")
+    waited = tradewind("wait", "fails", "--show-logs", "-g", "^bef", "--poll", "0.2")
     assert waited.code == 1
     assert re.fullmatch(r"\S+ \S+ fails FAILED", waited.lines[0]) and waited.lines[1:] == ["before"]
     assert "Ray job 'fails' failed with exit code 3" in waited.err
@@ -145,18 +146,16 @@ def test_a_secret_is_fetched_on_the_cluster_and_stands_nowhere_else(jobs: RayJob
     words = ("--submission-id", "with-secret", "--secret", "WORD=env:THE_SECRET")
     done = tradewind("submit", *words, "--", *PRINTING, code)
     assert done.code == 0, done.out + done.err
-    assert done.lines[-1] == __import__("hashlib").sha256(SECRET.encode()).hexdigest()
+    assert done.lines[-1] == hashlib.sha256(SECRET.encode()).hexdigest()
     assert SECRET not in json.dumps(jobs._get("/api/jobs/with-secret")) + done.err
 
 
-@pytest.mark.parametrize(
-    "given", [("-e", "HF_TOKEN=hunter2"), ("-e", "NOTE", "hf_" + "Ab1" * 12), ("-e", "A", "1", "2")]
-)
+@pytest.mark.parametrize("given", [("HF_TOKEN=hunter2",), ("NOTE", "hf_" + "Ab1" * 12), ("A", "1", "2")])
 def test_a_variable_that_is_refused_keeps_the_job_from_being_submitted(
     given: tuple[str, ...], jobs: RayJobs, tradewind: Tradewind
 ) -> None:
     before = {job.job for job in jobs.jobs()}
-    done = tradewind("submit", *given, "--", "true")
+    done = tradewind("submit", "-e", *given, "--", "true")
     assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
     assert not any(word in done.err for word in ("hunter2", "Ab1Ab1"))
     assert {job.job for job in jobs.jobs()} == before
@@ -183,9 +182,7 @@ def test_waiting_can_run_out_of_time_and_stopping_waits_for_the_end(jobs: RayJob
     assert waited.code == 1 and "was stopped" in waited.err
 
 
-@pytest.mark.parametrize(
-    "words", [("wait", "unknown"), ("wait", "--match", "unknown"), ("logs", "unknown"), ("stop", "unknown")]
-)
+@pytest.mark.parametrize("words", [("wait", "no"), ("wait", "--match", "no-job"), ("logs", "no"), ("stop", "no")])
 def test_a_job_that_is_unknown_gives_one(words: tuple[str, ...], tradewind: Tradewind) -> None:
     done = tradewind(*words)
     assert done.code == 1 and done.out == "" and "knows no job" in done.err
@@ -193,13 +190,15 @@ def test_a_job_that_is_unknown_gives_one(words: tuple[str, ...], tradewind: Trad
 
 def test_a_job_that_takes_too_long_is_stopped(jobs: RayJobs, tradewind: Tradewind) -> None:
     done = tradewind("submit", "--submission-id", "too-long", "--timeout", "4", "--", *LASTING)
-    assert done.code == 1 and "ran longer than it may" in done.err
+    assert done.code == 1 and done.err.count("Ray job 'too-long' ran longer") == 1
     assert status(jobs, "too-long") == "STOPPED"
 
 
 def test_the_log_is_followed_from_its_last_lines(tradewind: Tradewind, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    code = f"import os, time\nfor n in range(5): print('line', n)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.2)\nprint('line 5')"
+    lines = "for n in range(5): print('line', n)"
+    until_open = f"while not os.path.exists({str(gate)!r}): time.sleep(0.2)"
+    code = "\n".join(["import os, time", lines, until_open, "print('line 5')"])
     assert tradewind("submit", "--no-wait", "--submission-id", "gated", "--", *PRINTING, code).code == 0
     waited = tradewind("logs", "gated")
     while "line 4" not in waited.out:  # the job's end is far; the suite's own timeout bounds this

@@ -72,3 +72,9 @@ def test_a_job_that_is_not_durable_is_stopped_by_the_next_try() -> None:
 def test_a_claim_survives_being_written_down() -> None:
     claim = SUBMITTED.next(5, lost=True).judged(succeeded=True)
     assert JobClaim.from_json(json.loads(json.dumps(claim.to_json()))) == claim
+
+
+def test_a_job_that_ray_gave_up_before_its_start_goes_on_waiting_without_a_loss() -> None:
+    again = SUBMITTED.next(3, lost=True).submitted(5.0).queueing_again()
+    assert (again.attempt, again.losses, again.submitted_at, again.queued_since) == (3, 1, None, 5.0)
+    assert again.submitted(900.0).queued_since == 5.0

@@ -291,6 +291,6 @@ def test_a_job_that_the_head_gave_up_waiting_for_timed_out_in_the_queue(tmp_path
         ray.start(timeout_seconds=300)
         cluster = Cluster(ray)
         cluster.submit("queued", "true", resources={"never": 1})
-        assert cluster.ending("queued").kind is EndingKind.QUEUE_TIMED_OUT
+        assert cluster.ending("queued").kind is EndingKind.NOT_STARTED
     finally:
         stack.stop()

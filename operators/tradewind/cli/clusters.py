@@ -47,12 +47,18 @@ def chosen_cluster(
     if arguments.ca and not os.path.isfile(arguments.ca):
         raise UsageError(f"--ca {arguments.ca}: there is no such file.")
     try:
-        return RayCluster(urlsplit(address).netloc, address, token_in(env, home), arguments.ca or True)
+        return RayCluster(_name_of(address), address, token_in(env, home), arguments.ca or True)
     except BadTokenError:
         raise CommandError(
             f"The token from {TOKEN_SOURCES} holds a space, a line break or another character that no HTTP header can "
             "carry: enter it anew."
         ) from None
+
+
+def options_for(cluster: RayCluster) -> list[str]:
+    """The options that name this cluster on another command line."""
+    is_address = cluster.name == _name_of(cluster.address)
+    return ["--address", cluster.address] if is_address else ["--cluster", cluster.name]
 
 
 def connected_cluster(conn_id: str) -> RayCluster:
@@ -79,6 +85,10 @@ def token_in(env: Mapping[str, str], home: Path) -> str | None:
         return _token_in_file(Path(path).expanduser(), "RAY_AUTH_TOKEN_PATH")
     file = home / _TOKEN_FILE
     return _token_in_file(file, f"~/{_TOKEN_FILE}") if file.exists() else None
+
+
+def _name_of(address: str) -> str:
+    return urlsplit(address).netloc
 
 
 def _token_in_file(file: Path, source: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tradewind.cli.clusters import options_for
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.interrupts import Interrupted, Interrupts
 from tradewind.cli.output import say, write_lines
@@ -17,7 +18,7 @@ from tradewind.cli.submission import id_for, job_to_submit, ray_command
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.endings import EndingKind
-from tradewind.ray_jobs.errors import RayUnreachableError
+from tradewind.ray_jobs.errors import RayJobRefusedError, RayUnreachableError
 from tradewind.ray_jobs.outcome import Watch, await_outcome
 from tradewind.ray_jobs.request import JobRequest
 
@@ -66,6 +67,9 @@ class Submission:
         with self._stopping() if auto_stop else self._leaving():
             try:
                 is_new = jobs.submit_or_attach(self._request)
+            except RayJobRefusedError:
+                self._has_ended = True
+                raise
             except RayUnreachableError as error:
                 raise RayUnreachableError(f"{error} Job {self._job} may have been submitted nevertheless.") from None
             self._is_ours |= is_new
@@ -83,9 +87,16 @@ class Submission:
         deadline = None if timeout_s is None else time.time() + timeout_s
         watch = Watch(self._job, Demand.of(self._request), deadline=deadline)
         log = JobLog(write_lines, max_bytes=None)
-        outcome = self._interrupts.run(await_outcome(self._cluster, watch, log, say))
+        told: list[str] = []
+
+        def notice(sentence: str) -> None:
+            told.append(sentence)
+            say(sentence)
+
+        outcome = self._interrupts.run(await_outcome(self._cluster, watch, log, notice))
         self._has_ended = True
-        say(outcome.ending.sentence)
+        if outcome.ending.sentence not in told:
+            say(outcome.ending.sentence)
         return 0 if outcome.ending.kind is EndingKind.SUCCEEDED else 1
 
     @contextmanager
@@ -132,4 +143,4 @@ class Submission:
         return details.status if details is not None else None
 
     def _command(self, what: str) -> str:
-        return f"tradewind jobs {what} --address {shlex.quote(self._cluster.address)} {self._job}"
+        return shlex.join(["tradewind", "jobs", *what.split(), *options_for(self._cluster), self._job])

@@ -48,8 +48,10 @@ _TYPES: dict[EndingKind, type[RayJobError]] = {
     EndingKind.QUEUE_TIMED_OUT: RayJobTimedOutError,
 }
 
-WORTH_ANOTHER_ATTEMPT = frozenset({EndingKind.PREEMPTED, EndingKind.HEAD_LOST, EndingKind.START_FAILED})
-"""Endings that are the infrastructure's, so that the next attempt follows within the same try."""
+LOSSES = frozenset({EndingKind.PREEMPTED, EndingKind.HEAD_LOST, EndingKind.START_FAILED})
+"""Endings that are the infrastructure's."""
+WORTH_ANOTHER_ATTEMPT = LOSSES | {EndingKind.NOT_STARTED}
+"""Endings after which the next attempt follows within the same try."""
 
 
 def job_error(ending: Ending, *, at_once: bool) -> RayJobError:

@@ -21,7 +21,7 @@ from tradewind.operators.following import (
     pause_before_attempt,
     stop_here,
 )
-from tradewind.operators.job_errors import WORTH_ANOTHER_ATTEMPT, job_error
+from tradewind.operators.job_errors import LOSSES, job_error
 from tradewind.operators.job_request import job_request
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.claims import JobClaim, Submit, decide_submission
@@ -73,7 +73,7 @@ class RayJobOperator(BaseOperator):
         queue_timeout: The same for the time until it is started. Without it, a job waits as long as it must.
         connect_timeout: For how many seconds a cluster that does not answer is asked again before the try fails.
         log_bytes: How much of the job's log is copied to the task's log; 0 for nothing.
-        wait_for_completion: Off: the task ends once the job is submitted, and nothing stops the job.
+        wait_for_completion: Off: the task ends once the job is submitted. Only clearing the task stops the job.
         durable: Off: what an earlier try left running is stopped and run anew instead of joined.
         ship_tradewind: Send this package along with a ``python_callable`` or ``secrets``, which need it on the cluster.
             Off: the cluster's image has it.
@@ -213,13 +213,16 @@ class RayJobOperator(BaseOperator):
         return self._follow(jobs.cluster, claim, self._watch(claim, request), context)
 
     def _watch(self, claim: JobClaim, request: JobRequest) -> Watch:
-        timeout, submitted_at = as_seconds(self.timeout), claim.submitted_at or time.time()
+        now = time.time()
+        timeout, queue_timeout = as_seconds(self.timeout), as_seconds(self.queue_timeout)
+        queued_s = now - (claim.queued_since or now)
         return Watch(
             claim.job,
             Demand.of(request),
             result_marker=result_marker(claim.job) if self.python_callable else None,
-            queue_timeout_s=as_seconds(self.queue_timeout),
-            deadline=None if timeout is None else submitted_at + timeout,
+            queue_timeout_s=None if queue_timeout is None else max(0.0, queue_timeout - queued_s),
+            queued_since=claim.queued_since,
+            deadline=None if timeout is None else (claim.submitted_at or now) + timeout,
         )
 
     def _follow(self, cluster: RayCluster, claim: JobClaim, watch: Watch, context: Context) -> Any:
@@ -250,7 +253,10 @@ class RayJobOperator(BaseOperator):
                 return claim.job
             with failing_at_once():
                 return decode_result(outcome.result, claim.job)
-        if ending.kind in WORTH_ANOTHER_ATTEMPT and claim.losses < self.max_losses:
+        if ending.kind is EndingKind.NOT_STARTED:
+            self.log.info("%s It queues again.", ending.sentence)
+            return self._run(self._connect(), save_claim(context, claim.queueing_again()), context)
+        if ending.kind in LOSSES and claim.losses < self.max_losses:
             return self._try_again(claim, ending, context)
         save_claim(context, claim.judged(succeeded=False))
         log_last_lines(self.log, ending)

@@ -58,6 +58,8 @@ NOTE = "finished"
 
 MOST_LOSSES = 100
 """How many nodes or heads in a row a step may lose within one try."""
+_SIGNAL_BASE = 128
+"""A shell adds this to the number of the signal that ended its command."""
 _DIED_IN_WORKER = Ending(EndingKind.UNKNOWN, "Its driver in the worker ended without saying how.")
 
 
@@ -246,6 +248,9 @@ class StepOperator(BaseOperator):
             end_attempt(output_path, attempt, Outcome.FAILED, AttemptError(ending.kind.name, ending.sentence))
             raise StepFailedError(sentence)
         end_attempt(output_path, attempt, Outcome.LOST)
+        if ending.kind is EndingKind.NOT_STARTED:
+            self.log.info("%s It queues again.", sentence)
+            return self._start(context, losses)
         if losses >= MOST_LOSSES:
             raise StepLostError(f"{sentence} Airflow's next try makes a new attempt.")
         pause_s = pause_before_attempt(losses)
@@ -295,9 +300,8 @@ def _busy(step: ResolvedStep, attempt: Attempt) -> StepBusyError:
 
 def _is_worth_another_attempt(ending: Ending) -> bool:
     """Our driver notes how its function ended, unless it is killed: then the fault is not the step's."""
-    return ending.kind in WORTH_ANOTHER_ATTEMPT or (
-        ending.kind is EndingKind.USER_ERROR and (ending.exit_code is None or ending.exit_code < 0)
-    )
+    was_killed = ending.exit_code is None or not 0 <= ending.exit_code < _SIGNAL_BASE
+    return ending.kind in WORTH_ANOTHER_ATTEMPT or (ending.kind is EndingKind.USER_ERROR and was_killed)
 
 
 def _is_same_task(by: dict[str, Any], task: dict[str, Any]) -> bool:

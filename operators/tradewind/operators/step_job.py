@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from airflow.sdk import conf
 
 from tradewind.hooks.ray import RayHook
 from tradewind.operators.errors import talking_to_cluster
+from tradewind.operators.following import patiently
 from tradewind.operators.placement import check_function_place, placed
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.checks import check_request
@@ -27,6 +29,12 @@ from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
 if TYPE_CHECKING:
     from tradewind.ray_jobs.client import RayJobs
     from tradewind.ray_jobs.demand import Demand
+
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 20.0
+"""How long a cluster that does not answer is asked again before it costs one of Airflow's retries."""
 
 
 def claimed_spec(step: ResolvedStep, code: Path) -> StepSpec:
@@ -49,7 +57,7 @@ def connect(step_name: str, cluster: str) -> RayJobs:
         ClusterRefusedError: There is no such connection, or it is no good.
     """
     with talking_to_cluster(f"Step {step_name!r}"):
-        return RayHook(cluster).get_conn()
+        return patiently(RayHook(cluster).get_conn, CONNECT_TIMEOUT_S, logger.warning)
 
 
 def submit(jobs: RayJobs, attempt: Attempt, code: Path) -> bool:
@@ -61,7 +69,8 @@ def submit(jobs: RayJobs, attempt: Attempt, code: Path) -> bool:
     """
     spec = StepSpec.from_json(attempt.spec)
     with talking_to_cluster(f"Step {spec.name!r}"):
-        return jobs.submit_or_attach(check_request(step_request(attempt, spec, code)))
+        request = check_request(step_request(attempt, spec, code))
+        return patiently(lambda: jobs.submit_or_attach(request), CONNECT_TIMEOUT_S, logger.warning)
 
 
 def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:

@@ -31,6 +31,7 @@ class JobClaim:
         tries_allowed: Airflow's ``max_tries`` at the claim. Clear raises it, a crash does not.
         is_named: The user chose the id.
         submitted_at: Unix time at which the cluster had accepted the job; None while nobody knows.
+        queued_since: Unix time since which it waits to be started, whatever attempts Ray has given up meanwhile.
         was_judged: A try has seen how the job ended, and has acted on it.
         has_succeeded: It ended well.
         losses: How many attempts before this one were lost with their node or head, since a person last asked.
@@ -41,6 +42,7 @@ class JobClaim:
     tries_allowed: int
     is_named: bool = False
     submitted_at: float | None = None
+    queued_since: float | None = None
     was_judged: bool = False
     has_succeeded: bool = False
     losses: int = 0
@@ -65,9 +67,13 @@ class JobClaim:
         losses = self.losses + 1 if lost else 0
         return JobClaim(self.base, self.attempt + 1, tries_allowed, self.is_named, losses=losses)
 
+    def queueing_again(self) -> JobClaim:
+        """The claim on the next attempt at a job that Ray has given up before it was started."""
+        return replace(self.next(self.tries_allowed), losses=self.losses, queued_since=self.queued_since)
+
     def submitted(self, at: float) -> JobClaim:
         """This claim once the cluster has accepted its job."""
-        return replace(self, submitted_at=at)
+        return replace(self, submitted_at=at, queued_since=self.queued_since or at)
 
     def judged(self, *, succeeded: bool) -> JobClaim:
         """This claim once the end of its job was acted on."""

@@ -54,6 +54,7 @@ class RayJobs:
     def __init__(self, cluster: RayCluster, *, oldest_ray: str = OLDEST_RAY) -> None:
         self.cluster = cluster
         self._session = requests.Session()
+        self._check_ca_bundle()
         found = self.version()
         if _minor(found) < _minor(oldest_ray):
             raise RayVersionError(
@@ -160,10 +161,15 @@ class RayJobs:
         except (ConnectionError, requests.RequestException) as error:
             self._check_scheme()
             raise RayUnreachableError(unreachable(self.cluster, error)) from None
-        except (OSError, ssl.SSLError):
+
+    def _check_ca_bundle(self) -> None:
+        bundle = self.cluster.verify
+        try:
+            if isinstance(bundle, str):
+                ssl.create_default_context(cafile=bundle)
+        except OSError:  # an SSLError is one too
             raise RayTlsError(
-                f"{self.cluster}: CA bundle {self.cluster.verify!r} cannot be read: correct the 'CA bundle' of the "
-                "connection."
+                f"{self.cluster}: CA bundle {bundle!r} cannot be read: correct the 'CA bundle' of the connection."
             ) from None
 
     def _check_scheme(self) -> None:

@@ -58,6 +58,8 @@ class EndingKind(Enum):
     """It ran for longer than its caller allows, who stopped it."""
     QUEUE_TIMED_OUT = "queue_timed_out"
     """It waited too long for its turn; it never ran."""
+    NOT_STARTED = "not_started"
+    """Ray gave up on it while it waited for its turn; it never ran. Queueing is no failure: it can queue again."""
     START_FAILED = "start_failed"
     """Ray could not start its supervisor or lost it while the node lived: the infrastructure's, worth an attempt."""
     UNKNOWN = "unknown"
@@ -234,7 +236,7 @@ def _of_runtime_env(job: str, details: JobDetails, lines: Sequence[str], node: N
 
 def _of_late_start(job: str, details: JobDetails, lines: Sequence[str], node: NodeFacts | None) -> _Judged:
     return (
-        EndingKind.QUEUE_TIMED_OUT,
+        EndingKind.NOT_STARTED,
         f"{job} waited in the queue for longer than the head allows, and never ran: submit it anew, or set "
         "RAY_JOB_START_TIMEOUT_SECONDS higher on the head.",
     )

@@ -26,6 +26,7 @@ class Watch:
         demand: What its entrypoint asks for, to say what it waits for.
         result_marker: What the line of its log begins with that holds its result, if it is to give one.
         queue_timeout_s: How long it may wait for its resources; without a limit if None.
+        queued_since: Unix time by our clock since which it waits to be started; from now on if None.
         deadline: Unix time by our clock at which it is stopped; never if None.
     """
 
@@ -33,6 +34,7 @@ class Watch:
     demand: Demand
     result_marker: str | None = None
     queue_timeout_s: float | None = None
+    queued_since: float | None = None
     deadline: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -71,13 +73,13 @@ async def await_outcome(
             if not limit.expired():
                 raise
         over = Ending(EndingKind.TIMED_OUT, f"Ray job {watch.job!r} ran longer than its timeout and was stopped.")
-        return Outcome(await _stopped(api, watch.job, over, notice))
+        return await _stopped(api, watch, over, notice)
 
 
 async def _follow(api: JobsApi, watch: Watch, log: JobLog | None, notice: Callable[[str], None]) -> Outcome:
     from tradewind.ray_jobs.follow import follow_job
 
-    started = time.monotonic()
+    since = watch.queued_since or time.time()
     end = await follow_job(
         api.cluster,
         watch.job,
@@ -85,25 +87,25 @@ async def _follow(api: JobsApi, watch: Watch, log: JobLog | None, notice: Callab
         notice=notice,
         result_marker=watch.result_marker,
         queue_timeout_s=watch.queue_timeout_s,
-        explain_wait=lambda asked: judge_wait(asked, watch.demand, waited_s=time.monotonic() - started),
+        explain_wait=lambda asked: judge_wait(asked, watch.demand, waited_s=time.time() - since),
     )
     if end.infeasible:
         ending = Ending(EndingKind.INFEASIBLE, f"Ray job {watch.job!r} can never run: {end.infeasible}")
-        return Outcome(await _stopped(api, watch.job, ending, notice))
+        return await _stopped(api, watch, ending, notice)
     if end.queue_timed_out:
         ending = Ending(
             EndingKind.QUEUE_TIMED_OUT,
             f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s, its queue timeout, and is "
             "taken out of the queue: give it more time, or the cluster more room.",
         )
-        return Outcome(await _stopped(api, watch.job, ending, notice))
+        return await _stopped(api, watch, ending, notice)
     return Outcome(await judge_ending(api, watch.job, end.details, end.last_lines), end.result)
 
 
-async def _stopped(api: JobsApi, job: str, ending: Ending, notice: Callable[[str], None]) -> Ending:
+async def _stopped(api: JobsApi, watch: Watch, ending: Ending, notice: Callable[[str], None]) -> Outcome:
     """``ending``, once the job has really ended; if it was faster and succeeded, that counts."""
     from tradewind.ray_jobs.stopping import stop_job
 
     notice(ending.sentence)
-    details = await stop_job(api, job, notice)
-    return await judge_ending(api, job, details) if details and details.status == "SUCCEEDED" else ending
+    details = await stop_job(api, watch.job, notice)
+    return await _follow(api, watch, None, notice) if details and details.status == "SUCCEEDED" else Outcome(ending)
