@@ -60,6 +60,7 @@ def test_what_is_refused_before_submission_leaves_nothing(
 )
 def test_the_command_line_says_it_too(house: House, dag_id: str, sentence: str) -> None:
     house.api.wait_for_dag(dag_id, 60)
+    house.api.pause(dag_id)  # or the scheduler takes the tasks of the same run
     done = house.airflow.cli("dags", "test", dag_id)
     assert sentence in done.stdout + done.stderr
 

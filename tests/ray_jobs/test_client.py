@@ -71,7 +71,7 @@ def test_a_token_that_is_not_right_is_told_without_showing_it(address: str, toke
 
 def test_a_token_that_changes_later_is_told_by_every_call(address: str) -> None:
     jobs = RayJobs(RayCluster("mine", address, token=TOKEN))
-    jobs._client._headers["Authorization"] = f"Bearer {WRONG}"
+    jobs.cluster = RayCluster("mine", address, token=WRONG)
     calls = [jobs.jobs, jobs.version, lambda: jobs.details("x"), lambda: jobs.log_text("x")]
     for call in [*calls, lambda: jobs.submit_or_attach(JobRequest("x", "true"))]:
         with pytest.raises(RayAuthenticationError) as caught:

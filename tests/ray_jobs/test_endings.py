@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.supervisors import is_supervisor
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -203,10 +203,6 @@ def test_a_supervisor_that_is_killed_while_its_node_lives_is_no_user_error(clust
     assert cluster.ending("orphan").kind is EndingKind.START_FAILED
 
 
-def is_supervisor(process: psutil.Process) -> bool:
-    return any("JobSupervisor" in part for part in process.cmdline())
-
-
 def driver_with_an_actor_on(slice_name: str, flag: Path) -> str:
     code = f"""
 import pathlib, ray, time
@@ -230,10 +226,11 @@ def test_jobs_that_lose_a_node_were_preempted(cluster: Cluster, tmp_path: Path) 
     wait_for((tmp_path / "working").exists)
     for process in cluster.ray.host_stack("doomed", 0).processes():
         process.kill()
+    cluster.ray.kill_slice("doomed")  # which is dead already, and is to be expected no more
     on_it, with_work = cluster.ending("on-it"), cluster.ending("with-work-on-it")
     assert on_it.kind is EndingKind.PREEMPTED and "heartbeats" in on_it.sentence
     assert with_work.kind is EndingKind.PREEMPTED and with_work.exit_code == 1
-    assert with_work.traceback and "ActorDiedError" in with_work.traceback
+    assert "lost the node that its work ran on" in with_work.sentence
 
 
 @pytest.mark.ray
@@ -249,9 +246,7 @@ def test_a_drained_node_takes_its_jobs_with_it_as_preempted(cluster: Cluster, tm
     reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
     GcsClient(address=cluster.ray.gcs_address).drain_node(details.node_id, reason, "spot notice", deadline_ms)
     cluster.ray.kill_slice("spot")
-    ending = cluster.ending("drained")
-    assert ending.kind is EndingKind.PREEMPTED
-    assert "preempt" in ending.sentence
+    assert cluster.ending("drained").kind is EndingKind.PREEMPTED
 
 
 @pytest.mark.ray

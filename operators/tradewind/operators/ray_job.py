@@ -213,16 +213,16 @@ class RayJobOperator(BaseOperator):
         return self._follow(jobs.cluster, claim, self._watch(claim, request), context)
 
     def _watch(self, claim: JobClaim, request: JobRequest) -> Watch:
-        now = time.time()
+        submitted_at = claim.submitted_at or time.time()
         timeout, queue_timeout = as_seconds(self.timeout), as_seconds(self.queue_timeout)
-        queued_s = now - (claim.queued_since or now)
+        queued_before_s = submitted_at - (claim.queued_since or submitted_at)
         return Watch(
             claim.job,
             Demand.of(request),
             result_marker=result_marker(claim.job) if self.python_callable else None,
-            queue_timeout_s=None if queue_timeout is None else max(0.0, queue_timeout - queued_s),
+            queue_timeout_s=None if queue_timeout is None else max(0.0, queue_timeout - queued_before_s),
             queued_since=claim.queued_since,
-            deadline=None if timeout is None else (claim.submitted_at or now) + timeout,
+            deadline=None if timeout is None else submitted_at + timeout,
         )
 
     def _follow(self, cluster: RayCluster, claim: JobClaim, watch: Watch, context: Context) -> Any:

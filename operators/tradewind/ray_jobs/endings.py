@@ -35,6 +35,7 @@ _REMOTE_DEATHS = re.compile(
     r"|LocalRayletDiedError)\b"
 )
 _NODE_ID = re.compile(r"Node Id: ([0-9a-f]{56})")
+_UNAVAILABLE_ACTOR = re.compile(r"ActorUnavailableError.*?\bactor ([0-9a-f]{32}) is unavailable", re.DOTALL)
 
 
 class EndingKind(Enum):
@@ -138,14 +139,18 @@ async def judge_ending(
 ) -> Ending:
     """How ``job`` ended, asking the cluster after its node where that matters; a cluster that is silent is no matter.
 
-    An entrypoint that was killed may have died with its node before the head noticed: then it waits ``settle_s``.
+    An entrypoint that was killed, or whose actor fell silent, may have lost a node before the head noticed: then it
+    waits ``settle_s``.
     """
     wanted = node_in_question(details, last_lines)
-    if wanted is None:
+    if wanted is None or details is None:
         return classify(job, details, last_lines)
+    actor = _silent_actor(list(last_lines) or details.message.splitlines())
+    if actor is not None:
+        wanted = await _node_of_actor(api, actor) or wanted
     node = await _node(api, wanted)
     deadline = asyncio.get_running_loop().time() + settle_s
-    while details and _killed_by(details.exit_code) and node and node.alive and not node.is_head:
+    while (actor or _killed_by(details.exit_code)) and node and node.alive and not node.is_head:
         if asyncio.get_running_loop().time() >= deadline:
             break
         await asyncio.sleep(_SETTLE_STEP_S)
@@ -173,6 +178,17 @@ async def _node(api: JobsApi, node_id: str) -> NodeFacts | None:
         return None
 
 
+async def _node_of_actor(api: JobsApi, actor: str) -> str | None:
+    from tradewind.ray_jobs.errors import RayJobsError
+
+    wanted = {"filter_keys": "actor_id", "filter_predicates": "=", "filter_values": actor, "detail": "true"}
+    try:
+        answer = await api.get_json("/api/v0/actors", wanted)
+        return str(answer["data"]["result"]["result"][0]["node_id"])
+    except (RayJobsError, KeyError, TypeError, IndexError):
+        return None
+
+
 _Judged = tuple[EndingKind, str]
 
 
@@ -194,6 +210,8 @@ def _of_entrypoint(job: str, details: JobDetails, lines: Sequence[str], node: No
     gone = node is not None and not node.alive and not node.is_head
     if (death := _remote_death(lines)) and (node is None or gone):
         return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, death)}): {_TRY_AGAIN}."
+    if gone and _silent_actor(lines):
+        return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, '')}): {_TRY_AGAIN}."
     if (signal := _killed_by(code)) and gone:
         return EndingKind.PREEMPTED, f"{job} was ended with its node ({_why(node, '')}): {_TRY_AGAIN}."
     if signal == "SIGKILL":
@@ -274,6 +292,13 @@ def _remote_death(lines: Sequence[str]) -> str | None:
         return None
     text = "\n".join(traceback[starts[-1] :])
     return text if any(words in text for words in _NODE_GONE) else None
+
+
+def _silent_actor(lines: Sequence[str]) -> str | None:
+    """The actor that the driver could not reach any more, if that is what ended it."""
+    last_words = last_traceback(lines) or next((line for line in reversed(lines) if line.strip()), "")
+    found = _UNAVAILABLE_ACTOR.search(last_words)
+    return found[1] if found else None
 
 
 def _killed_by(code: int | None) -> str | None:

@@ -119,7 +119,7 @@ def _config(log: str) -> Any:
     _, v2, rest = log.partition(_V2_CONFIG)
     if not v2:
         return None
-    import yaml  # type: ignore[import-untyped]  # Ray brings it
+    import yaml  # type: ignore[import-untyped]
 
     lines = []
     for line in rest.split("\n")[1:]:

@@ -40,6 +40,9 @@ class AirflowApi:
     def unpause(self, dag_id: str) -> None:
         self._request("PATCH", f"dags/{quote(dag_id)}", json={"is_paused": False})
 
+    def pause(self, dag_id: str) -> None:
+        self._request("PATCH", f"dags/{quote(dag_id)}", json={"is_paused": True})
+
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, logical_date: datetime | None = None) -> str:
         """Create a DAG run and return its id."""
         body = {"conf": dict(conf or {}), "logical_date": logical_date.isoformat() if logical_date else None}

@@ -25,6 +25,7 @@ from tradewind.triggers.place_in_log import (
 if TYPE_CHECKING:
     from tradewind.ray_jobs.log_lines import JobLog
 
+logger = logging.getLogger(__name__)
 job_logger = logging.getLogger("ray.job")
 
 DEFAULT_LOG_BYTES = 20 * 1024 * 1024
@@ -80,18 +81,17 @@ class RayJobTrigger(BaseTrigger):
         watch = Watch.from_json(self.watch)
         cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
         self._job_log = await self._open_log(watch.job) if self.log_bytes else None
-        saving = asyncio.create_task(self._save_places(watch.job, self._job_log)) if self._job_log else None
+        saving = asyncio.create_task(self._save_places())
         try:
             outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info)
         finally:
-            if saving is not None:
-                saving.cancel()
+            saving.cancel()
         yield TriggerEvent({"ending": outcome.ending.to_json(), "result": outcome.result, **self.payload})
 
     async def cleanup(self) -> None:
         """Leave the exact place in the log behind. Stops nothing: this also comes with a redeploy."""
-        if self._job_log is not None:
-            await save_last_place(self._address, Place(self._job, self._job_log.position.to_json(), is_exact=True))
+        if place := self._place(is_exact=True):
+            await save_last_place(self._address, place)
 
     async def on_kill(self) -> None:
         """Stop the job, if a person marked or cleared the task."""
@@ -101,6 +101,12 @@ class RayJobTrigger(BaseTrigger):
     async def _stop(self) -> None:
         cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
         await stop_if_person_acted(cluster, self._job, self._address)
+
+    def _place(self, *, is_exact: bool) -> Place | None:
+        """Where it is in the log, if somebody could go on there: ``airflow dags test`` runs a trigger only once."""
+        if self._job_log is None or self.trigger_id is None:
+            return None
+        return Place(self._job, self._job_log.position.to_json(), is_exact)
 
     @property
     def _job(self) -> str:
@@ -114,22 +120,24 @@ class RayJobTrigger(BaseTrigger):
     async def _open_log(self, job: str) -> JobLog:
         from tradewind.ray_jobs.log_lines import JobLog, LogPosition
 
-        place = await load_place(self._address, job)
+        place = await load_place(self._address, job) if self.trigger_id is not None else None
         if place is not None and not place.is_exact:
             job_logger.info("The triggerer was killed; lines of its last second may come again below.")
         start = LogPosition.from_json(place.position) if place else LogPosition()
         return JobLog(give_lines, start, max_bytes=self.log_bytes, full_log=self.full_log)
 
-    async def _save_places(self, job: str, log: JobLog) -> None:
-        """Write the place down again and again, as long as it changes."""
-        saved = log.position
+    async def _save_places(self) -> None:
+        """Write the place down at once, so that whoever comes next knows, and then as long as it changes."""
+        saved: Place | None = None
         while True:
-            await asyncio.sleep(SAVE_INTERVAL_S)
-            if log.position != saved:
+            place = self._place(is_exact=False)
+            if place is not None and place != saved:
                 await turn_to_save()
-                position = log.position
-                if await save_place(self._address, Place(job, position.to_json(), is_exact=False)):
-                    saved = position
+                try:
+                    saved = place if await save_place(self._address, place) else saved
+                except Exception as error:  # of Airflow's API: the log goes on, and the next turn may do better
+                    logger.warning("The place in the job's log could not be kept: %s", error)
+            await asyncio.sleep(SAVE_INTERVAL_S)
 
 
 def give_lines(lines: Sequence[str]) -> None:

@@ -1,0 +1,16 @@
+"""Telling Ray's supervisor of a job from its other processes; its title says either its class or its actor's name."""
+
+from __future__ import annotations
+
+import psutil
+
+TITLES = ("JobSupervisor", "ray::_ray_internal_job_actor")
+
+
+def is_supervisor(process: psutil.Process) -> bool:
+    """Whether ``process`` runs a job's entrypoint for Ray."""
+    try:
+        line = " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+    return any(title in line for title in TITLES)
