@@ -15,9 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, newest_attempt
+from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, end_attempt, newest_attempt
 from tradewind.records.status import Status, read_status
 from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.runtime.spec import step_spec
 from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
 
@@ -53,6 +54,12 @@ def leaves(config: Config) -> None:
 def hangs(config: Config) -> None:
     Path(config.output_path, "pid").write_text(str(os.getpid()))
     signal.pause()
+
+
+def gives_up_its_own_attempt(config: Config) -> None:
+    attempt = newest_attempt(config.output_path)
+    assert attempt is not None
+    end_attempt(config.output_path, attempt, Outcome.LOST)
 
 
 def claim(fn: Any, store: Path) -> Attempt:
@@ -144,3 +151,23 @@ def test_a_killed_driver_leaves_no_result_and_no_process(hanging: Any) -> None:
     assert read_status(output_path) is Status.RUNNING
     unended = newest_attempt(output_path)
     assert unended is not None and unended.outcome is None
+
+
+def test_a_driver_whose_attempt_was_given_up_stops_and_leaves_the_record_alone(hanging: Any) -> None:
+    driver, function, output_path = hanging
+    given_up = newest_attempt(output_path)
+    assert given_up is not None
+    end_attempt(output_path, given_up, Outcome.LOST)
+    assert driver.wait(60) == 128 + signal.SIGTERM
+    function.wait(60)
+    ended = newest_attempt(output_path)
+    assert ended is not None and ended.outcome is Outcome.LOST
+    assert read_status(output_path) is Status.RUNNING
+
+
+def test_what_is_made_after_the_attempt_was_given_up_does_not_count(tmp_path: Path) -> None:
+    attempt = claim(gives_up_its_own_attempt, tmp_path)
+    driver = start(attempt)
+    text, _ = driver.communicate()
+    assert (driver.returncode, read_status(attempt.spec["output_path"])) == (SUPERSEDED, Status.RUNNING)
+    assert "ended from outside" in text

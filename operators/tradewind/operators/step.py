@@ -44,6 +44,8 @@ from tradewind.records.attempts import read_attempt as read_attempt_file
 from tradewind.records.status import Status, read_status, read_statuses, write_status
 from tradewind.records.step_info import write_step_info
 from tradewind.runtime.kept_output import DRIVER_LOG
+from tradewind.runtime.process_guard import GRACE_SECONDS
+from tradewind.runtime.run_step import LOOK_INTERVAL_S
 from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep, resolve
 from tradewind.triggers.kill import stop_from_on_kill
 from tradewind.triggers.place_in_log import TaskAddress
@@ -58,6 +60,8 @@ NOTE = "finished"
 
 MOST_LOSSES = 100
 """How many nodes or heads in a row a step may lose within one try."""
+FENCE_S = LOOK_INTERVAL_S + 2 * GRACE_SECONDS
+"""After this long, a driver that lives on after the loss of its head has seen that its attempt was ended."""
 _SIGNAL_BASE = 128
 """A shell adds this to the number of the signal that ended its command."""
 _DIED_IN_WORKER = Ending(EndingKind.UNKNOWN, "Its driver in the worker ended without saying how.")
@@ -253,7 +257,7 @@ class StepOperator(BaseOperator):
             return self._start(context, losses)
         if losses >= MOST_LOSSES:
             raise StepLostError(f"{sentence} Airflow's next try makes a new attempt.")
-        pause_s = pause_before_attempt(losses)
+        pause_s = max(FENCE_S, pause_before_attempt(losses))
         self.log.warning("%s The next attempt follows in %.0f s.", sentence, pause_s)
         time.sleep(pause_s)
         return self._start(context, losses + 1)

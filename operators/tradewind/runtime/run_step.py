@@ -11,7 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -26,6 +28,11 @@ from tradewind.runtime.run_function import error_path
 from tradewind.runtime.secrets import fetch_secrets
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import Cpu, HeadNode, SecretReferenceError, TpuSlice
+
+LOOK_INTERVAL_S = 5.0
+"""How often the driver looks whether its attempt was ended from outside."""
+SUPERSEDED = 75
+"""Exit code of a driver whose attempt was ended from outside (EX_TEMPFAIL of sysexits.h)."""
 
 
 class Stopped(BaseException):
@@ -48,13 +55,21 @@ def main() -> int:
 
 
 def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec) -> int:
-    """Run ``attempt`` and record its end; 0 when the function returned, 1 when it failed, 143 when it was stopped."""
+    """Run ``attempt`` and record its end; 0 when the function returned, 1 when it failed, 143 when it was stopped.
+
+    An attempt that was ended from outside meanwhile, because it seemed to be lost, writes nothing more: 75.
+    """
     write_status(spec.output_path, Status.RUNNING)
     try:
-        error = _run_children(attempt_file, attempt, spec)
+        with ended_from_outside_stops(attempt_file):
+            error = _run_children(attempt_file, attempt, spec)
     except Stopped:
-        end_attempt(spec.output_path, attempt, Outcome.STOPPED)
+        if _is_open(attempt_file):
+            end_attempt(spec.output_path, attempt, Outcome.STOPPED)
         return 128 + signal.SIGTERM
+    if not _is_open(attempt_file):
+        print(f"Attempt {attempt.number} was ended from outside: its output does not count.")
+        return SUPERSEDED
     if error is not None:
         end_attempt(spec.output_path, attempt, Outcome.FAILED, error)
         write_status(spec.output_path, Status.FAILED)
@@ -63,6 +78,36 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec) -> int:
     end_attempt(spec.output_path, attempt, Outcome.SUCCEEDED)
     write_status(spec.output_path, Status.SUCCESS)
     return 0
+
+
+@contextmanager
+def ended_from_outside_stops(attempt_file: str) -> Iterator[None]:
+    """For the length of the block, stop this process soon after somebody else has written an end of the attempt."""
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(LOOK_INTERVAL_S):
+            if not _is_open(attempt_file):
+                print("This attempt was ended from outside: stopping.", flush=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _is_open(attempt_file: str) -> bool:
+    """Whether nobody has written an end of the attempt; a store that does not answer does not say so."""
+    try:
+        attempt = read_attempt(attempt_file)
+    except Exception as error:  # whatever the store's client raises
+        print(f"The attempt's record cannot be read ({type(error).__name__}); going on.", flush=True)
+        return True
+    return attempt is None or attempt.outcome is None
 
 
 def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> AttemptError | None:
