@@ -25,6 +25,7 @@ SAVE_INTERVAL_S = 0.5
 MOST_SAVES_PER_SECOND = 10
 _DRAIN_POLL_S = 0.01
 _LONGEST_DRAIN_S = 5.0
+_LAST_ANSWER_S = 1.0
 _next_turn = 0.0
 
 
@@ -76,11 +77,10 @@ async def turn_to_save() -> None:
 
 
 async def save_last_place(task: TaskAddress, place: Place) -> None:
-    """The same while the triggerer shuts down: it reads what we send, but does not answer any more."""
+    """The same while the triggerer shuts down: it still reads what we send, but may not answer any more."""
     if await _lines_are_taken():
         sending = asyncio.ensure_future(XCom.aset(PLACE_KEY, vars(place), **vars(task)))
-        await asyncio.sleep(0)
-        await _lines_are_taken()
+        await asyncio.wait({sending}, timeout=_LAST_ANSWER_S)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
 

@@ -86,6 +86,7 @@ class RayJobTrigger(BaseTrigger):
             outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info)
         finally:
             saving.cancel()
+        self._job_log = None  # it has been read to its end
         yield TriggerEvent({"ending": outcome.ending.to_json(), "result": outcome.result, **self.payload})
 
     async def cleanup(self) -> None:
