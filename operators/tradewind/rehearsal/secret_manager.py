@@ -29,6 +29,7 @@ class LocalSecretManager:
         disabled: Versions (``projects/P/secrets/S/versions/V``) that are switched off.
         damaged: Secrets whose checksum does not fit.
         failures: How many of the next requests are answered with 503.
+        released: Set while answers are given; clear it to hold them back.
         accesses: The versions that were asked for, in order.
     """
 
@@ -37,6 +38,8 @@ class LocalSecretManager:
         self.disabled: set[str] = set()
         self.damaged: set[str] = set()
         self.failures = 0
+        self.released = threading.Event()
+        self.released.set()
         self.accesses: list[str] = []
         self._secrets: dict[str, list[bytes]] = {}
         self._lock = threading.Lock()
@@ -70,6 +73,7 @@ class LocalSecretManager:
 
     def answer(self, method: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
         """Status and JSON of the answer to one request."""
+        self.released.wait()
         if self.failures > 0:
             self.failures -= 1
             return _refusal(503, "try again")
