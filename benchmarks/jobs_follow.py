@@ -81,7 +81,7 @@ def costs_of(house: House, sizes: Sequence[int], window: float, settle: float) -
     """Measure the sizes from small to large; the followers of one stay for the next."""
     way = house.provider.name
     submit = _submitter(house.proxy.target)
-    time.sleep(settle)  # whatever came before may still echo
+    time.sleep(settle)  # what is measured next is the idle cost, without the start of Airflow in it
     idle = _sample(house, window / 3)
     for first, size in batches(sizes):
         if house.provider.defers:  # the other's operators submit by themselves

@@ -147,7 +147,7 @@ SECRET = "hf_" + "aB3dE6gH9" * 4
         {"runtime_env": {"env_vars": {"HF_TOKEN": "anything"}}},
         {"runtime_env": {"env_vars": {"HARMLESS": SECRET}}},
         {"runtime_env": {"pip": {"packages": [f"x @ https://user:{SECRET}@host/x.whl"]}}},
-        {"runtime_env": {"uv": {"packages": ["x"], "uv_pip_install_options": ["--index-url", "https://u:pw@host/"]}}},
+        {"runtime_env": {"uv": {"packages": ["x"], "uv_pip_install_options": ["--proxy", "https://u:pw@host/"]}}},
         {"metadata": {"note": f"token {SECRET}"}},
         {"entrypoint": f"python x.py --token {SECRET}"},
         {"entrypoint": "cd /x && HF_TOKEN=anything python x.py"},

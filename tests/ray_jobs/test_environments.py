@@ -169,7 +169,7 @@ def test_a_pinned_file_gives_versions_and_what_its_notes_tell(project: Path) -> 
         "speaker==1.0 \\\n    --hash=sha256:00 \\\n    --hash=sha256:11\n    # via my-project (pyproject.toml)\n"
         "other==7  # via base\n"
         "voice==0.3\n    # via\n    #   speaker\n    #   singer\n"
-        "--index-url https://host/simple\n"
+        "--pre\n"
     )
     environment = environment_of(["speak-up"], project / "dags")
     assert environment["uv"]["packages"] == ['breath==0.2; python_version < "3.12"', "speaker==1.0", "voice==0.3"]
@@ -219,7 +219,7 @@ def test_a_group_without_any_project_is_refused(tmp_path: Path) -> None:
     assert f"there is no pyproject.toml at or above {tmp_path / 'dags'}" in message and "'scipy==1.14'" in message
 
 
-@pytest.mark.parametrize("entry", ["not a name", "../x", "", "-r requirements.txt", "--index-url=https://host"])
+@pytest.mark.parametrize("entry", ["not a name", "../x", "", "-r requirements.txt", "--pre"])
 def test_what_is_neither_a_group_nor_a_requirement_is_refused(project: Path, entry: str) -> None:
     assert "neither a group nor a requirement" in refused([entry], project)
 
