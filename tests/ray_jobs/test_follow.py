@@ -5,33 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tradewind.ray_jobs.client import RayJobs
-from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.follow import JobEnd, follow_job
 from tradewind.ray_jobs.log_lines import JobLog, LogPosition
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.rehearsal.processes import LocalStack
 
 pytestmark = pytest.mark.ray
 
 SEED = 20260720
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2)
-    try:
-        ray.start()
-        yield RayJobs(RayCluster("here", ray.address))
-    finally:
-        stack.stop()
 
 
 def submit(jobs: RayJobs, job: str, folder: Path, code: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,21 +14,8 @@ from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.follow import follow_job
 from tradewind.ray_jobs.log_lines import JobLog
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.rehearsal.processes import LocalStack
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2)
-    try:
-        ray.start()
-        yield RayJobs(RayCluster("here", ray.address))
-    finally:
-        stack.stop()
 
 
 def follow(jobs: RayJobs, job: str) -> tuple[JobDetails | None, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,10 @@ from ray.job_submission import JobSubmissionClient
 
 from tests.ray_jobs.ended_jobs import ended_job
 from tradewind.ray_jobs.client import RayJobs
-from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import BadWorkingDirError, RayJobRefusedError
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import prepared
 from tradewind.ray_jobs.working_dir import TravellingFolder, package_limit
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.rehearsal.processes import LocalStack
 
 KEPT = ("pipeline.py", "pkg/__init__.py", "pkg/logs/__init__.py", "pkg/data.json", ".gitignore", "tests/helper.py")
 LEFT = (
@@ -101,17 +97,6 @@ def test_a_module_and_an_archive_above_the_limit_are_refused_too(tmp_path: Path)
 
 
 # ---- on a real head
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2)
-    try:
-        ray.start()
-        yield RayJobs(RayCluster("here", ray.address))
-    finally:
-        stack.stop()
 
 
 @pytest.mark.ray

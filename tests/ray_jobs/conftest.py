@@ -1,0 +1,24 @@
+"""What several files of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.rehearsal.local_ray import LocalRay
+from tradewind.rehearsal.processes import LocalStack
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
+    """The jobs of a head of the file's own."""
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    ray = LocalRay(stack, num_cpus=2)
+    try:
+        ray.start()
+        yield RayJobs(RayCluster("here", ray.address))
+    finally:
+        stack.stop()
