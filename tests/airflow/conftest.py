@@ -100,9 +100,9 @@ class HouseRun:
         return {step["task_id"]: step["decision"] for step in plan["steps"]}
 
     def log(self, task_id: str) -> str:
-        """The log of the task's last try."""
+        """The log of the task's last try; empty before the first."""
         tries = {ti["task_id"]: ti["try_number"] for ti in self.house.api.task_instances(self.dag_id, self.run_id)}
-        return self.house.api.task_log(self.dag_id, self.run_id, task_id, tries[task_id])
+        return self.house.api.task_log(self.dag_id, self.run_id, task_id, tries[task_id]) if tries[task_id] else ""
 
 
 @pytest.fixture(scope="package")

@@ -16,8 +16,13 @@ pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 def started(house: House, dag_id: str, conf: dict | None = None) -> HouseRun:
     """A run whose job has printed its first line, and whose task has seen it: somebody follows it."""
     run = house.begin(dag_id, conf)
-    until(lambda: re.search(r" started$", run.log("job"), re.MULTILINE), "the job's first line")
+    until_followed(run)
     return run
+
+
+def until_followed(run: HouseRun) -> None:
+    """Wait for the job's first line in the log of the task's present try."""
+    until(lambda: re.search(r" started$", run.log("job"), re.MULTILINE), "the job's first line")
 
 
 def test_commands_and_functions_run_as_jobs_and_say_what_came_of_them(house: House) -> None:
@@ -79,6 +84,7 @@ def test_a_cleared_task_runs_again_when_its_job_has_ended(house: House, dag_id: 
     house.api.clear_task(dag_id, run.run_id, "job")
     until(second_runs, "the second job")
     assert most == 1
+    until_followed(run)
     house.api.mark_task(dag_id, run.run_id, "job", "failed")
     until(lambda: active(house.ray_address, run.run_id) == 0, "the second job to stop")
 
