@@ -29,7 +29,7 @@ from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
-from tradewind.recipes.train_lm import LmTrainConfig, train_lm
+from tradewind.recipes.train_lm import RESUMABLE, LmTrainConfig, train_lm
 
 # A step is a function and its config. These two functions are this pipeline's own; the others come with Tradewind.
 
@@ -139,6 +139,7 @@ train = ExecutorStep(
     description="A small Llama, trained with Levanter on one slice of two hosts.",
     fn=train_lm,
     resources=TpuSlice("v4-16"),
+    resumable=RESUMABLE,
     config=LmTrainConfig(
         cache_path=output_path_of(tokens),
         tokenizer_path=output_path_of(tokenizer),

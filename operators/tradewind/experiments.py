@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tradewind.runtime.environment import STEP_VARIABLE
-from tradewind.steps import ExecutorStep, InputName
+from tradewind.steps import ExecutorStep, ExperimentError, InputName
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -28,6 +28,14 @@ def experiment_dag(
     prefix: str | None = None,
     cluster: str | None = None,
     timezone: str = "UTC",
+    run_only: Sequence[str] = (),
+    force: Sequence[str] = (),
+    force_downstream: bool = False,
+    force_run_failed: bool = True,
+    max_concurrent: int | None = None,
+    pools: Mapping[str, str] | None = None,
+    asset_events_of_reused: bool = False,
+    allow_cross_region: Sequence[str] = (),
     **dag_arguments: Any,
 ) -> DAG | None:
     """Make an Airflow DAG of ``steps`` and everything they refer to.
@@ -40,6 +48,17 @@ def experiment_dag(
         prefix: Where outputs go, if not where the run or the deployment says.
         cluster: The id of a ``ray`` connection, if not the deployment's ``default_cluster``.
         timezone: Name of the time zone of the schedule and of ``night()``.
+        run_only: Run only the steps whose names these regular expressions find, and what they need. This and the
+            three that follow are defaults: the trigger form has a field for each.
+        force: Make the steps again whose names these regular expressions find.
+        force_downstream: Make again, too, what reads the outputs of the forced steps.
+        force_run_failed: Run steps again that failed in an earlier run.
+        max_concurrent: At most so many steps of one run are at work. Each holds a worker slot while it is.
+        pools: Slice type, ``"cpu"`` or ``"gpu"`` → Airflow pool of the steps that run on it: a bound across runs. Make
+            the pool with ``--include-deferred``.
+        asset_events_of_reused: Give asset events, marked ``cached``, for reused outputs too.
+        allow_cross_region: Names of steps that may read from buckets in other regions than their cluster's, and paths
+            below which any step may.
         dag_arguments: Further arguments of ``airflow.sdk.DAG``.
 
     Returns:
@@ -50,12 +69,27 @@ def experiment_dag(
     """
     if STEP_VARIABLE in os.environ:
         return None
-    from tradewind.operators.experiment import build_dag
+    _check_max_concurrent(max_concurrent)
+    from tradewind.operators.experiment import DagOptions, build_dag
     from tradewind.operators.run_context import ExperimentSettings
+    from tradewind.plans.selection import Selection
 
-    settings = ExperimentSettings(prefix=prefix, cluster=cluster, timezone=timezone)
     return build_dag(
-        dag_id, steps, schedule=schedule, params=params or {}, settings=settings, dag_arguments=dag_arguments
+        dag_id,
+        steps,
+        schedule=schedule,
+        params=params or {},
+        settings=ExperimentSettings(prefix=prefix, cluster=cluster, timezone=timezone),
+        dag_arguments=dag_arguments,
+        options=DagOptions(
+            selection=Selection(
+                _as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed
+            ),
+            max_concurrent=max_concurrent,
+            pools=pools or {},
+            asset_events_of_reused=asset_events_of_reused,
+            allow_cross_region=_as_tuple("allow_cross_region", allow_cross_region),
+        ),
     )
 
 
@@ -67,19 +101,29 @@ def executor_main(
 ) -> DAG | None:
     """Marin's entry point: in a DAG file it makes the DAG, named after the file; in a script it runs the steps here.
 
-    ``max_concurrent`` bounds how many steps of the DAG run at a time.
+    ``max_concurrent`` and the further arguments are those of ``experiment_dag``; a script takes only the first.
 
-    As a script it takes ``--prefix PATH`` and ``--dry_run true``.
+    As a script it takes ``--prefix PATH``, ``--dry_run true`` and what ``--help`` shows.
     """
-    if max_concurrent is not None and max_concurrent < 1:
-        raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
+    _check_max_concurrent(max_concurrent)
     caller = sys._getframe(1).f_globals
     file = Path(caller["__file__"])
     if caller["__name__"] == "__main__":
         from tradewind.cli.run_script import run_script
 
-        run_script(steps, file.parent, sys.argv[1:])
+        run_script(steps, file.parent, sys.argv[1:], max_concurrent)
         return None
-    if max_concurrent is not None:
-        experiment_arguments["max_active_tasks"] = max_concurrent
-    return experiment_dag(file.stem, steps, description=description, **experiment_arguments)
+    return experiment_dag(
+        file.stem, steps, description=description, max_concurrent=max_concurrent, **experiment_arguments
+    )
+
+
+def _check_max_concurrent(max_concurrent: int | None) -> None:
+    if max_concurrent is not None and max_concurrent < 1:
+        raise ExperimentError(f"max_concurrent must be a positive integer, got {max_concurrent}")
+
+
+def _as_tuple(argument: str, texts: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(texts, str):
+        raise ExperimentError(f"{argument} must be a list, such as [{texts!r}], but is {texts!r}.")
+    return tuple(texts)

@@ -11,7 +11,10 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "airflow-provider-tradewind",
         "name": "Tradewind",
         "description": "Machine-learning pipelines on Ray clusters of preemptible Cloud TPU slices.",
-        "hooks": [{"integration-name": "Ray", "python-modules": ["tradewind.hooks.ray"]}],
+        "hooks": [
+            {"integration-name": "Ray", "python-modules": ["tradewind.hooks.ray"]},
+            {"integration-name": "Tradewind", "python-modules": ["tradewind.hooks.step_version"]},
+        ],
         "operators": [
             {
                 "integration-name": "Tradewind",
@@ -28,6 +31,10 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [{"integration-name": "Ray", "python-modules": ["tradewind.sensors.ray_job"]}],
         "triggers": [
+            {
+                "integration-name": "Tradewind",
+                "python-modules": ["tradewind.triggers.lease", "tradewind.triggers.step_job"],
+            },
             {
                 "integration-name": "Ray",
                 "python-modules": ["tradewind.triggers.ray_job", "tradewind.triggers.ray_job_sensor"],
@@ -129,6 +136,16 @@ _CONFIG_SECTION: dict[str, Any] = {
             "type": "string",
             "example": "--no-index --find-links /wheels",
             "default": None,
+        },
+        "lease_heartbeat_seconds": {
+            "description": (
+                "How often whoever makes an output renews its lease. One that could not renew for twice as long ends "
+                "itself; after three times as long another attempt may start."
+            ),
+            "version_added": "0.1.0",
+            "type": "float",
+            "example": None,
+            "default": "30",
         },
     },
 }

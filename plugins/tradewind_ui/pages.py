@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Any
+from urllib.parse import quote
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models.xcom import XComModel
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 
-from tradewind.plans.plan import Plan
+from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind_ui import URL_PREFIX
 
 PLAN_TASK_ID = "plan"
 STYLE = """
 body { font: 14px system-ui, sans-serif; margin: 1.5rem; color-scheme: light dark }
 table { border-collapse: collapse } th, td { text-align: left; padding: .35rem .8rem; border-bottom: 1px solid #8884 }
+td { vertical-align: top } a { color: inherit } .warning { color: #b45309 }
 td.version, td.path { font-family: ui-monospace, monospace; font-size: 12px } .RUN { color: #c2410c }
-.REUSE { color: #15803d } .PRUNED { color: #6b7280 }
+.REUSE { color: #15803d } .WAIT { color: #1d4ed8 } .BLOCKED { color: #b91c1c } .PRUNED { color: #6b7280 }
 """
+# Airflow shows the page in a frame whose links may not leave it, so the page around it is asked to follow them.
+SCRIPT = """
+document.addEventListener("click", event => {
+  const link = event.target.closest("a");
+  if (link === null || window.parent === window) return;
+  event.preventDefault();
+  const outer = window.parent.document.createElement("a");
+  outer.href = link.href;
+  outer.click();
+});
+"""
+TITLES = ("Decision", "Step", "Version", "Reason", "Producer", "Estimate", "Output path")
+LINKED = (Decision.RUN, Decision.REUSE)
 
 app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -31,7 +48,7 @@ app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     response_class=HTMLResponse,
     dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))],
 )
-def plan_page(dag_id: str, run_id: str, session: SessionDep) -> str:
+def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -> str:
     """The plan of one run: what runs, what is reused, and why."""
     stored = session.scalars(
         select(XComModel).where(
@@ -41,22 +58,37 @@ def plan_page(dag_id: str, run_id: str, session: SessionDep) -> str:
             XComModel.key == "return_value",
         )
     ).first()
-    return _page(None if stored is None else XComModel.deserialize_value(stored))
+    airflow = request.scope.get("root_path", "").removesuffix(URL_PREFIX)
+    run = f"{airflow}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    plan = None if stored is None else XComModel.deserialize_value(stored)
+    return _page(plan, lambda task_id: f"{run}/tasks/{quote(task_id, safe='')}")
 
 
-def _page(plan: Any) -> str:
+def _page(plan: Any, task_page: Callable[[str], str]) -> str:
     body = "<p>This run has no plan yet.</p>"
     if isinstance(plan, dict) and "steps" in plan:
-        body = _table(Plan.from_json(plan))
-    return f"<!doctype html><meta charset=utf-8><title>Plan</title><style>{STYLE}</style>{body}"
-
-
-def _table(plan: Plan) -> str:
-    head = "".join(f"<th>{title}</th>" for title in ("Step", "Version", "Decision", "Reason", "Output path"))
-    rows = "".join(
-        f"<tr><td>{escape(step.name)}</td><td class=version>{escape(step.hash)}</td>"
-        f"<td class={step.decision.value}>{step.decision.value}</td><td>{escape(step.reason)}</td>"
-        f"<td class=path>{escape(step.output_path)}</td></tr>"
-        for step in plan.steps
+        body = _body(Plan.from_json(plan), task_page)
+    return (
+        f"<!doctype html><meta charset=utf-8><title>Plan</title><style>{STYLE}</style>{body}<script>{SCRIPT}</script>"
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
+    head = "".join(f"<th>{title}</th>" for title in TITLES)
+    rows = "".join(_row(step, task_page(step.task_id)) for step in plan.steps)
+    counts = ", ".join(f"{len(found)} {each.value}" for each in Decision if (found := plan.decided(each)))
+    summary = f"<p>{len(plan.steps)} steps: {counts}{escape(f'; {plan.estimate}') if plan.estimate else ''}</p>"
+    warnings = "".join(f"<p class=warning>{escape(warning)}</p>" for warning in plan.warnings)
+    return f"{summary}{warnings}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _row(step: PlannedStep, task_page: str) -> str:
+    name = escape(step.name)
+    if step.decision in LINKED:
+        name = f'<a href="{escape(task_page)}">{name}</a>'
+    return (
+        f"<tr><td class={step.decision.value}>{step.decision.value}</td><td>{name}</td>"
+        f"<td class=version>{escape(step.hash)}</td><td>{escape(step.reason)}</td>"
+        f"<td>{escape(step.producer or '')}</td><td>{escape(step.estimate or '')}</td>"
+        f"<td class=path>{escape(step.output_path)}</td></tr>"
+    )

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tradewind.rehearsal.processes import LocalStack
 
 HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 800.0
+HEARTBEAT_S = 6.0
+"""Of leases; what a dead keeper costs is three times as long."""
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 180.0) -> None:
@@ -45,11 +48,11 @@ class House:
         self.api.wait_for_run(dag_id, run.run_id, RUN_TIMEOUT_S)
         return run
 
-    def begin(self, dag_id: str, conf: dict[str, Any] | None = None) -> HouseRun:
-        """Trigger a run."""
+    def begin(self, dag_id: str, conf: dict[str, Any] | None = None, date: datetime | None = None) -> HouseRun:
+        """Trigger a run, for a date of a schedule if one is given."""
         self.api.wait_for_dag(dag_id, 60)
         self.api.unpause(dag_id)
-        return HouseRun(self, dag_id, self.api.trigger(dag_id, conf))
+        return HouseRun(self, dag_id, self.api.trigger(dag_id, conf, date))
 
     def backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
         """Backfill from the command line, all dates at once, and wait for the end of every run."""
@@ -127,6 +130,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         settings={
             "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
             "PYTHONPATH": str(root / "airflow_only"),
         },
     )

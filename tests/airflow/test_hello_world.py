@@ -77,8 +77,8 @@ def test_dates_that_want_one_step_at_once_share_its_attempt(house: House) -> Non
     until(lambda: [run.state for run in runs] == ["success"] * 3, "the end of the backfill")
     assert house.attempts("dates/shared") == 1
     assert (house.output("dates/shared") / "calls").read_text() == "one for all\n"
-    joined = [run for run in runs if "joined: it was submitted before as Ray job" in run.log("dates_shared")]
-    assert len(joined) == 2
+    waited = [run for run in runs if "is in progress in task dates_shared of run" in run.log("dates_shared")]
+    assert len(waited) == 2
     nights = sorted(path.read_text() for path in house.store.glob("dates/dated-??????/calls"))
     assert nights == ["2026-03-01\n", "2026-03-02\n", "2026-03-03\n"]
 

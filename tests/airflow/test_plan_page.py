@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from urllib.parse import quote
 
 import pytest
 import requests
 
 from tests.airflow.conftest import House, HouseRun
+from tradewind.plans.plan import Decision, Plan, PlannedStep
 
 pytestmark = pytest.mark.airflow
 
@@ -31,7 +33,7 @@ def test_the_plan_of_a_run_is_shown(house: House, run: HouseRun) -> None:
     page = get(house, f"plan/hello_world/{quote(run.run_id)}", token(house))
     assert page.status_code == 200
     for text in ("hello_world/data", "hello_world/stats", str(house.output("hello_world/stats"))):
-        assert f"<td>{text}</td>" in page.text or f"<td class=path>{text}</td>" in page.text
+        assert f">{text}</a></td>" in page.text or f"<td class=path>{text}</td>" in page.text
 
 
 def test_a_run_without_a_plan_says_so(house: House) -> None:
@@ -49,3 +51,15 @@ def test_a_stranger_is_turned_away(house: House, path: str) -> None:
 @pytest.mark.parametrize("path", ["docs", "openapi.json", "redoc"])
 def test_no_page_of_the_framework_is_served(house: House, path: str) -> None:
     assert get(house, path, token(house)).status_code == 404
+
+
+def test_whatever_a_plan_holds_is_shown_as_text_and_only_what_ran_has_a_link() -> None:
+    pages = importlib.import_module("tradewind_ui.pages")
+    evil = "<b>\"&'"
+    steps = [PlannedStep("t/1", evil, evil, evil, each, evil, producer=evil, estimate=evil) for each in Decision]
+    page = pages._page(Plan(evil, tuple(steps), (evil,), evil).to_json(), lambda task_id: f'/x"{task_id}')
+    assert "<b>" not in page
+    assert page.count("&lt;b&gt;&quot;&amp;&#x27;") == 2 + 6 * len(steps)
+    assert page.count('<a href="/x&quot;t/1">') == 2
+    for each in Decision:
+        assert f"<td class={each.value}>{each.value}</td>" in page

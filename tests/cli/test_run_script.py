@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 HEAD = """
+import time
 from dataclasses import dataclass
 from typing import Any
 from tradewind import ExecutorStep, InputName, executor_main, output_path_of, run_param, this_output_path, versioned
@@ -22,18 +26,28 @@ class Config:
 
 def work(config):
     print("working on", config.value)
+    if config.value == "slow":
+        time.sleep(2)
+    if config.value == "endless":
+        time.sleep(600)
     if config.value == "bad":
         raise RuntimeError("this value is bad")
     return {"value": config.value}
 """
 
 
-def run(folder: Path, body: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+def start(folder: Path, body: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
     script = folder / "experiment.py"
     script.write_text(HEAD + body)
     clean = {key: value for key, value in os.environ.items() if key not in ("TRADEWIND_PREFIX", "MARIN_PREFIX")}
     command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, env=clean | env, capture_output=True, text=True, check=False)
+    return subprocess.Popen(command, env=clean | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(folder: Path, body: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    script = start(folder, body, *arguments, **env)
+    stdout, stderr = script.communicate()
+    return subprocess.CompletedProcess(script.args, script.returncode, stdout, stderr)
 
 
 TWO_STEPS = """
@@ -121,3 +135,80 @@ def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, TWO_STEPS)
     assert done.returncode == 2
     assert "nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX" in done.stderr
+
+
+SLOW = 'executor_main([ExecutorStep("s", work, Config(versioned("slow")))])'
+BRANCHES = """
+steps = [ExecutorStep(name, work, Config(versioned(name))) for name in ("left", "right", "bad")]
+executor_main([*steps, ExecutorStep("reader", work, Config(versioned("reader"), output_path_of(steps[2])))])
+"""
+
+
+def test_two_scripts_at_once_make_one_attempt_and_both_end_well(tmp_path: Path) -> None:
+    scripts = [start(tmp_path, SLOW, "--prefix", str(tmp_path / "store")) for _ in range(2)]
+    said = [script.communicate()[0] for script in scripts]
+    assert [script.returncode for script in scripts] == [0, 0]
+    assert sum("working on slow" in text for text in said) == 1
+    assert len([*(tmp_path / "store").glob("s-*/.attempts/*.json")]) == 1
+
+
+def test_other_branches_go_on_after_a_failure_and_lines_name_their_step(tmp_path: Path) -> None:
+    info = ("--executor_info_base_path", str(tmp_path / "info"))
+    done = run(tmp_path, BRANCHES, "--prefix", str(tmp_path / "store"), *info)
+    assert done.returncode == 1
+    for name in ("left", "right", "bad"):
+        assert f"[{name}] working on {name}" in done.stdout.splitlines()
+    assert "Step 'reader' does not run, because its input 'bad' failed." in done.stdout
+    assert done.stderr.startswith("error: 1 step(s) failed: bad-")
+    assert outputs(tmp_path / "store").keys() == {"left", "right"}
+    (experiment,) = (tmp_path / "info").iterdir()
+    assert experiment.name.startswith("experiment-")
+
+    refused = run(tmp_path, BRANCHES, "--prefix", str(tmp_path / "store"), "--force_run_failed", "false")
+    assert refused.returncode == 1
+    assert "Step bad-" in refused.stderr and "failed previously" in refused.stderr
+
+
+def test_steps_are_chosen_and_forced_by_name(tmp_path: Path) -> None:
+    prefix = ("--prefix", str(tmp_path / "store"), "--max_concurrent", "1")
+    assert run(tmp_path, TWO_STEPS, *prefix, "--run_only", '["^fir"]').stdout.count("working on") == 1
+    forced = run(tmp_path, TWO_STEPS, *prefix, "--force", '["^first$"]')
+    assert forced.returncode == 0, forced.stderr
+    assert forced.stdout.index("working on one") < forced.stdout.index("working on two")
+    downstream = ("--force", '["^first$"]', "--force_downstream", "true", "--dry_run", "True")
+    assert "2 RUN" in run(tmp_path, TWO_STEPS, *prefix, *downstream).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--surprise", "1"), "unrecognized arguments: --surprise 1"),
+        (("--run_only", "first"), "write a JSON list of regular expressions"),
+        (("--force", '["("]'), "'(' is not a regular expression"),
+        (("--max_concurrent", "0"), "write a whole number above zero, not 0"),
+        (("--dry_run", "maybe"), "write true or false"),
+    ],
+)
+def test_a_bad_command_line_ends_with_2(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store"), *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_script_stops_its_step_and_the_next_one_can_start(tmp_path: Path, signum: int) -> None:
+    body = 'executor_main([ExecutorStep("s", work, Config(versioned("endless")))])'
+    script = start(tmp_path, body, "--prefix", str(tmp_path / "store"))
+    assert script.stdout is not None
+    for line in script.stdout:
+        if "working on endless" in line:
+            break
+    script.send_signal(signum)
+    script.communicate(timeout=60)
+    assert script.returncode != 0
+    (lease_file,) = (tmp_path / "store").glob("s-*/.executor_status.lock")
+    deadline = time.monotonic() + 60
+    while json.loads(lease_file.read_text())["phase"] != "stopped":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

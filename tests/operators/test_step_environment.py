@@ -19,6 +19,7 @@ import pytest
 
 from tests.ray_jobs.ended_jobs import ended_job
 from tests.ray_jobs.tiny_wheels import write_lock, write_wheel
+from tests.turns import claimed
 from tradewind import Cpu, ExecutorStep, experiment_dag, remote, this_output_path
 from tradewind.operators.step_job import claimed_spec, submit
 from tradewind.ray_jobs.checks import check_request
@@ -28,7 +29,6 @@ from tradewind.ray_jobs.environments import environment_of
 from tradewind.ray_jobs.errors import BadDependencyGroupError, TpuFunctionError
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import prepared
-from tradewind.records.attempts import Attempt, claim_attempt
 from tradewind.records.store import read_json
 from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
@@ -162,7 +162,7 @@ def test_a_step_runs_in_the_environment_of_its_groups(
     resolved = resolve([step], str(tmp_path / "store")).of(step)
     spec = claimed_spec(resolved, code)
     assert spec.environment["uv"]["packages"] == ["speaker==1.0", "voice==0.3"]
-    attempt = claim_attempt(resolved.output_path, Attempt(1, "talk-say-1", "here", {}, spec.to_json()))
+    attempt = claimed(resolved, spec, job="talk-say-1", cluster="here")
     assert submit(jobs, attempt, code)
     assert not submit(jobs, attempt, code)
     status, lines = ended_job(jobs, "talk-say-1")

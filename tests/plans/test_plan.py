@@ -2,52 +2,110 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from tests.plans.planning import MARINS_RESULT, NOW, decisions, experiment, lease_of, plan_of, reasons, record_of
 from tradewind.plans.places import choose_cluster, choose_prefix
-from tradewind.plans.plan import Decision, Plan, make_plan
-from tradewind.plans.start import Claim, ClearedTask, Finished, Follow, decide_start
-from tradewind.plans.table import plan_table
-from tradewind.records.attempts import Attempt, Outcome
-from tradewind.records.status import Status
-from tradewind.steps import ExecutorStep, MissingPrefixError, RelativePrefixError, resolve, versioned
+from tradewind.plans.plan import Decision, Plan, VersionCollisionError, make_plan
+from tradewind.plans.selection import Selection
+from tradewind.records.leases import Lease, Phase
+from tradewind.records.record import Record, RecordState
+from tradewind.steps import ExecutorStep, MissingPrefixError, RelativePrefixError, ResolvedStep, resolve
+
+NONE, FINISHED, GONE = RecordState.NONE, RecordState.FINISHED, RecordState.GONE
+FAILED, STOPPED, AT_WORK = RecordState.FAILED, RecordState.STOPPED, RecordState.AT_WORK
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "plan-schema.json").read_text())
+DIAMOND = {"raw": "", "left": "raw", "right": "raw", "end": "left right"}
+CHAIN = {"a": "", "b": "a", "c": "b", "d": "c"}
+NO_RETRY = Selection(force_run_failed=False)
 
 
-@dataclass(frozen=True)
-class Config:
-    value: Any
-
-
-def make(statuses: dict[str, Status]) -> Plan:
-    steps = [ExecutorStep(name, None, Config(versioned(name))) for name in ("a", "b", "c", "d")]
-    experiment = resolve(steps, "/p")
-    asked: list[list[str]] = []
-
-    def read(paths: Any) -> dict[str, Status]:
-        asked.append(list(paths))
-        return {path: statuses[path[3]] for path in paths if path[3] in statuses}
-
-    tasks = [(step.name, experiment.of(step)) for step in steps]
-    plan = make_plan("/p", tasks, {"a", "b", "c", "d"}, read)
-    assert len(asked) == 1, "one request for all steps"
-    return plan
-
-
-def test_only_a_finished_output_is_reused() -> None:
-    plan = make({"a": Status.SUCCESS, "b": Status.FAILED, "c": Status.RUNNING})
-    assert [(step.name, step.decision, step.reason) for step in plan.steps] == [
-        ("a", Decision.REUSE, "finished before"),
-        ("b", Decision.RUN, "failed before"),
-        ("c", Decision.RUN, "started before, not finished"),
-        ("d", Decision.RUN, "never ran"),
-    ]
+# ---- by the record
 
 
 @pytest.mark.parametrize(
-    ("finished", "decisions"),
+    ("state", "decision", "reason", "producer"),
+    [
+        (NONE, "RUN", "never ran", None),
+        (GONE, "RUN", "ran, output gone", None),
+        (FAILED, "RUN", "failed before", None),
+        (STOPPED, "RUN", "stopped before", None),
+        (
+            FINISHED,
+            "REUSE",
+            "made 3 hours ago by run monday of nightly, attempt 2",
+            "run monday of nightly, attempt 2",
+        ),
+        (
+            AT_WORK,
+            "WAIT",
+            "in progress in run monday of nightly, attempt 2 on job job-2",
+            "run monday of nightly, attempt 2",
+        ),
+    ],
+)
+def test_the_state_of_the_record_decides(state: RecordState, decision: str, reason: str, producer: str | None) -> None:
+    [step] = plan_of(experiment({"a": ""}), {"a": state}, ["a"]).steps
+    assert (step.decision.value, step.reason, step.producer) == (decision, reason, producer)
+    assert step.attempt == (0 if state is NONE else 2)
+    assert not step.is_forced
+
+
+def plan_with(record: Record, step: ExecutorStep | None = None, now: float | None = NOW) -> Plan:
+    resolved = resolve([step or ExecutorStep("a", None, None)], "/p").steps[0]
+    return make_plan("/p", [("a", resolved)], {"a"}, {resolved.output_path: record}, now=now)
+
+
+def test_an_output_of_marins_executor_is_reused_and_says_so() -> None:
+    [step] = plan_with(MARINS_RESULT).steps
+    assert (step.decision, step.reason, step.attempt) == (Decision.REUSE, "made by Marin's executor", 0)
+    [gone] = plan_with(dataclasses.replace(MARINS_RESULT, has_output=False)).steps
+    assert (gone.decision, gone.reason) == (Decision.RUN, "ran, output gone")
+
+
+def test_a_step_that_marins_executor_is_at_is_waited_for() -> None:
+    [step] = plan_with(Record(lease=Lease("host-1", NOW))).steps
+    assert (step.decision, step.reason) == (Decision.WAIT, "in progress in Marin's executor")
+
+
+@pytest.mark.parametrize(
+    ("by", "producer"),
+    [
+        ({"run": "monday"}, "run monday, attempt 2"),
+        ({"script": "e.py", "host": "h", "pid": 7}, "script e.py on h, attempt 2"),
+        ({"adopted_from": "/old"}, "adopted_from /old, attempt 2"),
+        ({}, "somebody, attempt 2"),
+    ],
+)
+def test_whoever_made_an_output_is_named(by: dict[str, Any], producer: str) -> None:
+    step = resolve([ExecutorStep("a", None, None)], "/p").steps[0]
+    [line] = plan_with(Record(lease=lease_of(step, Phase.COMMITTED, by=by), has_output=True)).steps
+    assert line.producer == producer
+
+
+def test_without_a_clock_the_time_itself_is_named() -> None:
+    record = record_of(resolve([ExecutorStep("a", None, None)], "/p").steps[0], FINISHED)
+    [line] = plan_with(record, now=None).steps
+    assert line.reason == "made at 2026-09-21 11:13 UTC by run monday of nightly, attempt 2"
+
+
+def test_a_path_without_a_record_counts_as_never_made() -> None:
+    step = resolve([ExecutorStep("a", None, None)], "/p").steps[0]
+    assert reasons(make_plan("/p", [("a", step)], {"a"}, {})) == {"a": "never ran"}
+
+
+# ---- what is needed
+
+
+@pytest.mark.parametrize(
+    ("finished", "expected"),
     [
         ("", "RUN RUN RUN RUN"),
         ("raw", "REUSE RUN RUN RUN"),
@@ -57,79 +115,175 @@ def test_only_a_finished_output_is_reused() -> None:
         ("left", "RUN REUSE RUN RUN"),
     ],
 )
-def test_what_only_feeds_finished_steps_is_not_run(finished: str, decisions: str) -> None:
-    raw = ExecutorStep("raw", None, None)
-    left, right = (ExecutorStep(name, None, Config(raw)) for name in ("left", "right"))
-    end = ExecutorStep("end", None, Config([left, right]))
-    experiment = resolve([end], "/p")
-    tasks = [(step.name, step) for step in experiment.steps]
-    done = {step.output_path: Status.SUCCESS for step in experiment.steps if step.name in finished.split()}
-    plan = make_plan("/p", tasks, {"end"}, lambda paths: done)
-    assert " ".join(step.decision.value for step in plan.steps) == decisions
+def test_what_only_feeds_finished_steps_is_not_run(finished: str, expected: str) -> None:
+    plan = plan_of(experiment(DIAMOND), dict.fromkeys(finished.split(), FINISHED), ["end"])
+    assert " ".join(decisions(plan).values()) == expected
+    assert set(reasons(plan, Decision.PRUNED).values()) <= {"feeds only finished steps"}
 
 
-def test_a_plan_survives_its_xcom() -> None:
-    plan = make({"a": Status.SUCCESS})
-    assert Plan.from_json(plan.to_json()) == plan
-    assert plan.to_json()["steps"][0]["decision"] == "REUSE"
+def test_a_step_that_is_wanted_itself_runs_although_it_feeds_only_finished_steps() -> None:
+    plan = plan_of(experiment(CHAIN), {"c": FINISHED, "d": FINISHED}, ["b", "d"])
+    assert decisions(plan) == {"a": "RUN", "b": "RUN", "c": "REUSE", "d": "REUSE"}
 
 
-def test_the_table_has_a_line_for_each_step_and_a_summary() -> None:
-    lines = plan_table(make({"a": Status.SUCCESS})).splitlines()
-    assert lines[0].split() == ["step", "version", "decision", "reason", "output", "path"]
-    assert [line.split()[0] for line in lines[1:5]] == ["a", "b", "c", "d"]
-    assert lines[-1] == "4 steps: 3 RUN, 1 REUSE"
+def test_the_inputs_of_a_step_that_is_waited_for_are_not_made() -> None:
+    plan = plan_of(experiment(DIAMOND), {"left": FINISHED, "end": AT_WORK}, ["end"])
+    assert decisions(plan) == {"raw": "PRUNED", "left": "REUSE", "right": "PRUNED", "end": "WAIT"}
+    assert reasons(plan)["right"] == "feeds only awaited steps"
+    assert reasons(plan)["raw"] == "feeds only awaited and finished steps"
 
 
-# ---- what a task does when it starts
+def test_a_step_at_work_that_nothing_needs_is_not_waited_for() -> None:
+    plan = plan_of(experiment(CHAIN), {"a": AT_WORK, "b": FINISHED}, ["d"])
+    assert decisions(plan) == {"a": "PRUNED", "b": "REUSE", "c": "RUN", "d": "RUN"}
 
 
-def attempt(outcome: Outcome | None, number: int = 3) -> Attempt:
-    return Attempt(number, "job", "cluster", {}, {}, outcome)
+def test_a_nonblocking_input_runs_only_if_something_else_asks_for_it() -> None:
+    reads = {"deep": "", "train": "deep", "eval": "~train"}
+    assert decisions(plan_of(experiment(reads), {}, ["eval"])) == {"deep": "PRUNED", "train": "PRUNED", "eval": "RUN"}
+    assert set(reasons(plan_of(experiment(reads), {}, ["eval"]), Decision.PRUNED).values()) == {"not asked for"}
+    both = plan_of(experiment(reads | {"eval2": "train"}), {}, ["eval", "eval2"])
+    assert set(decisions(both).values()) == {"RUN"}, "what makes the parent needed makes its own inputs needed too"
 
 
-FAILED, DONE, AT_WORK = attempt(Outcome.FAILED), attempt(Outcome.SUCCEEDED), attempt(None)
-NOT_CLEARED = ClearedTask()
+def test_two_tasks_of_one_version_get_the_same_decision() -> None:
+    step = resolve([ExecutorStep("a", None, None)], "/p").steps[0]
+    plan = make_plan("/p", [("a", step), ("a__2", step)], {"a__2"}, {})
+    assert [(line.task_id, line.decision) for line in plan.steps] == [("a", Decision.RUN), ("a__2", Decision.RUN)]
 
 
-@pytest.mark.parametrize(
-    ("status", "newest", "expected"),
-    [
-        (None, None, Claim(1)),
-        (Status.FAILED, FAILED, Claim(4)),
-        (Status.RUNNING, attempt(Outcome.LOST), Claim(4)),
-        (Status.RUNNING, AT_WORK, Follow(AT_WORK)),
-        (Status.SUCCESS, DONE, Finished(DONE)),
-        (Status.SUCCESS, None, Finished(None)),  # made by Marin
-        (Status.RUNNING, DONE, Finished(DONE)),  # its driver died between its last two lines
-    ],
-)
-def test_a_task_starts_by_the_record(status: Status | None, newest: Attempt | None, expected: object) -> None:
-    assert decide_start(status, newest, NOT_CLEARED, mine=False) == expected
+# ---- steps that failed before
 
 
-def test_a_cleared_task_makes_its_own_attempt_again_once() -> None:
-    cleared = ClearedTask(finished_attempt=3, tries_allowed_then=3, tries_allowed_now=7)
-    assert decide_start(Status.SUCCESS, DONE, cleared, mine=True) == Claim(4, withdraws=True)
-    newer = attempt(Outcome.SUCCEEDED, 4)
-    assert decide_start(Status.SUCCESS, newer, cleared, mine=True) == Finished(newer)
+def test_failed_steps_run_again_unless_that_is_switched_off() -> None:
+    states = {"a": FINISHED, "b": FAILED}
+    assert decisions(plan_of(experiment(CHAIN), states, ["d"])) == {"a": "REUSE", "b": "RUN", "c": "RUN", "d": "RUN"}
+    plan = plan_of(experiment(CHAIN), states, ["d"], NO_RETRY)
+    assert decisions(plan) == {"a": "REUSE", "b": "BLOCKED", "c": "BLOCKED", "d": "BLOCKED"}
+    assert reasons(plan, Decision.BLOCKED) == {
+        "b": "failed before; force_run_failed is off",
+        "c": "needs `b`, which failed before",
+        "d": "needs `b`, which failed before",
+    }
 
 
-def test_a_cleared_task_makes_an_output_again_that_has_no_attempt() -> None:
-    cleared = ClearedTask(finished_attempt=0, tries_allowed_then=3, tries_allowed_now=7)
-    assert decide_start(Status.SUCCESS, None, cleared, mine=False) == Claim(1, withdraws=True)
+def test_what_feeds_only_blocked_steps_is_not_run() -> None:
+    plan = plan_of(experiment(DIAMOND), {"left": FAILED}, ["end"], NO_RETRY)
+    assert decisions(plan) == {"raw": "PRUNED", "left": "BLOCKED", "right": "PRUNED", "end": "BLOCKED"}
+    assert reasons(plan, Decision.PRUNED) == dict.fromkeys(["raw", "right"], "feeds only blocked steps")
 
 
-def test_a_task_that_crashed_after_its_note_does_not_run_again() -> None:
-    crashed = ClearedTask(finished_attempt=3, tries_allowed_then=3, tries_allowed_now=3)
-    assert decide_start(Status.SUCCESS, DONE, crashed, mine=True) == Finished(DONE)
+def test_a_branch_that_needs_nothing_blocked_runs() -> None:
+    reads = {"raw": "", "left": "raw", "right": "raw"}
+    plan = plan_of(experiment(reads), {"left": FAILED}, ["left", "right"], NO_RETRY)
+    assert decisions(plan) == {"raw": "RUN", "left": "BLOCKED", "right": "RUN"}
 
 
-def test_a_skipped_task_that_runs_after_all_was_cleared() -> None:
-    reused = ClearedTask(was_reused=True)
-    assert decide_start(Status.SUCCESS, DONE, reused, mine=False) == Claim(4, withdraws=True)
-    assert decide_start(Status.SUCCESS, None, reused, mine=False) == Claim(1, withdraws=True)
-    assert decide_start(Status.SUCCESS, DONE, reused, mine=True) == Finished(DONE)
+@pytest.mark.parametrize("state", [FINISHED, AT_WORK])
+def test_a_failed_step_that_nothing_needs_blocks_nothing(state: RecordState) -> None:
+    plan = plan_of(experiment(CHAIN), {"b": FAILED, "c": state}, ["d"], NO_RETRY)
+    assert decisions(plan)["b"] == "PRUNED"
+    assert decisions(plan)["d"] == "RUN"
+
+
+@pytest.mark.parametrize(("state", "decision"), [(FINISHED, "REUSE"), (AT_WORK, "WAIT")])
+def test_a_blocked_input_stops_nobody_who_has_read_it(state: RecordState, decision: str) -> None:
+    reads = {"bad": "", "done": "bad", "end": "bad done", "other": "done"}
+    plan = plan_of(experiment(reads), {"bad": FAILED, "done": state}, ["end", "other"], NO_RETRY)
+    assert decisions(plan) == {"bad": "BLOCKED", "done": decision, "end": "BLOCKED", "other": "RUN"}
+
+
+@pytest.mark.parametrize("state", [NONE, GONE, STOPPED])
+def test_only_a_failure_blocks(state: RecordState) -> None:
+    assert decisions(plan_of(experiment({"a": ""}), {"a": state}, ["a"], NO_RETRY)) == {"a": "RUN"}
+
+
+def test_a_nonblocking_input_that_failed_blocks_nothing() -> None:
+    plan = plan_of(experiment({"train": "", "eval": "~train"}), {"train": FAILED}, ["eval"], NO_RETRY)
+    assert decisions(plan) == {"train": "PRUNED", "eval": "RUN"}
+
+
+# ---- reasons from elsewhere
+
+
+def test_whoever_knows_more_is_asked_once_about_all_that_is_not_done_for_a_reason_of_its_own() -> None:
+    asked: list[list[tuple[str, RecordState]]] = []
+
+    def explain(steps: Sequence[tuple[ResolvedStep, Record]]) -> dict[str, str]:
+        asked.append([(step.name, record.state) for step, record in steps])
+        return {step.output_path: f"because of {step.name}" for step, _ in steps if step.name != "new"}
+
+    reads = {"done": "", "lost": "", "new": "done", "bad": "", "busy": "", "again": "", "end": "bad"}
+    states = {"done": FINISHED, "lost": GONE, "bad": FAILED, "busy": AT_WORK, "again": FINISHED}
+    selection = Selection(force=("again",), force_run_failed=False)
+    plan = plan_of(experiment(reads), states, list(reads), selection, explain)
+    assert asked == [[("lost", GONE), ("new", NONE), ("bad", FAILED), ("busy", AT_WORK)]]
+    assert reasons(plan) == {
+        "done": "made 3 hours ago by run monday of nightly, attempt 2",
+        "lost": "because of lost",
+        "new": "never ran",
+        "bad": "because of bad; force_run_failed is off",
+        "busy": "because of busy",
+        "again": "forced",
+        "end": "needs `bad`, which failed before",
+    }
+
+
+def test_nobody_is_asked_for_reasons_when_all_is_finished() -> None:
+    def explain(steps: Sequence[tuple[ResolvedStep, Record]]) -> dict[str, str]:
+        raise AssertionError("there is nothing to explain")
+
+    plan_of(experiment(CHAIN), dict.fromkeys("abcd", FINISHED), ["d"], explain=explain)
+
+
+# ---- versions that share a path
+
+
+def test_a_record_of_another_version_is_refused() -> None:
+    step = resolve([ExecutorStep("a", None, None)], "/p").steps[0]
+    lease = lease_of(step, Phase.COMMITTED)
+    other = step.hash + "0" * 26
+    with pytest.raises(VersionCollisionError) as caught:
+        plan_with(Record(lease=dataclasses.replace(lease, version=other), has_output=True))
+    assert str(caught.value) == (
+        f"Step 'a' is version {lease.version}, but {step.output_path} belongs to version {other}, whose first six "
+        "digits are the same: change the step's name or a versioned value of its config."
+    )
+
+
+def test_another_version_at_a_path_given_by_hand_is_reused_with_a_warning() -> None:
+    step = ExecutorStep("a", None, None, override_output_path="fixed")
+    lease = lease_of(resolve([step], "/p").steps[0], Phase.COMMITTED, version="f" * 32)
+    plan = plan_with(Record(lease=lease, has_output=True), step)
+    assert decisions(plan) == {"a": "REUSE"}
+    assert plan.warnings == ("'a' is reused from another version: its output path is given by hand.",)
+
+
+def test_a_lease_without_a_version_is_no_collision() -> None:
+    step = resolve([ExecutorStep("a", None, None)], "/p").steps[0]
+    lease = lease_of(step, Phase.COMMITTED, version="")
+    assert decisions(plan_with(Record(lease=lease, has_output=True))) == {"a": "REUSE"}
+
+
+# ---- as XCom
+
+
+def test_a_plan_survives_its_xcom_and_keeps_its_schema() -> None:
+    selection = Selection(force=("end", "nothing"), force_run_failed=False)
+    states = {"raw": FINISHED, "left": FAILED, "right": AT_WORK}
+    plan = plan_of(experiment(DIAMOND | {"alone": "", "seen": "~alone"}), states, ["right", "end", "seen"], selection)
+    fields = json.loads(json.dumps(plan.to_json()))
+    assert Plan.from_json(fields) == plan
+    Draft202012Validator.check_schema(SCHEMA)
+    Draft202012Validator(SCHEMA).validate(fields)
+    assert [step["decision"] for step in fields["steps"]] == ["REUSE", "BLOCKED", "WAIT", "BLOCKED", "PRUNED", "RUN"]
+
+
+def test_the_plan_of_a_run_of_an_older_version_can_be_read() -> None:
+    step = {"task_id": "a", "name": "a", "hash": "012345", "output_path": "/p/a-012345", "decision": "RUN"}
+    plan = Plan.from_json({"prefix": "/p", "steps": [step | {"reason": "never ran"}]})
+    assert plan.steps[0].attempt == 0
+    assert plan.warnings == ()
 
 
 # ---- prefix and cluster

@@ -14,11 +14,11 @@ from tradewind.records.attempts import (
     Attempt,
     AttemptError,
     Outcome,
+    attempt_numbers,
     attempt_path,
-    claim_attempt,
-    end_attempt,
     newest_attempt,
     read_attempt,
+    write_attempt,
 )
 from tradewind.records.status import Status, parse_status, read_status, read_statuses, write_status
 from tradewind.records.step_info import write_step_info
@@ -94,27 +94,46 @@ def attempt(number: int, job: str = "job") -> Attempt:
     return Attempt(number, job, "cluster", {"dag": "d"}, {"name": "s"})
 
 
-def test_the_first_claimant_has_the_attempt_and_the_others_learn_its_job(tmp_path: Path) -> None:
-    output = str(tmp_path)
-    assert claim_attempt(output, attempt(1, "mine")).job == "mine"
-    assert claim_attempt(output, attempt(1, "theirs")).job == "mine"
-
-
 def test_the_newest_attempt_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
     output = str(tmp_path)
     assert newest_attempt(output) is None
     for number in (1, 2, 10):
-        claim_attempt(output, attempt(number))
+        write_attempt(output, attempt(number))
     (tmp_path / ".attempts/10").mkdir()  # its logs
+    (tmp_path / ".attempts/11").mkdir()
+    assert attempt_numbers(output) == [1, 2, 10]
     newest = newest_attempt(output)
     assert newest is not None and newest.number == 10
 
 
+def test_an_attempt_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    written = Attempt(
+        3,
+        "job",
+        "cluster",
+        {"dag": "d", "try": 1},
+        {"name": "s"},
+        inputs={"/a": "digest", "/marins": None},
+        withdraws=True,
+        code_commit="abc",
+        started_at="2026-01-01T00:00:00+00:00",
+    )
+    write_attempt(str(tmp_path), written)
+    assert read_attempt(attempt_path(str(tmp_path), 3)) == written
+
+
+def test_an_attempt_of_before_there_were_leases_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / ".attempts").mkdir()
+    old = {"number": 1, "job": "j", "cluster": "c", "by": {}, "spec": {}, "outcome": "failed", "error": None, "x": 1}
+    (tmp_path / ".attempts/1.json").write_text(json.dumps(old))
+    assert read_attempt(attempt_path(str(tmp_path), 1)) == Attempt(1, "j", "c", {}, {}, outcome=Outcome.FAILED)
+
+
 def test_the_end_of_an_attempt_is_kept(tmp_path: Path) -> None:
     output = str(tmp_path)
-    claimed = claim_attempt(output, attempt(1))
-    assert claimed.outcome is None
+    unended = write_attempt(output, attempt(1))
+    assert (unended.outcome, unended.ended_at) == (None, "")
     error = AttemptError("ValueError", "no", "Traceback")
-    ended = end_attempt(output, claimed, Outcome.FAILED, error)
+    ended = write_attempt(output, unended.ended(Outcome.FAILED, error))
     assert read_attempt(attempt_path(output, 1)) == ended
-    assert (ended.outcome, ended.error) == (Outcome.FAILED, error)
+    assert (ended.outcome, ended.error, bool(ended.ended_at)) == (Outcome.FAILED, error, True)

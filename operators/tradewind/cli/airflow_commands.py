@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from tradewind.cli.options import JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
+from tradewind.cli.options import EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, CLICommand
@@ -21,7 +21,7 @@ def get_cmds() -> list[CLICommand]:
     from airflow.cli.cli_config import GroupCommand
 
     jobs = GroupCommand("jobs", JOBS_SUMMARY, [_command(command) for command in JOBS])
-    return [GroupCommand("tradewind", SUMMARY, [jobs, _command(RECONCILE)])]
+    return [GroupCommand("tradewind", SUMMARY, [*map(_command, EXPERIMENTS), jobs, _command(RECONCILE)])]
 
 
 def _command(command: Command) -> ActionCommand:

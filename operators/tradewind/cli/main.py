@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.options import EXIT_CODES, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
+from tradewind.cli.options import EXIT_CODES, EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
 
 if TYPE_CHECKING:
     from tradewind.cli.interrupts import Interrupts
@@ -40,6 +40,8 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
                 from tradewind.cli.reconcile import reconcile
 
                 return reconcile(arguments, interrupts)
+            if name in {command.name for command in EXPERIMENTS}:
+                return _run_on_records(_experiment_work(name), arguments)
             return _run_on_cluster(_work(name), arguments, default_connection, interrupts)
     except CommandError as error:
         say(str(error))
@@ -59,7 +61,8 @@ def parser() -> argparse.ArgumentParser:
     of_jobs = jobs.add_subparsers(metavar="COMMAND", required=True)
     for command in JOBS:
         _add(of_jobs, command)
-    _add(commands, RECONCILE)
+    for command in (*EXPERIMENTS, RECONCILE):
+        _add(commands, command)
     return top
 
 
@@ -88,6 +91,46 @@ def _work(name: str) -> Work:
     from tradewind.cli.wait_job import wait
 
     return {"submit": submit, "list": list_jobs, "logs": logs, "stop": stop, "wait": wait}[name]
+
+
+def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
+    match name:
+        case "plan" | "why" | "diff":
+            from tradewind.cli.plan_command import diff, plan, why
+
+            return {"plan": plan, "why": why, "diff": diff}[name]
+        case "adopt":
+            from tradewind.cli.adopt_command import adopt_output
+
+            return adopt_output
+        case "pin":
+            from tradewind.cli.pin_command import pin
+
+            return pin
+        case "gc":
+            from tradewind.cli.gc_command import collect_garbage
+
+            return collect_garbage
+    from tradewind.cli.status_command import status
+
+    return status
+
+
+def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """The same for a command about an experiment or its outputs, with the errors below as errors of a command."""
+    from tradewind.ray_jobs.errors import RayJobsError
+    from tradewind.records.errors import RecordsError
+    from tradewind.runtime.errors import SpecError
+    from tradewind.steps import ExperimentError
+
+    try:
+        return work(arguments)
+    except ExperimentError as error:
+        raise UsageError(str(error)) from None
+    except BrokenPipeError:
+        raise
+    except (RecordsError, SpecError, RayJobsError, OSError) as error:
+        raise CommandError(str(error)) from None
 
 
 def _run_on_cluster(

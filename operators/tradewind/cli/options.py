@@ -6,6 +6,7 @@ Only the standard library is imported here, because Airflow reads this at each o
 from __future__ import annotations
 
 import argparse
+import datetime
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,30 @@ def pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
+def regex_text(text: str) -> str:
+    """A regular expression, as it was written."""
+    return pattern(text).pattern
+
+
+def date(text: str) -> datetime.date:
+    """A date, such as ``2026-03-01``."""
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no date: write such as 2026-03-01") from None
+
+
+def age(text: str) -> float:
+    """A span of time in seconds, from ``90m``, ``12h``, ``30d`` or ``8w``."""
+    unit = _AGE_UNITS.get(text[-1:])
+    if unit is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age: write such as 90m, 12h, 30d or 8w")
+    return unit * float(_number(text[:-1], float, "a number that is not below zero, with a unit behind it"))
+
+
+_AGE_UNITS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def _number(text: str, kind: type, what: str, least: float = 0.0) -> Any:
@@ -178,9 +203,120 @@ RECONCILE: Final = Command(
     ),
 )  # fmt: skip
 
+_JSON: Final = option("--json", action="store_true", help="as JSON")
+_DAG_ID: Final = option("dag_id", metavar="DAG_ID", help="the experiment's DAG")
+_DAG: Final = option("--dag", metavar="DAG_ID", dest="dag_id", required=True, help="the experiment's DAG")
+_STEP_WORDS: Final = "a step's name, task id or name-hash"
+_PREFIX: Final = option("--prefix", metavar="PATH", help="where outputs go, instead of where the DAG says")
+_PARAM: Final = option(
+    "--param", metavar="K=V", dest="params", type=pair, action="append", default=[],
+    help="a DAG param, else its default counts; repeatable",
+)  # fmt: skip
+_RUN: Final = (
+    _PARAM,
+    option("--partition", metavar="KEY", help="the run's partition key"),
+    option(
+        "--night", "--date", metavar="DATE", type=date,
+        help="the night that the run is for, such as 2026-03-01; default: that of a run triggered now",
+    ),
+    _PREFIX,
+)  # fmt: skip
+
+PLAN: Final = Command(
+    "plan",
+    "print what a run would do, and why; nothing is written",
+    (
+        _DAG_ID,
+        *_RUN,
+        option(
+            "--run-only", metavar="RE", nargs="+", action="extend", type=regex_text,
+            help="only the steps whose names these regular expressions find, and what they need",
+        ),
+        option(
+            "--force", metavar="RE", nargs="+", action="extend", type=regex_text,
+            help="make these steps again, also where their outputs are there",
+        ),
+        option("--force-downstream", action="store_true", default=None, help="and what reads their outputs"),
+        option(
+            "--no-force-run-failed", dest="force_run_failed", action="store_false", default=None,
+            help="do not run steps again that failed before",
+        ),
+        _JSON,
+    ),
+)  # fmt: skip
+WHY: Final = Command(
+    "why",
+    "print why a step would run, or would not, to the root cause",
+    (option("step", metavar="STEP", help=_STEP_WORDS), _DAG, *_RUN, _JSON),
+)
+DIFF: Final = Command(
+    "diff",
+    "print in what two versions of a step differ",
+    (
+        option("first", metavar="HASH", help="a version: its hash, its name-hash, or its output path"),
+        option("second", metavar="HASH", help="the other"),
+        _PREFIX,
+        _JSON,
+    ),
+)
+ADOPT: Final = Command(
+    "adopt",
+    "make files that are there the result of a step",
+    (
+        option("path", metavar="PATH", help="the folder; without --copy it must be the step's output path"),
+        option("--as", metavar="STEP", dest="step", required=True, help=_STEP_WORDS),
+        _DAG,
+        *_RUN,
+        option("--copy", action="store_true", help="copy the files to the step's output path"),
+        _JSON,
+    ),
+)
+PIN: Final = Command(
+    "pin",
+    "keep an output, whatever gc finds",
+    (
+        option("output", metavar="HASH|PATH", nargs="?", help="the output: its hash, its name-hash, or its path"),
+        option("--note", metavar="TEXT", default="", help="why it is kept"),
+        option("--remove", action="store_true", help="take the pin away"),
+        option("--list", action="store_true", help="print all pins"),
+        option("--prefix", metavar="PATH", help="where the output lies, if not where the deployment says"),
+        _JSON,
+    ),
+)
+GC: Final = Command(
+    "gc",
+    "find old outputs that nobody needs, and remove them if asked",
+    (
+        option(
+            "dag_ids", metavar="DAG_ID", nargs="*",
+            help="only outputs of the steps of these DAGs; default: all outputs below the DAGs' prefixes",
+        ),
+        option("--param", metavar="K=V", dest="params", type=pair, action="append", default=[],
+               help="keep also what the named DAGs need with this param; repeatable"),
+        option("--prefix", metavar="PATH", help="where to look, instead of below the DAGs' prefixes"),
+        option("--older-than", metavar="AGE", type=age, default="30d",
+               help="only what has not changed for so long: 90m, 12h, 30d, 8w; default 30d"),
+        option("--delete", action="store_true", help="remove it; otherwise it is only listed"),
+        _JSON,
+    ),
+    "Needed, and never removed, is what any current DAG makes or reads with its default params, what is pinned or "
+    "being made, and everything that was read to make that.",
+)  # fmt: skip
+STATUS: Final = Command(
+    "status",
+    "print the state of each output",
+    (
+        option("dag_id", metavar="DAG_ID", nargs="?", help="only a run of this DAG; default: all below the prefix"),
+        *_RUN,
+        _JSON,
+    ),
+)
+EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS)
+
 JOBS_SUMMARY: Final = "Ray jobs"
-SUMMARY: Final = "Ray jobs and Tradewind's upkeep, from the command line"
+SUMMARY: Final = "Experiments, their outputs, Ray jobs and Tradewind's upkeep, from the command line"
 EXIT_CODES: Final = (
-    "Exit codes: 0 done, and the job succeeded; 1 it failed, is unknown, or the cluster refuses or does not answer; "
+    "Exit codes: 0 done, and the job succeeded; 1 it failed, is unknown, or the cluster or the store refuses or does "
+    "not answer; "
     "2 bad usage, or 'wait' ran out of time; 130 and 143 interrupted."
 )

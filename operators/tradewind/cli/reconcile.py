@@ -48,12 +48,14 @@ def reconcile(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
 
 
 def _reconcile_one(cluster: RayCluster, dry_run: bool, interrupts: Interrupts) -> None:
+    from tradewind.triggers.step_stop import stop_any_job
+
     for job in _orphans(cluster):
         if dry_run:
             say(f"Nobody waits for Ray job {job.job} any more.")
         else:
             say(f"Nobody waits for Ray job {job.job} any more: stopping it.")
-            interrupts.run(_stop(cluster, job.job))
+            interrupts.run(stop_any_job(cluster, job, {"reconciler": "tradewind reconcile"}, say))
         write_lines([job.job])
 
 
@@ -83,11 +85,3 @@ def task_states(keys: Iterable[TaskKey]) -> dict[str, States]:
             for task, map_index, state in session.execute(of_run):
                 found[dag][run][task if map_index < 0 else f"{task}_{map_index}"] = state
     return {dag: dict(runs) for dag, runs in found.items()}
-
-
-async def _stop(cluster: RayCluster, job: str) -> None:
-    from tradewind.ray_jobs.api import JobsApi
-    from tradewind.ray_jobs.stopping import stop_job
-
-    async with JobsApi(cluster) as api:
-        await stop_job(api, job, say)

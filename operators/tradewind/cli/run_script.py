@@ -1,109 +1,122 @@
-"""Running an experiment file as a script: the same steps with the same records, one after the other, right here."""
+"""The command line of an experiment file that is run as a script: the same steps with the same records, right here."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import json
 import os
-import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import psutil
-
+from tradewind.cli.local_run import MOST_AT_ONCE, ExperimentFailedError, PreviousTaskFailedError, run_experiment
 from tradewind.plans.places import choose_prefix
-from tradewind.plans.plan import Decision, make_plan
-from tradewind.plans.start import ClearedTask, Finished, Follow, decide_start
-from tradewind.plans.table import plan_table
-from tradewind.ray_jobs.ids import step_job_id
-from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, end_attempt, newest_attempt
-from tradewind.records.status import read_status, read_statuses
-from tradewind.records.step_info import write_step_info
+from tradewind.plans.selection import Selection, SelectionError
+from tradewind.records.errors import RecordsError
 from tradewind.runtime.errors import SpecError
-from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.spec import encode_resources, step_spec
-from tradewind.steps import (
-    Cpu,
-    ExecutorStep,
-    ExperimentError,
-    InputName,
-    MissingPrefixError,
-    RelativePrefixError,
-    ResolvedStep,
-    resolve,
-    wanted_steps,
-)
+from tradewind.steps import ExecutorStep, ExperimentError, InputName, MissingPrefixError, RelativePrefixError
 from tradewind.steps.paths import is_absolute
 
-
-class StepAtWorkError(RuntimeError):
-    """Somebody else is at work on a step of the script."""
+INTERRUPTED = 130
 
 
-def run_script(steps: Sequence[ExecutorStep | InputName], code: Path, argv: Sequence[str]) -> None:
-    """Run ``steps`` with the command line ``argv``; ends the process with 1 if one fails, 2 if the input is bad."""
-    parser = argparse.ArgumentParser(description="Run the steps of this experiment on this machine.")
-    parser.add_argument("--prefix", help="where outputs go (default: TRADEWIND_PREFIX, then MARIN_PREFIX)")
-    parser.add_argument("--dry_run", type=_boolean, default=False, metavar="BOOL", help="only print the plan")
+def run_script(
+    steps: Sequence[ExecutorStep | InputName], code: Path, argv: Sequence[str], max_concurrent: int | None = None
+) -> None:
+    """Run ``steps`` with the command line ``argv``; ends the process with 1 if one fails, 2 if the command line is bad.
+
+    Args:
+        code: The folder of the script.
+        max_concurrent: How many steps run at a time, whatever the command line says.
+    """
+    parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        argument = arguments.prefix
-        if argument and not is_absolute(argument):
-            argument = os.path.abspath(argument)  # the steps run in the script's folder, wherever it was called
-        prefix = choose_prefix(argument, None, os.environ, None, lambda: None)
+        prefix, selection = _prefix(arguments.prefix), _selection(arguments)
     except MissingPrefixError:
         parser.error("nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX")
-    except RelativePrefixError as error:
+    except (RelativePrefixError, SelectionError) as error:
         parser.error(str(error))
     try:
-        experiment = resolve(steps, prefix)
-        wanted = wanted_steps(steps)
-        needed = experiment.needed(wanted)
-        tasks = [(step.version_json, step) for step in needed]
-        plan = make_plan(prefix, tasks, {experiment.of(step).version_json for step in wanted}, read_statuses)
-        print(plan_table(plan), flush=True)
-        if not arguments.dry_run:
-            for step, planned in zip(needed, plan.steps, strict=True):
-                if planned.decision is Decision.RUN and not _run(step, CodeFolder(code)):
-                    sys.exit(1)
-    except (ExperimentError, SpecError, StepAtWorkError) as error:
-        sys.exit(f"error: {error}")
-
-
-def _run(step: ResolvedStep, code: CodeFolder) -> bool:
-    """Make one step's output; whether that went well. The driver prints what went wrong."""
-    spec = dataclasses.replace(step_spec(step, code), resources=encode_resources(Cpu()))
-    newest = _ended_if_dead(step, newest_attempt(step.output_path))
-    start = decide_start(read_status(step.output_path), newest, ClearedTask(), mine=False)
-    if isinstance(start, Finished):
-        return True
-    if isinstance(start, Follow):
-        raise StepAtWorkError(
-            f"Step {step.name!r}: attempt {start.attempt.number} is at work at {step.output_path}, started by "
-            f"{start.attempt.by}: wait for its end."
+        run_experiment(
+            steps,
+            prefix,
+            CodeFolder(code),
+            selection=selection,
+            max_concurrent=max_concurrent or arguments.max_concurrent,
+            dry_run=arguments.dry_run,
+            caller=sys.argv[0],
+            info_folder=_absolute(arguments.executor_info_base_path),
         )
-    job = step_job_id(step.name, step.output_path, step.hash, start.number)
-    by = {"script": sys.argv[0], "host": socket.gethostname(), "pid": os.getpid()}
-    claimed = claim_attempt(step.output_path, Attempt(start.number, job, "", by, spec.to_json()))
-    if claimed.by != by:
-        raise StepAtWorkError(f"Step {step.name!r} was started by {claimed.by} just now: wait for its end.")
-    write_step_info(step, spec.fn_name)
-    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_step", attempt_path(step.output_path, start.number)]
-    # Guarded, so that a killed script leaves no driver at work behind it.
-    return subprocess.run(guarded(command, watch=[]), cwd=code.path, start_new_session=True).returncode == 0
+    except (ExperimentError, SpecError, RecordsError, ExperimentFailedError, PreviousTaskFailedError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
-def _ended_if_dead(step: ResolvedStep, attempt: Attempt | None) -> Attempt | None:
-    """``attempt``, ended if it was made by a script on this machine that is gone."""
-    if attempt is None or attempt.outcome is not None or attempt.by.get("host") != socket.gethostname():
-        return attempt
-    return attempt if psutil.pid_exists(attempt.by["pid"]) else end_attempt(step.output_path, attempt, Outcome.LOST)
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Run the steps of this experiment on this machine.", allow_abbrev=False
+    )
+    parser.add_argument("--prefix", help="where outputs go (default: TRADEWIND_PREFIX, then MARIN_PREFIX)")
+    parser.add_argument(
+        "--executor_info_base_path",
+        metavar="PATH",
+        help="where the experiment's JSON file goes (default: experiments below the prefix)",
+    )
+    regexes: dict[str, Any] = {"type": _regexes, "default": (), "metavar": "'[\"RE\", ...]'"}
+    yes_or_no: dict[str, Any] = {"type": _boolean, "metavar": "BOOL"}
+    parser.add_argument("--dry_run", default=False, **yes_or_no, help="only print the plan")
+    parser.add_argument("--run_only", **regexes, help="run only the steps with these names, and what they need")
+    parser.add_argument("--force", **regexes, help="make the steps with these names again, finished or not")
+    parser.add_argument("--force_downstream", default=False, **yes_or_no, help="and all that reads their outputs")
+    parser.add_argument("--force_run_failed", default=True, **yes_or_no, help="run failed steps again (default: true)")
+    parser.add_argument(
+        "--max_concurrent",
+        type=_positive,
+        default=MOST_AT_ONCE,
+        metavar="N",
+        help=f"how many steps run at a time (default: {MOST_AT_ONCE})",
+    )
+    return parser
+
+
+def _prefix(argument: str | None) -> str:
+    return choose_prefix(_absolute(argument), None, os.environ, None, lambda: None)
+
+
+def _absolute(path: str | None) -> str | None:
+    """A path of the command line, which the steps need too: they run in the script's folder, wherever it was called."""
+    return os.path.abspath(path) if path and not is_absolute(path) else path
+
+
+def _selection(arguments: argparse.Namespace) -> Selection:
+    return Selection(
+        run_only=arguments.run_only,
+        force=arguments.force,
+        force_downstream=arguments.force_downstream,
+        force_run_failed=arguments.force_run_failed,
+    )
+
+
+def _regexes(text: str) -> Any:
+    try:
+        return tuple(json.loads(text))
+    except (ValueError, TypeError):
+        raise argparse.ArgumentTypeError(
+            f'write a JSON list of regular expressions, such as ["^train/"], not {text}'
+        ) from None
 
 
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError("write true or false")
     return text.lower() == "true"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"write a whole number above zero, not {text}")
+    return int(text)

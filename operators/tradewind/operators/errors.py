@@ -7,8 +7,19 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
+from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.stores import UnsupportedStoreError
 from tradewind.runtime.errors import RuntimeFault
 from tradewind.steps import ExperimentError
+
+_BAD_INPUT = (
+    ExperimentError,
+    RuntimeFault,
+    BadAddressError,
+    BadRequestError,
+    UnknownSliceTypeError,
+    UnsupportedStoreError,
+)
 
 
 class BadInputError(AirflowFailException):
@@ -27,8 +38,8 @@ class StepLostError(AirflowException):
     """The step's job is gone without a word. Airflow's next try makes a new attempt."""
 
 
-class StepBusyError(AirflowException):
-    """The step is at work where this task cannot follow it. Airflow's next try looks again."""
+class StoreSilentError(AirflowException):
+    """The store with the outputs does not answer. Airflow's next try asks again."""
 
 
 class ClusterUnreachableError(AirflowException):
@@ -48,8 +59,21 @@ def failing_at_once() -> Iterator[None]:
     """Let bad input fail a task without using up its retries."""
     try:
         yield
-    except (ExperimentError, RuntimeFault, BadAddressError, BadRequestError, UnknownSliceTypeError) as error:
+    except _BAD_INPUT as error:
         raise BadInputError(str(error)) from error
+
+
+@contextmanager
+def asking_store(who: str) -> Iterator[None]:
+    """Say in an error of the store whom it hit.
+
+    Raises:
+        StoreSilentError: The store does not answer.
+    """
+    try:
+        yield
+    except StoreUnavailableError as error:
+        raise StoreSilentError(f"{who}: {error}") from error
 
 
 @contextmanager

@@ -5,25 +5,32 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import pendulum
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG, AssetAlias, CronDataIntervalTimetable
 from airflow.sdk import Param as AirflowParam
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
+from tradewind.operators.assets import step_alias
 from tradewind.operators.placement import check_function_place
 from tradewind.operators.plan import PlanOperator
 from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.run_params import add_run_params
 from tradewind.operators.step import StepOperator
+from tradewind.plans.selection import Selection
 from tradewind.steps import (
+    Cpu,
     ExecutorStep,
     ExperimentError,
+    Gpu,
     InputName,
     Param,
     ParseTimeValues,
     ResolvedStep,
+    Resources,
     TpuSlice,
     resolve,
     wanted_steps,
@@ -32,6 +39,18 @@ from tradewind.steps import (
 PLAN_TASK_ID = "plan"
 _PARSE_TIME_PREFIX = "prefix:"
 _DEFAULTS = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+_CPU_POOL, _GPU_POOL = "cpu", "gpu"
+
+
+@dataclass(frozen=True)
+class DagOptions:
+    """What an experiment's DAG offers beyond its steps; see the arguments of ``tradewind.experiment_dag``."""
+
+    selection: Selection = Selection()
+    max_concurrent: int | None = None
+    pools: Mapping[str, str] = field(default_factory=dict)
+    asset_events_of_reused: bool = False
+    allow_cross_region: tuple[str, ...] = ()
 
 
 def build_dag(
@@ -42,8 +61,10 @@ def build_dag(
     params: Mapping[str, Any],
     settings: ExperimentSettings,
     dag_arguments: Mapping[str, Any],
+    options: DagOptions = DagOptions(),
 ) -> DAG:
     """The DAG of an experiment; see ``tradewind.experiment_dag``."""
+    _check_pools(dag_id, options.pools)
     outline = resolve(steps, _PARSE_TIME_PREFIX, ParseTimeValues(frozenset(params)))
     wanted = wanted_steps(steps)
     needed = outline.needed(wanted)
@@ -53,24 +74,37 @@ def build_dag(
     for each in needed:
         check_function_place(each.step)
     task_ids = _task_ids(needed)
-    arguments = dict(dag_arguments)
-    arguments["default_args"] = _DEFAULTS | arguments.get("default_args", {})
-    arguments.setdefault("start_date", pendulum.datetime(2026, 1, 1, tz=settings.timezone))
     with DAG(
         dag_id,
         schedule=_timetable(schedule, settings.timezone),
         params={name: _airflow_param(param) for name, param in params.items()},
-        **arguments,
+        **_dag_arguments(dag_id, dag_arguments, settings, options.max_concurrent),
     ) as dag:
         plan = PlanOperator(
             task_id=PLAN_TASK_ID,
             steps={task_ids[resolved]: resolved.step for resolved in needed},
             wanted={task_ids[outline.of(step)] for step in wanted},
             settings=settings,
+            allow_cross_region=options.allow_cross_region,
             doc_md="Decides which steps run and which outputs are reused. The table is in the log.",
+            outlets=_aliases(needed) if options.asset_events_of_reused else [],
         )
-        _add_step_tasks(plan, needed, task_ids, settings)
+        _add_step_tasks(plan, needed, task_ids, settings, options)
+    add_run_params(dag, options.selection)
     return dag
+
+
+def _dag_arguments(
+    dag_id: str, given: Mapping[str, Any], settings: ExperimentSettings, max_concurrent: int | None
+) -> dict[str, Any]:
+    arguments = dict(given)
+    arguments["default_args"] = _DEFAULTS | arguments.get("default_args", {})
+    arguments.setdefault("start_date", pendulum.datetime(2026, 1, 1, tz=settings.timezone))
+    if max_concurrent is not None:
+        if "max_active_tasks" in arguments:
+            raise ExperimentError(f"DAG {dag_id!r}: give max_concurrent or max_active_tasks, not both.")
+        arguments["max_active_tasks"] = max_concurrent
+    return arguments
 
 
 def _add_step_tasks(
@@ -78,20 +112,63 @@ def _add_step_tasks(
     needed: Sequence[ResolvedStep],
     task_ids: Mapping[ResolvedStep, str],
     settings: ExperimentSettings,
+    options: DagOptions,
 ) -> None:
     tasks: dict[ResolvedStep, StepOperator] = {}
-    for resolved in needed:
+    for index, resolved in enumerate(needed):
         task = StepOperator(
             task_id=task_ids[resolved],
             step=resolved.step,
             settings=settings,
             plan_task_id=PLAN_TASK_ID,
+            index=index,
             trigger_rule="none_failed",
             doc_md=resolved.step.description,
+            outlets=[step_alias(resolved.name)],
+            **_bounds(resolved.step.resources, options),
         )
         tasks[resolved] = task
         upstream = dict.fromkeys(tasks[dependency] for dependency in resolved.dependencies)
         task.set_upstream([plan, *upstream])
+
+
+def _aliases(steps: Sequence[ResolvedStep]) -> list[AssetAlias]:
+    return [step_alias(name) for name in dict.fromkeys(step.name for step in steps)]
+
+
+def _bounds(resources: Resources | None, options: DagOptions) -> dict[str, Any]:
+    """What bounds how many tasks like this one are at work.
+
+    Airflow's ``max_active_tasks`` counts the running and queued tasks of one run, not the deferred ones: for a bound
+    that holds, a step's task follows its job in the worker. A pool counts deferred tasks if it was made so.
+    """
+    bounds: dict[str, Any] = {}
+    if options.max_concurrent is not None:
+        bounds["deferrable"] = False
+    if (pool := options.pools.get(_pool_key(resources))) is not None:
+        bounds["pool"] = pool
+    return bounds
+
+
+def _pool_key(resources: Resources | None) -> str:
+    match resources:
+        case None | Cpu():
+            return _CPU_POOL
+        case Gpu():
+            return _GPU_POOL
+        case TpuSlice(name):
+            return name
+    return ""  # the head node and the Airflow worker are for trifles
+
+
+def _check_pools(dag_id: str, pools: Mapping[str, str]) -> None:
+    for kind in pools.keys() - {_CPU_POOL, _GPU_POOL}:
+        try:
+            slice_type(kind)
+        except UnknownSliceTypeError as error:
+            raise ExperimentError(
+                f"DAG {dag_id!r}: pools are for slice types, {_CPU_POOL!r} and {_GPU_POOL!r}: {error}"
+            ) from error
 
 
 def _check_slice_types(steps: Sequence[ResolvedStep]) -> None:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from tradewind.operators.code import code_folder
-from tradewind.operators.errors import failing_at_once
+from tradewind.hooks.bucket_regions import refuse_cross_region_reads
+from tradewind.operators.assets import emit_reused
+from tradewind.operators.code import code_commit, code_folder
+from tradewind.operators.errors import asking_store, failing_at_once
+from tradewind.operators.plan_lines import push_plan
 from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.run_params import is_dry_run, selection_of
 from tradewind.operators.step_job import claimed_spec
+from tradewind.plans.chunks import chunks
+from tradewind.plans.costs import read_estimates
+from tradewind.plans.estimates import with_estimates
 from tradewind.plans.plan import Decision, Plan, make_plan
+from tradewind.plans.reasons import explain_steps
 from tradewind.plans.table import plan_table
-from tradewind.records.status import read_statuses
+from tradewind.records.experiment_info import write_experiment_info
+from tradewind.records.reading import read_records
+from tradewind.records.step_info import step_info
+from tradewind.runtime.references import CodeFolder, function_name
 from tradewind.steps import ExecutorStep, ResolvedExperiment, resolve
 
 _AT_WORK = frozenset({"running", "deferred", "queued"})
+_TO_DO = frozenset({Decision.RUN, Decision.WAIT, Decision.BLOCKED})
+"""What a task is left alone for: to make the output, to wait for it, or to say why it cannot be made."""
 
 
 class PlanOperator(BaseOperator):
@@ -31,6 +45,7 @@ class PlanOperator(BaseOperator):
         steps: Task id → step, for every task of the experiment, in execution order.
         wanted: The task ids whose outputs the experiment is for; the others run only if one of these needs them.
         settings: What the experiment's tasks share.
+        allow_cross_region: Names of steps that may read from other regions, and paths below which any step may.
     """
 
     ui_color = "#d8e2dc"
@@ -42,35 +57,55 @@ class PlanOperator(BaseOperator):
         steps: Mapping[str, ExecutorStep],
         wanted: Collection[str],
         settings: ExperimentSettings | None = None,
+        allow_cross_region: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.steps = dict(steps)
         self.wanted = frozenset(wanted)
         self.settings = settings or ExperimentSettings()
+        self.allow_cross_region = tuple(allow_cross_region)
 
     def execute(self, context: Context) -> None:
         """Plan the run; ends by skipping what need not run."""
-        with failing_at_once():
-            plan = self._plan(context)
-        self.log.info("Plan for outputs below %s\n\n%s\n", plan.prefix, plan_table(plan))
-        context["ti"].xcom_push(key="return_value", value=plan.to_json())
-        not_run = [step.task_id for step in plan.steps if step.decision is not Decision.RUN]
-        if to_skip := self._not_at_work(not_run, context):
+        with failing_at_once(), asking_store("The plan"):
+            experiment = self._resolve(context)
+            plan = self._plan(experiment, context)
+            self.log.info("Plan for outputs below %s\n\n%s\n", plan.prefix, plan_table(plan))
+            push_plan(context, plan, chunks(plan))
+            skipped = self._skipped(plan, experiment, context)
+        emit_reused(context, plan.steps)
+        if to_skip := self._not_at_work(skipped, context):
             raise DownstreamTasksSkipped(tasks=to_skip)
 
-    def _plan(self, context: Context) -> Plan:
+    def _resolve(self, context: Context) -> ResolvedExperiment:
         values = self.settings.values_of(context)
-        prefix = self.settings.prefix_of(values)
-        experiment = resolve(list(self.steps.values()), prefix, values)
-        tasks = [(task_id, experiment.of(step)) for task_id, step in self.steps.items()]
-        plan = make_plan(prefix, tasks, self.wanted, read_statuses)
-        self._check_can_run(plan, experiment, code_folder(context["dag"]))
-        return plan
+        return resolve(list(self.steps.values()), self.settings.prefix_of(values), values)
 
-    def _check_can_run(self, plan: Plan, experiment: ResolvedExperiment, code: Path) -> None:
-        for planned in plan.decided(Decision.RUN):
-            claimed_spec(experiment.of(self.steps[planned.task_id]), code)
+    def _plan(self, experiment: ResolvedExperiment, context: Context) -> Plan:
+        tasks = [(task_id, experiment.of(step)) for task_id, step in self.steps.items()]
+        records = read_records([step.output_path for _, step in tasks])
+        now, selection = time.time(), selection_of(context)
+        explain = partial(explain_steps, now=now)
+        plan = make_plan(experiment.prefix, tasks, self.wanted, records, selection, explain, now=now)
+        return with_estimates(plan, read_estimates(plan))
+
+    def _skipped(self, plan: Plan, experiment: ResolvedExperiment, context: Context) -> list[str]:
+        """The tasks that this plan leaves nothing to do; what cannot be done as planned is refused."""
+        if is_dry_run(context):
+            self.log.info("A dry run: no step runs.")
+            return [step.task_id for step in plan.steps]
+        code = code_folder(context["dag"])
+        to_run = [experiment.of(self.steps[planned.task_id]) for planned in plan.decided(Decision.RUN)]
+        for step in to_run:
+            claimed_spec(step, code)
+        refuse_cross_region_reads(to_run, self.settings.cluster_of, self.allow_cross_region)
+        if to_run:
+            folder = CodeFolder(code)
+            infos = [step_info(step, function_name(step.step.fn, folder)) for step in experiment.steps]
+            file = context["dag"].relative_fileloc or context["dag"].fileloc
+            write_experiment_info(plan.prefix, context["dag"].dag_id, infos, file, code_commit(code))
+        return [step.task_id for step in plan.steps if step.decision not in _TO_DO]
 
     def _not_at_work(self, task_ids: list[str], context: Context) -> list[str]:
         """When the plan is made again while steps run: leave those alone that are at work."""

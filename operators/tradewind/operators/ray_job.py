@@ -30,7 +30,7 @@ from tradewind.ray_jobs.endings import Ending, EndingKind
 from tradewind.ray_jobs.outcome import Outcome, Watch
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.runtime.call_results import decode_result, result_marker
-from tradewind.triggers.kill import stop_from_on_kill
+from tradewind.triggers.kill import stop_from_on_kill, stop_plain_job
 from tradewind.triggers.place_in_log import TaskAddress
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger
 
@@ -171,7 +171,8 @@ class RayJobOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop the job that this worker follows, if a person marked or cleared the task."""
         if self._followed is not None:
-            stop_from_on_kill(*self._followed)
+            cluster, job, address = self._followed
+            stop_from_on_kill(lambda: stop_plain_job(cluster, job), address)
 
     @property
     def _who(self) -> str:

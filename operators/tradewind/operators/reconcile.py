@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,9 +11,9 @@ from airflow.sdk import BaseOperator, Context, conf
 
 from tradewind.hooks.ray import RayHook
 from tradewind.operators.errors import talking_to_cluster
-from tradewind.operators.following import stop_here
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.details import JobDetails
+from tradewind.triggers.step_stop import stop_any_job
 
 OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 """States of a task that waits for no job and will not come back to it by itself."""
@@ -52,7 +53,8 @@ class RayReconcileOperator(BaseOperator):
                 states = _states_of([key for _, key in active], context)
                 for job in orphans(active, states, knows_all=bool(conf.get("tradewind", "deployment", fallback=""))):
                     self.log.info("Nobody waits for Ray job %s any more: stopping it.", job.job)
-                    stop_here(jobs.cluster, job.job, self.log.info)
+                    by = {"reconciler": self.task_id}
+                    asyncio.run(stop_any_job(jobs.cluster, job, by, self.log.info))
                     stopped.append(job.job)
         return stopped
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pendulum
 from airflow.sdk import Context, conf
 
 from tradewind.hooks.ray import RayHook
+from tradewind.operators.run_params import without_run_params
 from tradewind.plans.places import choose_cluster, choose_prefix
 from tradewind.steps import ExecutorStep, RunValues, coerce_param
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
 
 
 @dataclass(frozen=True)
@@ -43,21 +48,33 @@ class ExperimentSettings:
     def values_of(self, context: Context) -> RunValues:
         """The run values of the task's DAG run."""
         run: Any = context["dag_run"]
-        start, end = run.data_interval_start, run.data_interval_end
+        interval = run.data_interval_start, run.data_interval_end
+        return self.values_for(context["dag"], context["params"], run.partition_key, interval, run.run_after)
+
+    def values_for(
+        self,
+        dag: DAG,
+        params: Mapping[str, Any],
+        partition_key: str | None,
+        interval: tuple[Any, Any],
+        run_after: Any,
+    ) -> RunValues:
+        """The values of a run of ``dag`` with these params, due at ``run_after``, in this data interval or in none."""
+        start, end = interval
         return RunValues(
-            params=_params(context),
-            night=_night(start, run.run_after, self.timezone),
-            partition_key=run.partition_key,
+            params=_params(dag, without_run_params(params)),
+            night=_night(start, run_after, self.timezone),
+            partition_key=partition_key,
             data_interval_start=_iso(start),
             data_interval_end=_iso(end),
         )
 
 
-def _params(context: Context) -> dict[str, Any]:
+def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
     """The run's params, coerced to their schemas, so that ``1`` and ``1.0`` from JSON make one version."""
-    declared = context["dag"].params
+    declared = dag.params
     params = {}
-    for name, value in context["params"].items():
+    for name, value in given.items():
         param = declared.get_param(name) if name in declared else None
         params[name] = coerce_param(value, param.schema.get("type"), param.value) if param is not None else value
     return params

@@ -34,6 +34,11 @@ class TaskKey:
         map_index = -1 if ti.map_index is None else ti.map_index
         return TaskKey(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
 
+    def claim(self, context: Context) -> dict[str, Any]:
+        """How the task's claims name it; ``max_tries`` tells a try after Clear from one after a crash."""
+        names = {"dag": self.dag, "run": self.run, "task": self.task, "map_index": self.map_index}
+        return {**names, "try": self.try_number, "max_tries": context["ti"].max_tries}
+
     @property
     def names(self) -> tuple[str, ...]:
         """What an id is made of."""

@@ -1,21 +1,82 @@
-"""The plan as a table of plain text that reads well in a task log."""
+"""The plan as a table of plain text that reads well in a task log: what happens first, then to what, and why.
+
+Every step that runs, waits or is blocked has its line. In a big plan, steps in a row that need nothing share one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final
 
-from tradewind.plans.plan import Decision, Plan
+from tradewind.plans.phrases import shorten
+from tradewind.plans.plan import Decision, Plan, PlannedStep
+
+WIDTH: Final = 200
+SHORTEST_REASON: Final = 60
+BIG: Final = 200
+"""From more steps than this on, rows of reused and pruned steps are summarised."""
+
+_IDLE: Final = {Decision.REUSE: "reused", Decision.PRUNED: "pruned"}
+_REASON: Final = 3
+_ESTIMATE: Final = 4
 
 
 def plan_table(plan: Plan) -> str:
-    """One line a step, with a summary line below."""
-    rows = [("step", "version", "decision", "reason", "output path")]
-    rows += [(step.name, step.hash, step.decision.value, step.reason, step.output_path) for step in plan.steps]
-    counts = {decision: len(plan.decided(decision)) for decision in Decision}
-    summary = ", ".join(f"{count} {decision.value}" for decision, count in counts.items() if count)
-    return "\n".join([*_aligned(rows), f"{len(plan.steps)} steps: {summary}"])
+    """One line a step, with the counts, the estimate and the warnings below."""
+    lines = [step if isinstance(step, str) else _cells(step, plan.prefix) for step in _summarised(plan)]
+    head = ["decision", "step", "version", "reason", "estimate", f"output below {plan.prefix}"]
+    rows = [head, *(line for line in lines if not isinstance(line, str))]
+    table = iter(_aligned(_fitted(rows)))
+    body = [next(table), *(line if isinstance(line, str) else next(table) for line in lines)]
+    return "\n".join([*body, *_last_lines(plan)])
+
+
+def _summarised(plan: Plan) -> Iterator[PlannedStep | str]:
+    if len(plan.steps) <= BIG:
+        yield from plan.steps
+        return
+    for is_idle, group in groupby(plan.steps, lambda step: step.decision in _IDLE):
+        steps = list(group)
+        if is_idle and len(steps) > 1:
+            yield _summary(steps)
+        else:
+            yield from steps
+
+
+def _summary(steps: Iterable[PlannedStep]) -> str:
+    counts = Counter(step.decision for step in steps)
+    parts = [f"{counts[decision]} {word}" for decision, word in _IDLE.items() if counts[decision]]
+    return f"… {' and '.join(parts)} steps: see the Plan tab or XCom"
+
+
+def _cells(step: PlannedStep, prefix: str) -> list[str]:
+    below = step.output_path.removeprefix(posixpath.join(prefix, ""))
+    return [step.decision.value, step.name, step.hash, step.reason, step.estimate or "", below]
+
+
+def _fitted(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows without an empty column of estimates, and with reasons that leave room for the others."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    if not any(columns[_ESTIMATE][1:]):
+        del columns[_ESTIMATE]
+    others = sum(max(map(len, column)) + 2 for i, column in enumerate(columns) if i != _REASON)
+    room = max(SHORTEST_REASON, WIDTH - others)
+    columns[_REASON] = [shorten(reason, room) for reason in columns[_REASON]]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _last_lines(plan: Plan) -> list[str]:
+    counts = Counter(step.decision for step in plan.steps)
+    summary = ", ".join(f"{counts[decision]} {decision.value}" for decision in Decision if counts[decision])
+    lines = [f"{len(plan.steps)} steps: {summary}"]
+    if plan.estimate:
+        lines.append(f"Estimate: {plan.estimate}")
+    return lines + [f"Warning: {warning}" for warning in plan.warnings]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from levanter.main.train_lm import TrainLmConfig
     from levanter.trainer import TrainerConfig
 
+RESUMABLE = ("checkpoints/**", "metrics.jsonl")
+"""For ``ExecutorStep(resumable=...)``: what an attempt after a preemption goes on from."""
 LAST_CHECKPOINT_SECONDS = 900.0
 """How long the last checkpoint may take to reach the store after the last step."""
 

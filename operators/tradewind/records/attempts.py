@@ -1,18 +1,20 @@
 """Attempts at an output: numbered files ``.attempts/N.json`` that say what runs under which Ray job and how it ended.
 
-An attempt is claimed by creating its file, which only one of many claimants can do; its job id is part of the file,
-so everybody who comes later finds the same job. A new attempt is claimed only when the newest one has ended.
+The lease says whose turn it is; the file of an attempt is its story. It is written by whoever holds the lease for that
+attempt, so nobody needs to write it under conditions.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import posixpath
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from tradewind.records.store import create_text, list_names, read_json, write_text
+from tradewind.records.store import list_names, read_json, write_text
 
 ATTEMPTS_FOLDER = ".attempts"
 
@@ -26,7 +28,7 @@ class Outcome(Enum):
     STOPPED = "stopped"
     """Somebody stopped its job."""
     LOST = "lost"
-    """Its job is gone without having said how it ended."""
+    """It ended without a result and without a fault of its function: its job is gone, or its turn was over."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Attempt:
         cluster: The cluster that it was given to.
         by: Who started it: dag, run, task, map index and try, or the script.
         spec: What to run; see ``tradewind.runtime.spec``.
+        inputs: Output path -> digest of the result that it reads there; None for one that Marin made.
+        withdraws: It replaces a finished output, of which nothing may be kept.
+        code_commit: The Git commit of the code that travels, where there is one.
+        started_at: When it was claimed, in ISO 8601, by the clock of the claimant.
+        ended_at: The same for its end.
     """
 
     number: int
@@ -55,26 +62,34 @@ class Attempt:
     cluster: str
     by: dict[str, Any]
     spec: dict[str, Any]
+    inputs: Mapping[str, str | None] = field(default_factory=dict)
+    withdraws: bool = False
+    code_commit: str | None = None
+    started_at: str = ""
+    ended_at: str = ""
     outcome: Outcome | None = None
     error: AttemptError | None = None
 
     def ended(self, outcome: Outcome, error: AttemptError | None = None) -> Attempt:
         """This attempt with its end."""
-        return replace(self, outcome=outcome, error=error)
+        return replace(self, outcome=outcome, error=error, ended_at=utc_now())
 
     def to_json(self) -> str:
         fields = asdict(self) | {"outcome": self.outcome.value if self.outcome else None}
         return json.dumps(fields, indent=2) + "\n"
 
     @staticmethod
-    def from_json(fields: dict[str, Any]) -> Attempt:
+    def from_json(fields: Mapping[str, Any]) -> Attempt:
         """The attempt in a parsed file."""
         outcome, error = fields.get("outcome"), fields.get("error")
-        return Attempt(
-            **{key: fields[key] for key in ("number", "job", "cluster", "by", "spec")},
-            outcome=Outcome(outcome) if outcome else None,
-            error=AttemptError(**error) if error else None,
-        )
+        known = {name: fields[name] for name in Attempt.__dataclass_fields__ if name in fields}
+        ends = {"outcome": Outcome(outcome) if outcome else None, "error": AttemptError(**error) if error else None}
+        return Attempt(**{**known, **ends})
+
+
+def utc_now() -> str:
+    """The present moment as attempts write it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def attempt_path(output_path: str, number: int) -> str:
@@ -93,25 +108,20 @@ def read_attempt(path: str) -> Attempt | None:
     return None if fields is None else Attempt.from_json(fields)
 
 
+def attempt_numbers(output_path: str) -> Sequence[int]:
+    """The numbers of all attempts, in order."""
+    names = list_names(posixpath.join(output_path, ATTEMPTS_FOLDER))
+    stems = (stem for stem, _, extension in (name.partition(".") for name in names) if extension == "json")
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
 def newest_attempt(output_path: str) -> Attempt | None:
     """The attempt with the highest number, or None when there was none."""
-    names = list_names(posixpath.join(output_path, ATTEMPTS_FOLDER))
-    numbers = [int(stem) for stem, dot, extension in (name.partition(".") for name in names) if extension == "json"]
-    return read_attempt(attempt_path(output_path, max(numbers))) if numbers else None
+    numbers = attempt_numbers(output_path)
+    return read_attempt(attempt_path(output_path, numbers[-1])) if numbers else None
 
 
-def claim_attempt(output_path: str, attempt: Attempt) -> Attempt:
-    """Create the file of ``attempt``; if someone else was faster, return theirs."""
-    path = attempt_path(output_path, attempt.number)
-    if create_text(path, attempt.to_json()):
-        return attempt
-    theirs = read_attempt(path)
-    assert theirs is not None, f"{path} existed a moment ago and attempts are never deleted"
-    return theirs
-
-
-def end_attempt(output_path: str, attempt: Attempt, outcome: Outcome, error: AttemptError | None = None) -> Attempt:
-    """Write down how ``attempt`` ended."""
-    ended = attempt.ended(outcome, error)
-    write_text(attempt_path(output_path, attempt.number), ended.to_json())
-    return ended
+def write_attempt(output_path: str, attempt: Attempt) -> Attempt:
+    """Write the story of ``attempt`` as it stands; only the holder of its turn does."""
+    write_text(attempt_path(output_path, attempt.number), attempt.to_json())
+    return attempt

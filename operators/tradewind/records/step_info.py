@@ -1,4 +1,7 @@
-"""The step info: what a step is and was given, in ``.executor_info`` beside its output, as E20 writes it."""
+"""The step info: what a step is and was given, in ``.executor_info`` beside its output, as E20 writes it.
+
+The text is the same in every process: a function appears by its name, and no object by its address as in E20.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import dataclasses
 import datetime
 import json
 import posixpath
+import re
 from enum import Enum
 from typing import Any
 
@@ -13,6 +17,7 @@ from tradewind.records.store import write_text
 from tradewind.steps import Lazy, ResolvedStep
 
 INFO_FILE = ".executor_info"
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def step_info(step: ResolvedStep, fn_name: str) -> dict[str, Any]:
@@ -30,8 +35,12 @@ def step_info(step: ResolvedStep, fn_name: str) -> dict[str, Any]:
 
 def write_step_info(step: ResolvedStep, fn_name: str) -> None:
     """Put the info of ``step`` beside its output."""
-    text = json.dumps(step_info(step, fn_name), indent=2, default=_encode) + "\n"
-    write_text(posixpath.join(step.output_path, INFO_FILE), text)
+    write_text(posixpath.join(step.output_path, INFO_FILE), info_json(step_info(step, fn_name), indent=2) + "\n")
+
+
+def info_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """The JSON text of infos, whatever the configs in them hold."""
+    return json.dumps(value, indent=indent, sort_keys=sort_keys, default=_encode)
 
 
 def _encode(value: Any) -> Any:
@@ -43,4 +52,6 @@ def _encode(value: Any) -> Any:
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return str(value)
+    if callable(value) and hasattr(value, "__qualname__") and not isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    return _ADDRESS.sub("", str(value))

@@ -45,7 +45,7 @@ def write_text(path: str, text: str) -> None:
     """Put ``text`` at ``path``, whatever was there."""
     fs, name = url_to_fs(path)
     if isinstance(fs, LocalFileSystem):
-        aside = _write_aside(Path(name), text)
+        aside = write_aside(Path(name), text)
         os.replace(aside, name)
     else:
         fs.pipe_file(name, text.encode())
@@ -56,7 +56,7 @@ def create_text(path: str, text: str) -> bool:
     fs, name = url_to_fs(path)
     try:
         if isinstance(fs, LocalFileSystem):
-            aside = _write_aside(Path(name), text)
+            aside = write_aside(Path(name), text)
             try:
                 os.link(aside, name)
             finally:
@@ -84,7 +84,8 @@ def list_names(folder: str) -> list[str]:
         return []
 
 
-def _write_aside(path: Path, text: str) -> Path:
+def write_aside(path: Path, text: str) -> Path:
+    """Put ``text``, safe from a crash, into a new hidden file beside ``path``, to be renamed to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with aside.open("x") as file:

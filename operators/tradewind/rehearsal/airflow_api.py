@@ -43,9 +43,17 @@ class AirflowApi:
     def pause(self, dag_id: str) -> None:
         self._request("PATCH", f"dags/{quote(dag_id)}", json={"is_paused": True})
 
-    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, logical_date: datetime | None = None) -> str:
+    def trigger(
+        self,
+        dag_id: str,
+        conf: Mapping[str, Any] | None = None,
+        logical_date: datetime | None = None,
+        partition_key: str | None = None,
+    ) -> str:
         """Create a DAG run and return its id."""
-        body = {"conf": dict(conf or {}), "logical_date": logical_date.isoformat() if logical_date else None}
+        body: Json = {"conf": dict(conf or {}), "logical_date": logical_date.isoformat() if logical_date else None}
+        if partition_key is not None:
+            body["partition_key"] = partition_key
         run_id: str = self._request("POST", f"dags/{quote(dag_id)}/dagRuns", json=body)["dag_run_id"]
         return run_id
 
@@ -106,6 +114,13 @@ class AirflowApi:
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/links"
         found: dict[str, str | None] = self._request("GET", path)["extra_links"]
         return found
+
+    def asset_events(self, name: str) -> list[Json]:
+        """The events of the asset of this name, oldest first."""
+        found = self._request("GET", "assets", params={"name_pattern": name})["assets"]
+        ids = [asset["id"] for asset in found if asset["name"] == name]
+        events = [self._request("GET", "assets/events", params={"asset_id": id_})["asset_events"] for id_ in ids]
+        return sorted((event for some in events for event in some), key=lambda event: event["timestamp"])
 
     def put_connection(self, connection_id: str, fields: Mapping[str, Any]) -> None:
         """Add a connection, as the form in the UI does; ``fields`` with ``conn_type``, ``host``, ``password``..."""

@@ -102,3 +102,11 @@ def reference_to(target: Any, code: CodeFolder) -> Reference:
     if not all(part.isidentifier() for part in parts):
         raise SpecError(f"{qualname!r} is defined in {file}, whose path is no Python module name: rename the file.")
     return Reference(".".join(parts), qualname, travels=True)
+
+
+def function_name(function: Any, code: CodeFolder) -> str:
+    """``module.qualname`` of a step's function, as records name it; ``"None"`` for a step without one."""
+    if function is None:
+        return "None"
+    reference = reference_to(function, code)
+    return f"{reference.module}.{reference.qualname}"

@@ -1,8 +1,9 @@
-"""The step driver: runs one attempt on the cluster and writes down how it ended.
+"""The step driver: runs one attempt on the cluster under its lease and writes down how it ended.
 
-Run as ``python -m tradewind.runtime.run_step ATTEMPT_FILE``, as the entrypoint of the attempt's Ray job. The function
-runs in children (one here, or one on each host of a slice), so that whatever happens to them, this process is there to
-say it. SUCCESS is written last, after everything else is in place.
+Run as ``python -m tradewind.runtime.run_step ATTEMPT_FILE``, as the entrypoint of the attempt's Ray job. It is the
+keeper of the turn: its first act is to take the lease over from the claim, and if that names another job by now it
+touches nothing. The function runs in children (one here, or one on each host of a slice), so that whatever happens to
+them, this process is there to say it. The lease is committed last, after everything that counts is in place.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+import uuid
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import NoReturn
 
-from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_folder, end_attempt, read_attempt
+from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_folder, read_attempt
+from tradewind.records.errors import LeaseLostError, StoreUnavailableError
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.leftovers import UnsafeRemovalError, remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.store import list_names, read_json
+from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
 from tradewind.runtime.errors import SecretError, SpecError
+from tradewind.runtime.keeper import Keeper, TurnEnd
 from tradewind.runtime.kept_output import kept_output
 from tradewind.runtime.pod_env import ON_CPU
 from tradewind.runtime.process_guard import guarded
@@ -29,14 +35,14 @@ from tradewind.runtime.secrets import fetch_secrets
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import Cpu, HeadNode, SecretReferenceError, TpuSlice
 
-LOOK_INTERVAL_S = 5.0
-"""How often the driver looks whether its attempt was ended from outside."""
 SUPERSEDED = 75
-"""Exit code of a driver whose attempt was ended from outside (EX_TEMPFAIL of sysexits.h)."""
+"""Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
+STORE_PAUSE_S = 1.0
+SIGNAL_PATIENCE_S = 10.0
 
 
 class Stopped(BaseException):
-    """The job was asked to stop."""
+    """The driver was asked to stop, by a signal or by its keeper."""
 
 
 def main() -> int:
@@ -46,68 +52,100 @@ def main() -> int:
     if attempt is None:
         raise SpecError(f"There is no attempt file at {attempt_file}.")
     spec = StepSpec.from_json(attempt.spec)
+    store = LeaseStore(spec.output_path)
+    try:
+        held = store.begin(attempt.job, uuid.uuid4().hex)
+    except LeaseLostError as error:
+        print(f"Superseded: {error}")
+        return SUPERSEDED
     signal.signal(signal.SIGTERM, _raise_stopped)
-    with kept_output(attempt_folder(spec.output_path, attempt.number)):
+    with (
+        Keeper(store, held, _end_work) as keeper,
+        kept_output(attempt_folder(spec.output_path, attempt.number)),
+    ):
         print(
             f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}"
         )
-        return run_attempt(attempt_file, attempt, spec)
+        try:
+            code = run_attempt(attempt_file, attempt, spec, keeper)
+        except LeaseLostError:
+            return _superseded(keeper)
+    if attempt.cluster and keeper.end is TurnEnd.STOP_REQUESTED:
+        _await_signal()
+    return code
 
 
-def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec) -> int:
+def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper) -> int:
     """Run ``attempt`` and record its end; 0 when the function returned, 1 when it failed, 143 when it was stopped.
 
-    An attempt that was ended from outside meanwhile, because it seemed to be lost, writes nothing more: 75.
+    Raises:
+        LeaseLostError: The turn is over, so nothing was written.
     """
-    write_status(spec.output_path, Status.RUNNING)
+    path = spec.output_path
     try:
-        with ended_from_outside_stops(attempt_file):
-            error = _run_children(attempt_file, attempt, spec)
+        error = _work(attempt_file, attempt, spec)
     except Stopped:
-        if _is_open(attempt_file):
-            end_attempt(spec.output_path, attempt, Outcome.STOPPED)
+        if keeper.end is TurnEnd.STOP_REQUESTED:
+            print("Somebody asked this attempt to stop.")
+        _until_fenced(lambda: stop_turn(keeper.finish, path, attempt, Outcome.STOPPED))
         return 128 + signal.SIGTERM
-    if not _is_open(attempt_file):
-        print(f"Attempt {attempt.number} was ended from outside: its output does not count.")
-        return SUPERSEDED
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done: only its record is missing
     if error is not None:
-        end_attempt(spec.output_path, attempt, Outcome.FAILED, error)
-        write_status(spec.output_path, Status.FAILED)
+        _until_fenced(lambda: fail_turn(keeper.finish, path, attempt, error))
         print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
         return 1
-    end_attempt(spec.output_path, attempt, Outcome.SUCCEEDED)
-    write_status(spec.output_path, Status.SUCCESS)
+    try:
+        _until_fenced(lambda: commit_turn(keeper.finish, path, attempt))
+    except InputChangedError as changed:
+        print(f"Step {spec.name!r}: {changed}")
+        _until_fenced(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
+        return SUPERSEDED
     return 0
 
 
-@contextmanager
-def ended_from_outside_stops(attempt_file: str) -> Iterator[None]:
-    """For the length of the block, stop this process soon after somebody else has written an end of the attempt."""
-    done = threading.Event()
-
-    def look() -> None:
-        while not done.wait(LOOK_INTERVAL_S):
-            if not _is_open(attempt_file):
-                print("This attempt was ended from outside: stopping.", flush=True)
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
+def _work(attempt_file: str, attempt: Attempt, spec: StepSpec) -> AttemptError | None:
+    """What went wrong in the step's function, or in making its place ready."""
     try:
-        yield
-    finally:
-        done.set()
+        _prepare(attempt, spec)
+    except UnsafeRemovalError as error:
+        return AttemptError(type(error).__qualname__, str(error))
+    return _run_children(attempt_file, attempt, spec)
 
 
-def _is_open(attempt_file: str) -> bool:
-    """Whether nobody has written an end of the attempt; a store that does not answer does not say so."""
-    try:
-        attempt = read_attempt(attempt_file)
-    except Exception as error:  # whatever the store's client raises
-        print(f"The attempt's record cannot be read ({type(error).__name__}); going on.", flush=True)
-        return True
-    return attempt is None or attempt.outcome is None
+def _until_fenced(write: Callable[[], object]) -> None:
+    """Write the end of a turn, again and again while the store does not answer; the keeper ends that in time."""
+    while True:
+        try:
+            write()
+            return
+        except StoreUnavailableError as error:
+            print(f"tradewind: the end of this attempt cannot be written yet ({error}); trying again.", flush=True)
+            time.sleep(STORE_PAUSE_S)
+
+
+def _prepare(attempt: Attempt, spec: StepSpec) -> None:
+    """Remove what earlier attempts left, except what the step goes on from; nothing of a result that is withdrawn."""
+    write_status(spec.output_path, Status.RUNNING)
+    if attempt.number > 1:
+        removed = remove_leftovers(spec.output_path, () if attempt.withdraws else spec.resumable)
+        if removed:
+            print(f"Removed {len(removed)} files of earlier attempts.")
+
+
+def _await_signal() -> None:
+    """Who asked us to stop through the lease tells Ray next: then the job reads as stopped there, not as failed."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(SIGNAL_PATIENCE_S)
+
+
+def _superseded(keeper: Keeper) -> int:
+    why = keeper.end.value if keeper.end else "its turn is over"
+    print(f"This attempt ends here, because {why}: its output does not count.", flush=True)
+    return SUPERSEDED
+
+
+def _end_work(end: TurnEnd) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> AttemptError | None:

@@ -60,6 +60,7 @@ class StepSpec:
         code_travels: Whether the code folder must go with the job.
         secrets: Environment variable -> where the cluster finds its value.
         environment: The fields of Ray's runtime_env that its dependency groups became.
+        resumable: Globs of what the next attempt goes on from, relative to the output.
     """
 
     name: str
@@ -72,6 +73,7 @@ class StepSpec:
     code_travels: bool
     secrets: dict[str, str] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
+    resumable: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,7 +81,7 @@ class StepSpec:
     @staticmethod
     def from_json(fields: dict[str, Any]) -> StepSpec:
         """The spec in an attempt's file."""
-        return StepSpec(**fields)
+        return StepSpec(**{**fields, "resumable": tuple(fields.get("resumable", ()))})
 
     @property
     def fn_name(self) -> str:
@@ -131,6 +133,7 @@ def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
         resources=encode_resources(step.step.resources or Cpu()),
         code_travels=encoder.travels,
         secrets=dict(step.step.secrets),
+        resumable=tuple(step.step.resumable),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tradewind.steps.placeholders import InputName
 from tradewind.steps.resources import Resources
+from tradewind.steps.resumable import check_globs
 from tradewind.steps.secrets import check_secrets
 
 
@@ -29,6 +30,8 @@ class ExecutorStep:
         cluster: The cluster to run on, by the id of its ``ray`` connection, if not the DAG's.
         secrets: Environment variable -> where the cluster finds its value: ``projects/P/secrets/S`` in Secret Manager
             or ``env:VARIABLE``. The function finds it in ``os.environ``; outside the version.
+        resumable: Globs, relative to the output, of what a next attempt goes on from (checkpoints, finished shards);
+            everything else that an attempt without a result leaves is removed before the next. Outside the version.
     """
 
     name: str
@@ -40,8 +43,10 @@ class ExecutorStep:
     pip_dependency_groups: list[str] | None = None
     cluster: str | None = None
     secrets: Mapping[str, str] = field(default_factory=dict)
+    resumable: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "resumable", check_globs(self.resumable, f"Step {self.name!r}"))
         object.__setattr__(self, "secrets", check_secrets(self.secrets, f"Step {self.name!r}"))
 
     def __repr__(self) -> str:

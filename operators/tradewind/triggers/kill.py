@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -37,21 +37,25 @@ def person_acted(task: TaskAddress) -> bool:
     return states.get(task.run_id, {}).get(name) not in WAITED_FOR
 
 
-async def stop_if_person_acted(cluster: RayCluster, job: str, task: TaskAddress) -> None:
-    """Stop the job of ``task`` and wait until it has ended, if a person marked or cleared the task."""
+async def stop_if_person_acted(stop: Callable[[], Coroutine[Any, Any, None]], task: TaskAddress) -> None:
+    """``stop()`` the work of ``task``, if a person marked or cleared the task."""
+    if await asyncio.to_thread(person_acted, task):
+        logger.info("Somebody has marked or cleared the task: stopping its Ray job.")
+        await stop()
+
+
+async def stop_plain_job(cluster: RayCluster, job: str) -> None:
+    """Stop a job that has no lease, and wait until it has ended."""
     from tradewind.ray_jobs.api import JobsApi
     from tradewind.ray_jobs.stopping import stop_job
 
-    if not await asyncio.to_thread(person_acted, task):
-        return
-    logger.info("Somebody has marked or cleared the task: stopping Ray job %s.", job)
     async with JobsApi(cluster) as api:
         await stop_job(api, job, logger.info)
 
 
-def stop_from_on_kill(cluster: RayCluster, job: str, task: TaskAddress) -> None:
+def stop_from_on_kill(stop: Callable[[], Coroutine[Any, Any, None]], task: TaskAddress) -> None:
     """The same from the ``on_kill`` of a worker, which may interrupt the event loop that follows the job."""
-    thread = threading.Thread(target=asyncio.run, args=(stop_if_person_acted(cluster, job, task),), daemon=True)
+    thread = threading.Thread(target=asyncio.run, args=(stop_if_person_acted(stop, task),), daemon=True)
     thread.start()
     thread.join()
 

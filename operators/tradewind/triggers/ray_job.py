@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tradewind.hooks.ray import RayHook
 from tradewind.ray_jobs.outcome import Watch, await_outcome
-from tradewind.triggers.kill import detach, stop_if_person_acted
+from tradewind.triggers.kill import detach, stop_if_person_acted, stop_plain_job
 from tradewind.triggers.place_in_log import (
     SAVE_INTERVAL_S,
     Place,
@@ -97,11 +97,10 @@ class RayJobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stop the job, if a person marked or cleared the task."""
         if self.owns_job:
-            await asyncio.shield(detach(self._stop()))
+            await asyncio.shield(detach(stop_if_person_acted(self._stop_job, self._address)))
 
-    async def _stop(self) -> None:
-        cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
-        await stop_if_person_acted(cluster, self._job, self._address)
+    async def _stop_job(self) -> None:
+        await stop_plain_job(await RayHook.cluster_from_trigger(self.ray_conn_id), self._job)
 
     def _place(self, *, is_exact: bool) -> Place | None:
         """Where it is in the log, if somebody could go on there: ``airflow dags test`` runs a trigger only once."""

@@ -1,0 +1,166 @@
+"""``tradewind gc``: old outputs that nobody needs are listed, and removed if that is asked for.
+
+What a DAG needs is known only if its file can be loaded, so nothing is removed while one cannot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tradewind.cli.adopt_command import kept, user_name
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.experiments import Experiment, Experiments, RunChoice, load_experiments, steps_of
+from tradewind.cli.output import say, write_lines
+from tradewind.plans.garbage import Garbage, Needs, Sweep, find_garbage, remove_garbage
+from tradewind.plans.phrases import age_text
+from tradewind.records.attempts import utc_now
+from tradewind.records.errors import RecordsError
+from tradewind.steps import MissingPrefixError
+from tradewind.steps.errors import UnknownRunValueError
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def collect_garbage(arguments: argparse.Namespace) -> int:
+    """List the garbage, or remove it; how much it is, in bytes.
+
+    Raises:
+        UsageError: A param is given and no DAG named.
+        CommandError: A DAG file cannot be loaded, or something could not be removed.
+        StoreUnavailableError: The store does not answer.
+    """
+    if arguments.params and not arguments.dag_ids:
+        raise UsageError("--param is about the DAGs that are named: name one.")
+    experiments = load_experiments()
+    named = {dag_id: experiments.of(dag_id) for dag_id in arguments.dag_ids}
+    _check_all_loaded(experiments, arguments.delete)
+    choices = _choices(experiments, named, dict(arguments.params))
+    prefixes = [arguments.prefix] if arguments.prefix else _prefixes(named or experiments.by_dag)
+    if not prefixes:
+        raise UsageError("no DAG says where outputs go: give --prefix.")
+    needs = _needs(experiments, choices, prefixes)
+    names = frozenset().union(*(one.step_names for one in named.values())) if named else None
+    sweeps = [find_garbage(prefix, needs, arguments.older_than, names) for prefix in prefixes]
+    return _Report(as_json=arguments.json, deletes=arguments.delete).write(sweeps)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What becomes of the garbage, told while it happens."""
+
+    as_json: bool
+    deletes: bool
+
+    def write(self, sweeps: Collection[Sweep]) -> int:
+        """Remove what is to be removed, and print what was found.
+
+        Raises:
+            CommandError: Something could not be removed.
+        """
+        problems: dict[str, str] = {}
+        for sweep in sweeps:
+            for garbage in sweep.garbage:
+                problem = self._removed(garbage) if self.deletes else None
+                if problem:
+                    problems[garbage.path] = problem
+                elif not self.as_json:
+                    write_lines([_line(garbage)])
+        if self.as_json:
+            write_lines([json.dumps([self._fields(sweep, problems) for sweep in sweeps], indent=2)])
+        for sweep in sweeps:
+            say(self._summary(sweep, problems))
+        if problems:
+            raise CommandError(" ".join(f"{path} was not removed: {why}" for path, why in problems.items()))
+        return 0
+
+    def _removed(self, garbage: Garbage) -> str | None:
+        """Remove it; what went wrong."""
+        try:
+            remove_garbage(garbage, {"gc": user_name(), "at": utc_now()}, kept)
+        except RecordsError as error:
+            return str(error)
+        return None
+
+    def _summary(self, sweep: Sweep, problems: Mapping[str, str]) -> str:
+        gone = [each for each in sweep.garbage if each.path not in problems]
+        verb = "removed" if self.deletes else "would be removed with --delete"
+        return (
+            f"{bytes_text(sum(each.bytes for each in gone))} in {len(gone)} of {sweep.outputs} outputs below "
+            f"{sweep.prefix} {verb}; {sweep.needed} are needed, {sweep.young} others are too young."
+        )
+
+    def _fields(self, sweep: Sweep, problems: Mapping[str, str]) -> dict[str, Any]:
+        garbage = [
+            {
+                "output_path": each.path,
+                "name": each.name,
+                "state": each.state.value,
+                "age_s": round(each.age_s),
+                "bytes": each.bytes,
+                "files": each.files,
+                "removed": self.deletes and each.path not in problems,
+                "problem": problems.get(each.path),
+            }
+            for each in sweep.garbage
+        ]
+        counts = {"outputs": sweep.outputs, "needed": sweep.needed, "young": sweep.young, "bytes": sweep.bytes}
+        return {"prefix": sweep.prefix, **counts, "garbage": garbage}
+
+
+def bytes_text(count: int) -> str:
+    """``1.5 GiB``."""
+    power = min(len(_UNITS) - 1, max(0, count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {_UNITS[power]}" if power else f"{count} bytes"
+
+
+def _line(garbage: Garbage) -> str:
+    return f"{bytes_text(garbage.bytes):>12}  {garbage.state.value:<8}  {age_text(garbage.age_s):<14}  {garbage.path}"
+
+
+def _check_all_loaded(experiments: Experiments, deletes: bool) -> None:
+    for where, why in experiments.problems.items():
+        say(f"{where} could not be loaded, so it is unknown what it needs: {why}")
+    if experiments.problems and deletes:
+        raise CommandError("Nothing was removed, since a DAG file could not be loaded.")
+
+
+def _choices(
+    experiments: Experiments, named: Collection[str], params: Mapping[str, str]
+) -> list[tuple[Experiment, RunChoice]]:
+    """Every DAG with its default params, and the named ones also with those that were given."""
+    choices = [(experiment, RunChoice()) for experiment in experiments.by_dag.values()]
+    if params:
+        choices += [(experiments.by_dag[dag_id], RunChoice(params)) for dag_id in named]
+    return choices
+
+
+def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
+    """Where the outputs of these DAGs go, each place once, without those inside another."""
+    found: set[str] = set()
+    for dag_id, experiment in by_dag.items():
+        try:
+            found.add(experiment.prefix(RunChoice()).rstrip("/"))
+        except (MissingPrefixError, UsageError) as error:
+            say(f"DAG {dag_id}: {error}")
+    return sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found))
+
+
+def _needs(experiments: Experiments, choices: Collection[tuple[Experiment, RunChoice]], prefixes: list[str]) -> Needs:
+    """What the DAGs need: where their own outputs go, and if their outputs went below ``prefixes``."""
+    needs = Needs()
+    for experiment, choice in choices:
+        for prefix in (None, *prefixes):
+            try:
+                for step in steps_of([experiment.run(replace(choice, prefix=prefix))]):
+                    needs.add_step(step)
+            except MissingPrefixError:
+                continue  # its outputs can only be below one of the prefixes
+            except (UnknownRunValueError, UsageError) as error:
+                say(f"All outputs of the steps of DAG {experiment.dag.dag_id} are kept: {error}")
+                needs.names |= experiment.step_names
+                break
+    return needs

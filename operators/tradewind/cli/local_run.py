@@ -1,0 +1,212 @@
+"""Running an experiment on this machine: planned as every other run, then each step as soon as its inputs are there.
+
+A step that fails keeps only those from running that read its output; what the others make is reused by the next run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tradewind.cli.local_step import Drivers, LocalStep, StepFailedError, make_output
+from tradewind.plans.plan import Decision, Plan, PlannedStep, make_plan
+from tradewind.plans.selection import Selection
+from tradewind.plans.start import Task
+from tradewind.plans.table import plan_table
+from tradewind.records.attempts import utc_now
+from tradewind.records.experiment_info import write_experiment_info
+from tradewind.records.reading import read_records
+from tradewind.records.record import Record, RecordState
+from tradewind.records.step_info import step_info
+from tradewind.runtime.errors import SpecError
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.spec import encode_resources, step_spec
+from tradewind.steps import Cpu, ExecutorStep, InputName, ResolvedExperiment, ResolvedStep, resolve, wanted_steps
+
+MOST_AT_ONCE: Final = 8
+"""How many steps run at a time unless somebody says otherwise, as in Marin's executor."""
+
+
+class ExperimentFailedError(RuntimeError):
+    """Some steps have no result. ``failures`` are their errors, the first of which is the cause."""
+
+    def __init__(self, failures: Mapping[str, Exception]) -> None:
+        super().__init__(f"{len(failures)} step(s) failed: {', '.join(sorted(failures))}")
+        self.failures = failures
+
+
+class PreviousTaskFailedError(RuntimeError):
+    """A step failed in an earlier run, and this run is not to try it again."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is known before anything starts."""
+
+    experiment: ResolvedExperiment
+    steps: Sequence[ResolvedStep]
+    records: Mapping[str, Record]
+    plan: Plan
+
+    def decided(self, *decisions: Decision) -> list[tuple[ResolvedStep, PlannedStep]]:
+        """The steps with one of these decisions, in execution order."""
+        both = zip(self.steps, self.plan.steps, strict=True)
+        return [(step, planned) for step, planned in both if planned.decision in decisions]
+
+
+def run_experiment(
+    steps: Sequence[ExecutorStep | InputName],
+    prefix: str,
+    code: CodeFolder,
+    *,
+    selection: Selection,
+    max_concurrent: int = MOST_AT_ONCE,
+    dry_run: bool = False,
+    caller: str | None = None,
+    info_folder: str | None = None,
+) -> dict[ExecutorStep, str]:
+    """Make the outputs of ``steps`` and of all that they wait for; the output path of each step.
+
+    Args:
+        code: The folder that the steps' functions are imported from.
+        max_concurrent: How many steps run at a time.
+        dry_run: Print the plan, and write nothing.
+        caller: The file that defines the experiment, to be told in the experiment's file; without it there is none.
+        info_folder: The folder of that file, if not ``experiments`` below the prefix.
+
+    Raises:
+        ValueError: ``max_concurrent`` is not positive.
+        ExperimentError: The steps make no valid experiment.
+        SpecError: A step that must run has no function, or none that a process of its own could import.
+        PreviousTaskFailedError: A step that is needed failed before, and ``selection`` does not force it.
+        ExperimentFailedError: At least one step failed; everything that does not need it was made.
+    """
+    if max_concurrent < 1:
+        raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
+    run = _plan(steps, prefix, selection)
+    print(plan_table(run.plan), flush=True)
+    due = [_local_step(step, planned, code) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
+    if not dry_run:
+        _refuse_blocked(run)
+        if caller is not None:
+            _write_experiment(run, code, caller, info_folder)
+        _make_all(due, code, max_concurrent, selection.force_run_failed)
+    return {step: resolved.output_path for step, resolved in run.experiment.by_object.items()}
+
+
+def _plan(steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Selection) -> _Run:
+    experiment = resolve(steps, prefix)
+    wanted = wanted_steps(steps)
+    # Who names a step that is only read without waiting wants it all the same.
+    candidates = experiment.steps if selection.run_only or selection.force else experiment.needed(wanted)
+    records = read_records([step.output_path for step in candidates])
+    tasks = [(step.version_json, step) for step in candidates]
+    roots = {experiment.of(step).version_json for step in wanted}
+    plan = make_plan(prefix, tasks, roots, records, selection, now=time.time())
+    return _Run(experiment, candidates, records, plan)
+
+
+def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder) -> LocalStep:
+    return LocalStep(step, replace(step_spec(step, code), resources=encode_resources(Cpu())), planned)
+
+
+def _refuse_blocked(run: _Run) -> None:
+    failed = [
+        step for step, _ in run.decided(Decision.BLOCKED) if run.records[step.output_path].state is RecordState.FAILED
+    ]
+    if failed:
+        raise PreviousTaskFailedError(
+            f"Step {failed[0].name}-{failed[0].hash} failed previously, output path {failed[0].output_path}. Allow "
+            "force_run_failed to run it again."
+        )
+
+
+def _write_experiment(run: _Run, code: CodeFolder, caller: str, folder: str | None) -> None:
+    infos = [step_info(step, _function_name(step, code)) for step in run.experiment.steps]
+    name = os.path.splitext(os.path.basename(caller))[0]
+    path = write_experiment_info(run.plan.prefix, name, infos, caller, _git_commit(code.path), folder)
+    print(f"Experiment: {path}", flush=True)
+
+
+def _function_name(step: ResolvedStep, code: CodeFolder) -> str:
+    """The function as ``module.qualname``; a step that is not run may have one that nothing can import, or none."""
+    try:
+        return step_spec(step, code).fn_name
+    except SpecError:
+        return getattr(step.step.fn, "__qualname__", "None")
+
+
+def _make_all(due: Sequence[LocalStep], code: CodeFolder, max_concurrent: int, retries_failures: bool) -> None:
+    """Run all that is due, at most ``max_concurrent`` at a time."""
+    by = {"script": sys.argv[0], "host": socket.gethostname(), "pid": os.getpid(), "since": utc_now()}
+    task = Task(by, retries_failures=retries_failures)
+    drivers = Drivers(code.path, labelled=min(max_concurrent, len(due)) > 1)
+    schedule = _Schedule(due)
+    running: dict[Future[None], LocalStep] = {}
+    with ThreadPoolExecutor(max_concurrent) as pool:
+        try:
+            while True:
+                for local in schedule.take_ready():
+                    running[pool.submit(make_output, local, drivers, task)] = local
+                if not running:
+                    break
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    schedule.end(running.pop(future), future.exception())
+        except BaseException:  # a person's Ctrl-C above all: the drivers are in sessions of their own
+            drivers.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    if schedule.failures:
+        raise ExperimentFailedError(schedule.failures) from next(iter(schedule.failures.values()))
+
+
+class _Schedule:
+    """Which steps may start: those whose inputs are made. ``failures`` are the errors of those that failed so far."""
+
+    def __init__(self, due: Sequence[LocalStep]) -> None:
+        ours = {local.step for local in due}
+        self._waiting = {local: ours.intersection(local.step.dependencies) for local in due}
+        self.failures: dict[str, StepFailedError] = {}
+
+    def take_ready(self) -> list[LocalStep]:
+        """The steps that wait for nothing any more, each once, in execution order."""
+        ready = [local for local, inputs in self._waiting.items() if not inputs]
+        for local in ready:
+            del self._waiting[local]
+        return ready
+
+    def end(self, local: LocalStep, error: BaseException | None) -> None:
+        """Note that a step has ended, and give up what needs it if it failed."""
+        if error is None:
+            for inputs in self._waiting.values():
+                inputs.discard(local.step)
+            return
+        if not isinstance(error, StepFailedError):
+            failure = StepFailedError(f"Step failed: {local.version}.")
+            failure.__cause__, error = error, failure
+        self.failures[local.version] = error
+        self._give_up_readers(local.step)
+
+    def _give_up_readers(self, step: ResolvedStep) -> None:
+        for local in [local for local, inputs in self._waiting.items() if step in inputs]:
+            if self._waiting.pop(local, None) is not None:
+                print(f"Step {local.step.name!r} does not run, because its input {step.name!r} failed.", flush=True)
+                self._give_up_readers(local.step)
+
+
+def _git_commit(folder: Path) -> str | None:
+    """The commit of the code, where there is one."""
+    try:
+        asked = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,84 @@
+"""``tradewind pin``: outputs that are kept, whatever ``gc`` finds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import posixpath
+from collections.abc import Sequence
+
+from tradewind.cli.adopt_command import user_name
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.experiments import default_prefix
+from tradewind.cli.output import say, write_lines
+from tradewind.records.attempts import utc_now
+from tradewind.records.outputs import find_outputs, is_output
+from tradewind.records.pins import Pin, add_pin, read_pins, remove_pin
+from tradewind.steps.paths import below, self_and_parents
+
+
+def pin(arguments: argparse.Namespace) -> int:
+    """Set a pin, take one away, or print all.
+
+    Raises:
+        UsageError: The options do not go together.
+        CommandError: There is no such output, or no such pin.
+    """
+    if (arguments.output is None) != arguments.list or (arguments.list and arguments.remove):
+        raise UsageError("say which output is to be pinned (or no longer, with --remove), or --list alone.")
+    prefix = default_prefix(arguments.prefix)
+    if arguments.list:
+        pins = read_pins(prefix)
+    elif arguments.remove:
+        pins = [_removed(prefix, arguments.output)]
+    else:
+        pins = [_added(prefix, arguments.output, arguments.note)]
+    write_lines([json.dumps([one.to_json() for one in pins], indent=2)] if arguments.json else [*map(_line, pins)])
+    return 0
+
+
+def _added(prefix: str, word: str, note: str) -> Pin:
+    path = path_of(prefix, word)
+    if not is_output(path):
+        path = output_of(prefix, word, find_outputs(prefix))
+    elif prefix.rstrip("/") not in self_and_parents(path):
+        raise UsageError(f"{path} does not lie below {prefix}, where its pin would be: say below what, with --prefix.")
+    new = Pin(path, user_name(), utc_now(), note)
+    if not add_pin(prefix, new):
+        say(f"{new.path} is pinned already.")
+        return next(one for one in read_pins(prefix) if one.path == new.path)
+    return new
+
+
+def _removed(prefix: str, word: str) -> Pin:
+    pins = {one.path: one for one in read_pins(prefix)}
+    path = output_of(prefix, word, list(pins), what="pinned output")
+    remove_pin(prefix, path)
+    return pins[path]
+
+
+def output_of(prefix: str, word: str, outputs: Sequence[str], what: str = "output") -> str:
+    """The one of ``outputs`` that is meant: by its path, also relative to the prefix, its name-hash, or its hash.
+
+    Raises:
+        CommandError: There is none.
+        UsageError: There are several.
+    """
+    path = path_of(prefix, word)
+    if path in outputs:
+        return path
+    found = [one for one in outputs if posixpath.basename(one).endswith(f"-{word}") or one.endswith(f"/{word}")]
+    if not found:
+        raise CommandError(f"There is no {what} {word!r} below {prefix}.")
+    if len(found) > 1:
+        raise UsageError(f"{word!r} means several outputs: name one by its path, {', '.join(found)}.")
+    return found[0]
+
+
+def path_of(prefix: str, word: str) -> str:
+    """The path that a word stands for, if it is one; a relative path is one below the prefix."""
+    return below(prefix, word).rstrip("/")
+
+
+def _line(one: Pin) -> str:
+    return "  ".join(filter(None, (one.path, one.user, one.at, one.note)))

@@ -1,0 +1,103 @@
+"""``tradewind plan``, ``why`` and ``diff``: what a run would do and why, as its ``plan`` task would decide now.
+
+Nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from tradewind.cli import explain
+from tradewind.cli.experiments import ExperimentRun, RunChoice, default_prefix, load_experiments
+from tradewind.cli.output import write_lines
+from tradewind.plans.plan import Plan, make_plan
+from tradewind.plans.reasons import explain_steps
+from tradewind.plans.selection import Selection
+from tradewind.plans.table import plan_table
+from tradewind.records.reading import read_records
+from tradewind.records.record import Record
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Print the plan of a run.
+
+    Raises:
+        CommandError: There is no such DAG.
+        ExperimentError: Its steps cannot be resolved, or the selection makes no sense.
+        StoreUnavailableError: The store does not answer.
+    """
+    experiment = load_experiments().of(arguments.dag_id)
+    choice = RunChoice.of(arguments)
+    run = experiment.run(choice)
+    made = plan_of(run, read_run(run), selection_of(arguments, experiment.selection(choice)), time.time())
+    write_lines([json.dumps(made.to_json(), indent=2)] if arguments.json else plan_table(made).splitlines())
+    return 0
+
+
+def why(arguments: argparse.Namespace) -> int:
+    """Print why one step would run, or would not.
+
+    Raises:
+        CommandError: There is no such DAG.
+        UsageError: There is no such step.
+        ExperimentError: The steps cannot be resolved.
+        StoreUnavailableError: The store does not answer.
+    """
+    experiment = load_experiments().of(arguments.dag_id)
+    choice = RunChoice.of(arguments)
+    run = experiment.run(choice)
+    task_id, step = run.task(arguments.step)
+    records, now = read_run(run), time.time()
+    planned = plan_of(run, records, experiment.selection(choice), now).of_task(task_id)
+    return _told(explain.why(step, records[step.output_path], now=now, planned=planned), as_json=arguments.json)
+
+
+def diff(arguments: argparse.Namespace) -> int:
+    """Print in what two versions of a step differ.
+
+    Raises:
+        CommandError: There is no record of one of them.
+        UsageError: A hash belongs to several versions.
+        MissingPrefixError: Nothing says where to look.
+    """
+    return _told(
+        explain.diff(arguments.first, arguments.second, default_prefix(arguments.prefix)), as_json=arguments.json
+    )
+
+
+def read_run(run: ExperimentRun) -> dict[str, Record]:
+    """What the store says of the outputs of ``run`` now."""
+    return read_records([step.output_path for _, step in run.tasks])
+
+
+def plan_of(run: ExperimentRun, records: Mapping[str, Record], selection: Selection, now: float) -> Plan:
+    """The plan of ``run`` by these records."""
+    return make_plan(run.prefix, run.tasks, run.wanted, records, selection, partial(explain_steps, now=now), now=now)
+
+
+def selection_of(arguments: argparse.Namespace, otherwise: Selection) -> Selection:
+    """What the options ask for; where they say nothing, what the DAG's params do.
+
+    Raises:
+        SelectionError: An expression is no regular expression.
+    """
+
+    def chosen(name: str) -> bool:
+        given = getattr(arguments, name)
+        return bool(getattr(otherwise, name) if given is None else given)
+
+    return Selection(
+        otherwise.run_only if arguments.run_only is None else tuple(arguments.run_only),
+        otherwise.force if arguments.force is None else tuple(arguments.force),
+        chosen("force_downstream"),
+        chosen("force_run_failed"),
+    )
+
+
+def _told(explanation: explain.Explanation, *, as_json: bool) -> int:
+    write_lines([json.dumps(explanation.to_json(), indent=2)] if as_json else list(explanation.lines))
+    return 0

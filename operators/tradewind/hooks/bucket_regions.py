@@ -1,0 +1,106 @@
+"""Where buckets and clusters are, asked only if a step reads from a bucket and runs on a cluster that says its region.
+
+A cluster says it in the extra ``region`` of its connection. A bucket's location comes from Google Cloud Storage, or
+from the emulator that ``STORAGE_EMULATOR_HOST`` names.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from fsspec.core import url_to_fs
+
+from tradewind.plans.regions import CrossRegionReadError, StepReads, cross_region_reads, paths_read
+from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.files import list_files
+from tradewind.records.manifests import read_manifest
+from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 30.0
+"""How long a store that does not answer is asked again for where a bucket is."""
+
+
+def refuse_cross_region_reads(
+    steps: Iterable[ResolvedStep], cluster_of: Callable[[ExecutorStep], str], allowed: Sequence[str] = ()
+) -> None:
+    """Refuse steps that would read from buckets outside the regions of their clusters.
+
+    ``allowed`` are the names of steps and the beginnings of paths that may.
+
+    Raises:
+        CrossRegionReadError: There are such reads; it lists them with their sizes.
+        StoreUnavailableError: Google Cloud Storage does not say where a bucket is.
+    """
+    reads = [
+        StepReads(step.name, region_of(cluster_of(step.step)), paths)
+        for step in steps
+        if (paths := paths_read(step)) and not isinstance(step.step.resources, AirflowWorker)
+    ]
+    if refused := cross_region_reads(reads, location_of, allowed, stored_size):
+        raise CrossRegionReadError(refused)
+
+
+def region_of(conn_id: str) -> str | None:
+    """The region of a cluster, if its connection says one."""
+    try:
+        region = BaseHook.get_connection(conn_id).extra_dejson.get("region")
+    except AirflowNotFoundException:  # whoever connects to the cluster says so
+        return None
+    return str(region).strip().lower() or None if region else None
+
+
+@functools.cache
+def location_of(bucket: str) -> str | None:
+    """Where ``bucket`` is, as Google Cloud writes it; the regions of a dual region joined by ``+``, None if not known.
+
+    Raises:
+        StoreUnavailableError: Google Cloud Storage does not answer.
+    """
+    try:
+        from google.api_core.exceptions import ClientError, GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+        from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
+    except ImportError:
+        logger.warning("Reads from bucket %s are not checked: google-cloud-storage is not installed here.", bucket)
+        return None
+    try:
+        found = _client().get_bucket(bucket, retry=DEFAULT_RETRY.with_timeout(PATIENCE_S))
+    except ClientError as error:
+        logger.warning("Reads from bucket %s are not checked, as it does not say where it is: %s", bucket, error)
+        return None
+    except (GoogleAPIError, GoogleAuthError, OSError) as error:
+        raise StoreUnavailableError(f"Nothing says which region bucket {bucket!r} is in: {error}") from error
+    location = "+".join(found.data_locations or []) or found.location
+    return str(location).lower() if location else None
+
+
+def stored_size(path: str) -> int | None:
+    """The bytes at ``path``: as the manifest there says, else as the store lists them; None if nobody can tell."""
+    try:
+        manifest = read_manifest(path)
+        if manifest is not None:
+            return manifest.size
+        if files := list_files(path):
+            return sum(file.size for file in files)
+        fs, name = url_to_fs(path)
+        return int(fs.size(name))
+    except Exception as error:  # each client library has errors of its own, and none matters as much as the read
+        logger.debug("The size of %s is not known: %s", path, error)
+        return None
+
+
+def _client() -> Any:
+    from google.auth.exceptions import DefaultCredentialsError
+    from google.cloud.storage import Client  # type: ignore[import-untyped]
+
+    try:
+        return Client(project=None)
+    except DefaultCredentialsError:
+        return Client.create_anonymous_client()

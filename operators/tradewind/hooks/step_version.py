@@ -1,0 +1,167 @@
+"""Versions and records for people who write their own operators: a task that runs once for each version.
+
+``with StepVersionHook().step(name, config) as step:`` in a task does what a step of an experiment does: it computes the
+version, skips the task if that output is there, waits while somebody else makes it, and otherwise holds the lease for
+the length of the block. What the block leaves at ``step.output_path`` is the output, once the block has ended well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import traceback
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import BaseHook, get_current_context
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tradewind.operators.errors import asking_store, failing_at_once
+from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.step_turns import StepTurns, task_name
+from tradewind.operators.task_key import TaskKey
+from tradewind.records.attempts import Attempt, AttemptError, Outcome
+from tradewind.records.leases import Lease
+from tradewind.records.leftovers import remove_leftovers
+from tradewind.records.record import RecordState
+from tradewind.records.turns import commit_turn, fail_turn, stop_turn
+from tradewind.runtime.keeper import Keeper, TurnEnd
+from tradewind.steps import ExecutorStep, ResolvedStep, RunValues, resolve
+from tradewind.triggers.lease import await_turn_end
+
+NOTE = "tradewind_step"
+"""Key of the note in the task state store: what this task made, and the tries that Airflow allowed then."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepVersion:
+    """A version of a step.
+
+    Attributes:
+        name: The step's name.
+        version: ``name-hash``.
+        output_path: Where its output is, or goes.
+        config: The config with every placeholder filled in.
+    """
+
+    name: str
+    version: str
+    output_path: str
+    config: Any
+
+
+class StepVersionHook(BaseHook):
+    """Computes versions, and lets a task make each of them once.
+
+    Args:
+        prefix: Where outputs go, if not where the deployment says; see ``experiment_dag``.
+        timezone: Of ``night()``.
+    """
+
+    def __init__(self, prefix: str | None = None, timezone: str = "UTC") -> None:
+        super().__init__()
+        self._settings = ExperimentSettings(prefix=prefix, timezone=timezone)
+
+    def version(self, name: str, config: Any, *, values: RunValues | None = None) -> StepVersion:
+        """The version of the step ``name`` with this config.
+
+        Args:
+            values: The values of the run; those of the task that is running if not given.
+
+        Raises:
+            BadInputError: The config has no stable identity, or nothing says where outputs go.
+        """
+        with failing_at_once():
+            return _version(self._resolve(name, config, values))
+
+    @contextmanager
+    def step(self, name: str, config: Any) -> Iterator[StepVersion]:
+        """Make the output of this version in the block, unless it is there.
+
+        Raises:
+            AirflowSkipException: It is there; clearing the task makes it again.
+            BadInputError: As ``version`` does.
+            LeaseLostError: The turn went to somebody else, for example after the store did not answer for a minute.
+        """
+        context: Any = get_current_context()
+        with failing_at_once():
+            resolved = self._resolve(name, config, None)
+        turns = StepTurns(resolved, TaskKey.of(context).claim(context))
+        with asking_store(f"Step {name!r}"):
+            held, attempt = _take(turns, context)
+            keeper = Keeper(turns.store, held, _end_work)
+            with keeper:
+                if attempt.number > 1:
+                    remove_leftovers(turns.path, ())
+                yield from _work(turns, attempt, keeper)
+        context["task_state_store"].set(NOTE, {"attempt": attempt.number, "max_tries": context["ti"].max_tries})
+
+    def _resolve(self, name: str, config: Any, values: RunValues | None) -> ResolvedStep:
+        bound = values or self._settings.values_of(get_current_context())
+        step = ExecutorStep(name, None, config)
+        return resolve([step], self._settings.prefix_of(bound), bound).of(step)
+
+
+def _take(turns: StepTurns, context: Any) -> tuple[Any, Attempt]:
+    """The lease and the attempt of the next turn, as its keeper, once nobody else is at work."""
+    while True:
+        record = turns.read()
+        lease = record.lease
+        if record.state is RecordState.AT_WORK and lease is not None:
+            logger.info("Attempt %d at %s is in progress in %s.", lease.attempt, turns.name, task_name(lease.by))
+            asyncio.run(await_turn_end(turns.path, lease.attempt, logger.info))
+            continue
+        is_result = record.state is RecordState.FINISHED
+        if is_result and not _was_cleared(lease, context):
+            made = f"by {task_name(lease.by)}" if lease is not None else "elsewhere"
+            raise AirflowSkipException(
+                f"Step {turns.step.name!r}, version {turns.step.hash}, is finished: made {made}."
+            )
+        turn = turns.claim(lease, is_result, "", lambda: _spec(turns.step), None)
+        if turn is not None:
+            return turns.store.begin(turn.attempt.job, uuid.uuid4().hex), turn.attempt
+
+
+def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVersion]:
+    try:
+        yield _version(turns.step)
+    except Exception as error:
+        described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
+        fail_turn(keeper.finish, turns.path, attempt, described)
+        raise
+    except BaseException:  # the task was ended from outside
+        if keeper.end in (None, TurnEnd.STOP_REQUESTED):
+            stop_turn(keeper.finish, turns.path, attempt, Outcome.STOPPED)
+        raise
+    commit_turn(keeper.finish, turns.path, attempt)
+
+
+def _was_cleared(lease: Lease | None, context: Any) -> bool:
+    """Whether a person cleared this very task after it had made this very output."""
+    note: Any = context["task_state_store"].get(NOTE)
+    if not note or lease is None or lease.attempt != note["attempt"]:
+        return False
+    return bool(context["ti"].max_tries > note["max_tries"])
+
+
+def _version(step: ResolvedStep) -> StepVersion:
+    return StepVersion(step.name, f"{step.name}-{step.hash}", step.output_path, step.config)
+
+
+def _spec(step: ResolvedStep) -> Any:
+    from tradewind.runtime.spec import StepSpec
+
+    version = f"{step.name}-{step.hash}"
+    return StepSpec(step.name, version, step.output_path, "", None, None, {"kind": "airflow_worker"}, False)
+
+
+def _end_work(end: TurnEnd) -> None:
+    logger.error("This task's turn is over: %s.", end.value)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,24 @@
+"""A step's line of its run's plan, as the step's task reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Context
+
+from tradewind.plans.chunks import chunk_key, planned_in
+from tradewind.plans.plan import Plan, PlannedStep
+
+
+def push_plan(context: Context, plan: Plan, pieces: dict[str, dict[str, Any]]) -> None:
+    """Make the plan the ``plan`` task's XCom: whole for people, in pieces for the steps' tasks."""
+    ti: Any = context["ti"]
+    ti.xcom_push(key="return_value", value=plan.to_json())
+    for key, piece in pieces.items():
+        ti.xcom_push(key=key, value=piece)
+
+
+def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep | None:
+    """The line of the present task, which is the plan's number ``index``; None where no plan was made."""
+    piece = context["ti"].xcom_pull(task_ids=plan_task_id, key=chunk_key(index))
+    return planned_in(piece, context["ti"].task_id) if piece else None

@@ -1,0 +1,132 @@
+"""The turns of one step as its task sees them: what the record says, the next claim, and the end of a turn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import conf
+
+from tradewind.operators.errors import PlanOutdatedError
+from tradewind.ray_jobs.ids import step_job_id
+from tradewind.records.attempts import (
+    Attempt,
+    AttemptError,
+    Outcome,
+    attempt_path,
+    read_attempt,
+    utc_now,
+    write_attempt,
+)
+from tradewind.records.lease_store import Held, LeaseStore
+from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
+from tradewind.records.reading import read_records
+from tradewind.records.record import Record
+from tradewind.records.step_info import write_step_info
+from tradewind.records.turns import input_digests, next_number, take_turn, unfinished
+from tradewind.runtime.spec import StepSpec
+from tradewind.steps import ResolvedStep
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn that this task holds."""
+
+    held: Held
+    attempt: Attempt
+
+
+class StepTurns:
+    """Reads and changes the record of ``step`` for one task; ``by`` names it in claims."""
+
+    def __init__(self, step: ResolvedStep, by: dict[str, Any]) -> None:
+        self.step = step
+        self.by = by
+        self.path = step.output_path
+        self.name = f"{step.name}-{step.hash}"
+        self.store = LeaseStore(step.output_path)
+
+    def read(self) -> Record:
+        """What the store says now."""
+        return read_records([self.path])[self.path]
+
+    def claim(
+        self, over: Lease | None, withdraws: bool, cluster: str, make_spec: Callable[[], StepSpec], commit: str | None
+    ) -> Turn | None:
+        """Claim the next turn; None when the lease is no longer ``over``.
+
+        Everything that can be refused is refused before anything is written.
+
+        Raises:
+            PlanOutdatedError: An input is no result.
+            BadInputError: The step cannot be written down for the cluster.
+        """
+        inputs = self._inputs()
+        spec = make_spec()
+        seen = self.store.read()
+        if (seen.lease if seen else None) != over:
+            return None
+        number = next_number(self.path, over)
+        attempt = Attempt(
+            number,
+            step_job_id(self.step.name, self.path, self.step.hash, number),
+            cluster,
+            self.by,
+            spec.to_json(),
+            inputs=inputs,
+            withdraws=withdraws,
+            code_commit=commit,
+            started_at=utc_now(),
+        )
+        held = take_turn(self.store, self.path, seen, attempt, version_digest(self.step), heartbeat_s())
+        if held is None:
+            return None
+        write_step_info(self.step, spec.fn_name)
+        return Turn(held, attempt)
+
+    def attempt(self, number: int) -> Attempt | None:
+        """The story of an attempt."""
+        return read_attempt(attempt_path(self.path, number))
+
+    def end_unstarted(self, job: str, phase: Phase, outcome: Outcome, error: AttemptError | None = None) -> bool:
+        """End a turn whose job never took it over; False when it did after all."""
+        held = self.store.read()
+        attempt = self.attempt(held.lease.attempt) if held is not None and held.lease.job == job else None
+        if attempt is not None:
+            write_attempt(self.path, attempt.ended(outcome, error))
+        return self.store.end_unstarted(job, phase)
+
+    def inputs_are_those_of(self, number: int) -> bool:
+        """Whether attempt ``number`` read what the inputs are now."""
+        attempt = self.attempt(number)
+        return attempt is not None and dict(attempt.inputs) == input_digests(self._input_records())
+
+    def _inputs(self) -> Mapping[str, str | None]:
+        records = self._input_records()
+        if missing := unfinished(records):
+            names = {dependency.output_path: dependency.name for dependency in self.step.dependencies}
+            raise PlanOutdatedError(
+                f"Step {self.step.name!r} reads step {names[missing[0]]!r}, which has no finished output at "
+                f"{missing[0]}: clear the plan task too, and it will be made."
+            )
+        return input_digests(records)
+
+    def _input_records(self) -> dict[str, Record]:
+        return read_records(list(dict.fromkeys(dependency.output_path for dependency in self.step.dependencies)))
+
+
+def version_digest(step: ResolvedStep) -> str:
+    """The whole MD5 of which the output path holds six digits."""
+    return hashlib.md5(step.version_json.encode()).hexdigest()
+
+
+def heartbeat_s() -> float:
+    """How often owners of this deployment renew their leases."""
+    return conf.getfloat("tradewind", "lease_heartbeat_seconds", fallback=HEARTBEAT_S)
+
+
+def task_name(by: Mapping[str, Any]) -> str:
+    """Who claimed a turn, for people."""
+    return f"task {by.get('task')} of run {by.get('run')} of {by.get('dag')}" if "run" in by else str(dict(by))

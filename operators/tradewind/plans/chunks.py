@@ -1,0 +1,32 @@
+"""The plan in pieces. A step's task reads only the piece with its own line, so that a run of N steps does not read
+N lines N times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tradewind.plans.plan import Plan, PlannedStep
+
+CHUNK: Final = 100
+"""How many lines a piece holds: what each task reads of a plan, however long it is."""
+
+
+def chunk_key(task_index: int) -> str:
+    """The XCom key of the piece with the plan's line number ``task_index``, counted from 0."""
+    return f"plan_{task_index // CHUNK}"
+
+
+def chunks(plan: Plan) -> dict[str, dict[str, Any]]:
+    """All pieces of ``plan``, by key."""
+    return {
+        chunk_key(start): {"steps": [step.to_json() for step in plan.steps[start : start + CHUNK]]}
+        for start in range(0, len(plan.steps), CHUNK)
+    }
+
+
+def planned_in(chunk_json: Mapping[str, Any], task_id: str) -> PlannedStep | None:
+    """The line of one task in a piece."""
+    fields = next((fields for fields in chunk_json["steps"] if fields["task_id"] == task_id), None)
+    return None if fields is None else PlannedStep.from_json(fields)

@@ -1,0 +1,82 @@
+"""What earlier attempts at the steps of a plan took, where their files say so: the newest that succeeded counts.
+
+An attempt counts from its claim to its end, so a queue before it is in it. The work is bounded, since an estimate is
+worth less than a quick plan: steps beyond the bound go without.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import posixpath
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tradewind.plans.estimates import Estimate, resources_in_words
+from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.plans.stored_versions import list_folders, read_texts
+from tradewind.records.attempts import attempt_path
+from tradewind.records.leases import Lease, Phase, lease_path
+
+logger = logging.getLogger(__name__)
+
+MOST_STEPS: Final = 200
+MOST_VERSIONS: Final = 8
+"""Of one step."""
+
+
+def read_estimates(plan: Plan) -> dict[str, Estimate]:
+    """Output path -> what the step took when it, or another version of it, was made last.
+
+    A store that does not answer costs the estimates, not the plan.
+    """
+    steps = plan.decided(Decision.RUN)[:MOST_STEPS]
+    try:
+        versions = _versions_of(steps)
+        newest = _newest_results({path for paths in versions.values() for path in paths})
+        files = {path: attempt_path(path, lease.attempt) for path, lease in newest.items()}
+        texts = read_texts(list(files.values()))
+    except Exception as error:  # each store has its own
+        logger.warning("What earlier attempts took could not be read: %s", error)
+        return {}
+    found = {path: estimate for path, file in files.items() if (estimate := _estimate(texts.get(file))) is not None}
+    return {
+        step.output_path: found[best]
+        for step in steps
+        if (best := _best(step, versions[step.output_path], newest, found)) is not None
+    }
+
+
+def _versions_of(steps: Iterable[PlannedStep]) -> dict[str, list[str]]:
+    """Output path -> the outputs of the same name beside it, its own included."""
+    paths = [step.output_path for step in steps]
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for folder, names in list_folders(sorted({posixpath.dirname(path) for path in paths})).items():
+        for name in names:
+            alike[posixpath.join(folder, name.rpartition("-")[0])].append(posixpath.join(folder, name))
+    return {path: list(dict.fromkeys([path, *alike[path.rpartition("-")[0]][:MOST_VERSIONS]])) for path in paths}
+
+
+def _newest_results(paths: Iterable[str]) -> dict[str, Lease]:
+    texts = read_texts([lease_path(path) for path in paths])
+    leases = {posixpath.dirname(file): Lease.from_json(text) for file, text in texts.items()}
+    return {path: lease for path, lease in leases.items() if lease.phase is Phase.COMMITTED}
+
+
+def _best(
+    step: PlannedStep, versions: Iterable[str], leases: Mapping[str, Lease], found: Mapping[str, Estimate]
+) -> str | None:
+    known = [path for path in versions if path in found]
+    return max(known, key=lambda path: (path == step.output_path, leases[path].timestamp), default=None)
+
+
+def _estimate(text: str | None) -> Estimate | None:
+    """What the attempt in a file took; None for one that does not say."""
+    try:
+        fields: dict[str, Any] = json.loads(text or "")
+        started, ended = (datetime.datetime.fromisoformat(fields[name]) for name in ("started_at", "ended_at"))
+        return Estimate((ended - started).total_seconds() / 3600, resources_in_words(fields["spec"]["resources"]))
+    except (ValueError, KeyError, TypeError):
+        return None

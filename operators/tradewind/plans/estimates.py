@@ -1,0 +1,91 @@
+"""What a run is likely to cost: what earlier attempts of the same step took, in hours on what they ran on.
+
+An estimate is a memory, not a promise: it counts no queueing, and only steps that will RUN are estimated. A step is
+looked up by its output path, then by its name; a step that nothing is known of stays without.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tradewind.plans.plan import Decision, Plan, PlannedStep
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one step took before.
+
+    Attributes:
+        hours: From the attempt's start to its end.
+        resources: What it ran on, in words: ``"v4-16"``.
+    """
+
+    hours: float
+    resources: str
+
+    def __str__(self) -> str:
+        return f"about {hours_in_words(self.hours)} on {self.resources}"
+
+
+def with_estimates(plan: Plan, estimates: Mapping[str, Estimate]) -> Plan:
+    """``plan`` with the estimate of each step that runs, and their sum; ``estimates`` by output path or step name."""
+    found = {
+        step.output_path: estimate
+        for step in plan.decided(Decision.RUN)
+        if (estimate := estimates.get(step.output_path) or estimates.get(step.name)) is not None
+    }
+    steps = tuple(_with_estimate(step, found.get(step.output_path)) for step in plan.steps)
+    running = {step.output_path for step in plan.decided(Decision.RUN)}
+    return replace(plan, steps=steps, estimate=_total(found, len(running)))
+
+
+def resources_in_words(resources: Mapping[str, Any]) -> str:
+    """The ``resources`` of an attempt's spec: the slice type for a TPU slice, else what a person would call it."""
+    match resources.get("kind"):
+        case "tpu_slice":
+            return str(resources["slice_type"])
+        case "gpu":
+            type_ = f"{resources['type']} " if resources.get("type") else ""
+            return _counted(resources.get("count", 1), f"{type_}GPU")
+        case "head_node":
+            return "the head node"
+        case "airflow_worker":
+            return "the Airflow worker"
+    return _counted(resources.get("num_cpus", 1), "CPU")
+
+
+def hours_in_words(hours: float) -> str:
+    """``2.5 h``, ``40 min``, ``30 s``: two digits are as much as a guess deserves."""
+    if hours >= 1:
+        return f"{_rounded(hours)} h"
+    if hours * 60 >= 1:
+        return f"{_rounded(hours * 60)} min"
+    return f"{_rounded(hours * 3600)} s"
+
+
+def _with_estimate(step: PlannedStep, estimate: Estimate | None) -> PlannedStep:
+    runs = step.decision is Decision.RUN and estimate is not None
+    return replace(step, estimate=str(estimate)) if runs else step
+
+
+def _total(found: Mapping[str, Estimate], running: int) -> str | None:
+    if not found:
+        return None
+    hours: defaultdict[str, float] = defaultdict(float)
+    for estimate in found.values():
+        hours[estimate.resources] += estimate.hours
+    largest_first = sorted(hours.items(), key=lambda item: (-item[1], item[0]))
+    text = ", ".join(f"{hours_in_words(each)} on {resources}" for resources, each in largest_first)
+    unknown = running - len(found)
+    return f"about {text}" + (f"; nothing is known of {unknown} of {running} steps that run" if unknown else "")
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
+
+
+def _counted(count: float, unit: str) -> str:
+    return f"{count:g} {unit}" + ("" if count == 1 else "s")

@@ -1,0 +1,243 @@
+"""Garbage: outputs that nobody needs any more and that have not changed for long.
+
+Needed is what the current DAGs' steps make or read, what is pinned, what somebody is at work on, and whatever was read
+to make any of that. Where it cannot be known what a DAG needs, all outputs of its steps' names count as needed. Finding
+garbage reads only; what is removed is withdrawn by its lease first, and its lease goes last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fsspec.core import split_protocol, url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.records.files import remove_files
+from tradewind.records.holding import Keep, OutputBusyError, check_goes_on, is_taken
+from tradewind.records.lease_store import Claim, Held, LeaseStore
+from tradewind.records.leases import LEASE_FILE, Lease, Phase, new_owner
+from tradewind.records.outputs import MOST_AT_ONCE, Below, look_below, output_ages_s, own_files
+from tradewind.records.pins import folders_above, is_pinned, read_pins
+from tradewind.records.reading import read_records
+from tradewind.records.record import Record, RecordState
+from tradewind.records.status import STATUS_FILE
+from tradewind.records.step_info import INFO_FILE, info_json
+from tradewind.records.store import read_many
+from tradewind.steps import ResolvedStep
+from tradewind.steps.paths import is_absolute, self_and_parents
+
+_INFOS_AT_ONCE: Final = 500
+_REMOVED_AT_ONCE: Final = 500
+_GUARD_FILE: Final = f"{LEASE_FILE}.guard"
+"""What guards the lease on a local disk. It stays: of two processes that find it gone, each would make its own."""
+
+
+@dataclass
+class Needs:
+    """What must be kept.
+
+    Attributes:
+        paths: Outputs, and paths in or above them.
+        names: Steps all of whose outputs are kept.
+    """
+
+    paths: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+
+    def add_step(self, step: ResolvedStep) -> None:
+        """Keep what ``step`` makes and reads, also where its config names a path and no step."""
+        read = (*step.dependencies, *step.pseudo_dependencies)
+        self.paths.update([step.output_path, *(one.output_path for one in read)])
+        self.paths.update(_paths_in(json.loads(info_json(step.config))))
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """An output that can go.
+
+    Attributes:
+        name: The step's; empty where no record says it.
+        age_s: How long nothing has changed.
+        lease: The lease as it was seen.
+    """
+
+    path: str
+    name: str
+    state: RecordState
+    age_s: float
+    bytes: int
+    files: int
+    lease: Lease | None = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What was found below a prefix.
+
+    Attributes:
+        outputs: How many outputs there are.
+        needed: How many of them are needed.
+        young: How many others have changed too recently.
+    """
+
+    prefix: str
+    outputs: int
+    needed: int
+    young: int
+    garbage: tuple[Garbage, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What all of the garbage holds."""
+        return sum(each.bytes for each in self.garbage)
+
+
+@dataclass(frozen=True)
+class _Info:
+    """What the garbage collector reads in a step info."""
+
+    name: str
+    reads: frozenset[str]
+
+
+def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collection[str] | None = None) -> Sweep:
+    """The outputs below ``prefix`` that nobody needs and that have not changed for ``older_than_s``.
+
+    Args:
+        names: Only outputs of these steps are garbage; needed is what any step needs.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    below = look_below(prefix)
+    found = below.outputs
+    records, infos = read_records(found), _read_infos(found)
+    roots = [*needs.paths, *_pinned(prefix, below)]
+    roots += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
+    roots += [path for path, info in infos.items() if info.name in needs.names]
+    needed = needed_outputs(found, roots, infos)
+    spare = [path for path in found if path not in needed]
+    if names is not None:
+        spare = [path for path in spare if path in infos and infos[path].name in names]
+    ages = output_ages_s(spare)
+    old = [path for path in spare if ages[path] >= older_than_s]
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        garbage = pool.map(lambda path: _garbage(path, records[path], infos.get(path), ages[path]), old)
+        return Sweep(prefix, len(found), len(needed), len(spare) - len(old), tuple(garbage))
+
+
+def needed_outputs(found: Sequence[str], roots: Iterable[str], infos: Mapping[str, _Info]) -> set[str]:
+    """Those of the outputs ``found`` that ``roots`` are, lie in, or were made from, at any depth."""
+    outputs = {_spot(path): path for path in found}
+    infos_by_spot = {_spot(path): info for path, info in infos.items()}
+    seen: set[str] = set()
+    pending = [_spot(path) for path in roots]
+    while pending:
+        spot = pending.pop()
+        for one in {spot, *(parent for parent in self_and_parents(spot) if parent in outputs)}:
+            if one not in seen:
+                seen.add(one)
+                pending.extend(map(_spot, infos_by_spot[one].reads if one in infos_by_spot else ()))
+    return {path for spot, path in outputs.items() if spot in seen}
+
+
+def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: Keep) -> None:
+    """Remove an output: withdraw it, so that nobody reuses what is half gone, then its files, and its lease last.
+
+    Raises:
+        OutputBusyError: It is needed now: somebody has pinned it, made it again, or is at work on it.
+        LeaseLostError: Somebody took the turn while files were removed; what is left is theirs.
+    """
+    if is_pinned(garbage.path):
+        raise OutputBusyError(f"{garbage.path} was pinned meanwhile.")
+    store = LeaseStore(garbage.path)
+    held = _withdrawn(store, garbage, by)
+    with keep(store, held) as turn:
+        # The status before all else: it is what Marin's executor believes.
+        names = sorted((file.path for file in own_files(garbage.path)), key=lambda name: name != STATUS_FILE)
+        names = [name for name in names if name not in (LEASE_FILE, _GUARD_FILE)]
+        for first in range(0, len(names), _REMOVED_AT_ONCE):
+            check_goes_on(turn)
+            remove_files(garbage.path, names[first : first + _REMOVED_AT_ONCE])
+        _remove_empty_folders(garbage.path)
+        turn.finish()  # right before the last file goes, so that it is surely ours
+        remove_files(garbage.path, [LEASE_FILE])
+
+
+def _pinned(prefix: str, below: Below) -> Iterator[str]:
+    """What is pinned here, or at a prefix that lies below this one or above it."""
+    for folder in dict.fromkeys([prefix.rstrip("/"), *folders_above(prefix), *below.prefixes]):
+        yield from (pin.path for pin in read_pins(folder))
+
+
+def _withdrawn(store: LeaseStore, garbage: Garbage, by: Mapping[str, Any]) -> Held:
+    seen = store.read()
+    if is_taken(seen) or (seen.lease if seen else None) != garbage.lease:
+        raise OutputBusyError(f"{garbage.path} was changed meanwhile.")
+    lease = garbage.lease
+    claim = Claim(1 + (lease.attempt if lease else 0), "", "", by, lease.version if lease else "")
+    held = store.claim(seen, claim)
+    if held is None:
+        raise OutputBusyError(f"{garbage.path} was changed meanwhile.")
+    return store.change(held, phase=Phase.RUNNING, incarnation=new_owner())
+
+
+def _remove_empty_folders(output_path: str) -> None:
+    """On a local disk, leave no folder within the output that has become empty."""
+    fs, name = url_to_fs(output_path)
+    if isinstance(fs, LocalFileSystem):
+        for folder, _, _ in os.walk(name, topdown=False):
+            with suppress(OSError):  # it holds what stays
+                os.rmdir(folder)
+
+
+def _garbage(path: str, record: Record, info: _Info | None, age_s: float) -> Garbage:
+    files = [file for file in own_files(path) if file.path != _GUARD_FILE]
+    size = sum(file.size for file in files)
+    return Garbage(path, info.name if info else "", record.state, age_s, size, len(files), record.lease)
+
+
+def _read_infos(paths: Sequence[str]) -> dict[str, _Info]:
+    """What the step infos of these outputs say; those that have none, or one that cannot be read, are left out."""
+    infos: dict[str, _Info] = {}
+    for first in range(0, len(paths), _INFOS_AT_ONCE):  # a version text can be long, so not all are held at once
+        files = {posixpath.join(path, INFO_FILE): path for path in paths[first : first + _INFOS_AT_ONCE]}
+        for file, text in read_many(list(files)).items():
+            infos[files[file]] = _parse_info(text)
+    return infos
+
+
+def _parse_info(text: str) -> _Info:
+    try:
+        fields = json.loads(text)
+        reads = {*fields.get("dependencies", ()), *_paths_in(fields.get("config"))}
+        return _Info(str(fields.get("name") or ""), frozenset(path for path in reads if isinstance(path, str)))
+    except (ValueError, AttributeError, TypeError):
+        return _Info("", frozenset())
+
+
+def _paths_in(value: Any) -> Iterator[str]:
+    """All texts in parsed JSON that name a place."""
+    pending = [value]
+    while pending:
+        match pending.pop():
+            case str() as text if is_absolute(text):
+                yield text
+            case dict() as fields:
+                pending.extend(fields.values())
+            case list() as items:
+                pending.extend(items)
+
+
+def _spot(path: str) -> str:
+    """One spelling for all that mean the same place."""
+    protocol, rest = split_protocol(path)
+    protocol = {"local": "file", "gcs": "gs", "s3a": "s3"}.get(protocol or "file", protocol or "file")
+    return f"{protocol}:/{posixpath.normpath('/' + rest.lstrip('/'))}"

@@ -1,0 +1,154 @@
+"""What the record of a step says, in words: why it runs, waits, or need not run.
+
+Pure but for ``read_stories``, which reads what records leave out, for all steps together.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.plans.history import NEVER_RAN, explain_new_versions
+from tradewind.plans.phrases import shorten, time_text
+from tradewind.plans.stored_versions import read_texts
+from tradewind.records.attempts import attempt_path
+from tradewind.records.leases import Lease, Phase
+from tradewind.records.record import Record, RecordState
+from tradewind.records.status import Status
+from tradewind.steps import ResolvedStep
+
+logger = logging.getLogger(__name__)
+
+LONGEST_ERROR: Final = 160
+MOST_STORIES: Final = 1000
+"""In one plan; steps beyond that are told of without their errors."""
+
+ReadErrorLine = Callable[[str], str | None]
+"""Gives the first line of the error of the newest attempt at an output path, if it is known."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What an attempt's file tells that the lease does not.
+
+    Attributes:
+        error: The first line of its error.
+        since: When it was claimed.
+    """
+
+    error: str | None = None
+    since: str | None = None
+
+
+def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float) -> dict[str, str]:
+    """The reason of every step that is not finished: output path → words. What has to be read is read together."""
+    stories = _read_stories_or_none({step.output_path: record for step, record in steps})
+    reasons = {
+        step.output_path: state_reason(
+            step, record, lambda path: stories.get(path, Story()).error, stories.get(step.output_path, Story()).since
+        )
+        for step, record in steps
+        if record.state is not RecordState.FINISHED
+    }
+    return reasons | explain_new_versions(steps, now=now)
+
+
+def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorLine, since: str | None = None) -> str:
+    """What the record of ``step`` says; ``since`` is when the attempt that is at work was claimed."""
+    match record.state:
+        case RecordState.NONE:
+            return NEVER_RAN
+        case RecordState.FINISHED:
+            return f"finished before{_made_by(record.lease)}"
+        case RecordState.GONE:
+            return "ran, output gone"
+        case RecordState.FAILED:
+            return _failed(step, record, read_error_line)
+        case RecordState.AT_WORK:
+            return _at_work(record.lease, since)
+    return _stopped(record)
+
+
+def producer_text(by: Mapping[str, Any]) -> str:
+    """Who claimed a turn, or asked for its end: a run, a script, or what else the claim says; empty if nothing."""
+    if by.get("run"):
+        return f"run {by['run']} of {by['dag']}" if by.get("dag") else f"run {by['run']}"
+    if by.get("script"):
+        return f"script {by['script']}" + (f" on {by['host']}" if by.get("host") else "")
+    return ", ".join(f"{key} {value}" for key, value in by.items() if isinstance(value, str) and value)
+
+
+def read_stories(records: Mapping[str, Record]) -> dict[str, Story]:
+    """The stories of the newest attempts of those outputs that failed or are at work, read together."""
+    told = {RecordState.FAILED, RecordState.AT_WORK}
+    leases = {path: record.lease for path, record in records.items() if record.state in told}
+    numbered = [(path, lease.attempt) for path, lease in leases.items() if lease is not None and lease.attempt]
+    files = {path: attempt_path(path, number) for path, number in numbered[:MOST_STORIES]}
+    texts = read_texts(list(files.values()))
+    return {path: _story(file, texts[file]) for path, file in files.items() if file in texts}
+
+
+def _read_stories_or_none(records: Mapping[str, Record]) -> dict[str, Story]:
+    try:
+        return read_stories(records)
+    except Exception as error:  # each store has its own; a plan is worth more than its explanations
+        logger.warning("The attempts could not be read, so the plan does not tell how steps failed: %s", error)
+        return {}
+
+
+def _story(file: str, text: str) -> Story:
+    try:
+        fields = json.loads(text)
+        return Story(_error_line(fields.get("error")), _moment(fields.get("started_at")))
+    except (ValueError, AttributeError, TypeError) as error:
+        logger.debug("Left out %s, which tells of no attempt: %s", file, error)
+        return Story()
+
+
+def _error_line(error: Mapping[str, Any] | None) -> str | None:
+    if not error:
+        return None
+    lines = [line for line in str(error.get("message") or "").splitlines() if line.strip()]
+    parts = [str(error.get("type") or ""), lines[0] if lines else ""]
+    return shorten(": ".join(part for part in parts if part), LONGEST_ERROR) or None
+
+
+def _moment(text: str | None) -> str | None:
+    return time_text(datetime.datetime.fromisoformat(text).timestamp()) if text else None
+
+
+def _failed(step: ResolvedStep, record: Record, read_error_line: ReadErrorLine) -> str:
+    if record.lease is None and record.status is Status.DEP_FAILED:
+        return "an input failed before"
+    line = read_error_line(step.output_path)
+    return f"failed before: {line}" if line else "failed before"
+
+
+def _at_work(lease: Lease | None, since: str | None) -> str:
+    if lease is None or lease.is_marins:
+        worker = f", worker {lease.worker_id}" if lease is not None and lease.worker_id else ""
+        return f"in progress in Marin's executor{worker}"
+    who = producer_text(lease.by)
+    parts = [
+        f" in {who}" if who else "",
+        f" since {since}" if since else "",
+        f" on job {lease.job}" if lease.job else "",
+    ]
+    return f"in progress{''.join(parts)}"
+
+
+def _stopped(record: Record) -> str:
+    lease = record.lease
+    if lease is not None and lease.phase is Phase.STOPPED:
+        who = producer_text(lease.stop_requested or {})
+        return f"stopped before by {who}" if who else "stopped before"
+    return "started before, then lost without a word"
+
+
+def _made_by(lease: Lease | None) -> str:
+    who = producer_text(lease.by) if lease is not None else ""
+    return f" by {who}" if who else ""

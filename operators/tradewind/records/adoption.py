@@ -1,0 +1,165 @@
+"""Adoption: an output that was made elsewhere becomes the result of a step, as if an attempt of ours had made it.
+
+It is claimed, listed and committed as any other result, so whoever reads it is protected the same way; who brought it
+in, and from where, stands in the lease and in the attempt's file. Nothing that is a result, or about to become one, is
+replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.records.attempts import Attempt, Outcome, utc_now
+from tradewind.records.errors import LeaseLostError, RecordsError
+from tradewind.records.files import StoredFile
+from tradewind.records.holding import Keep, KeptTurn, OutputBusyError, check_goes_on
+from tradewind.records.lease_store import Held, LeaseStore
+from tradewind.records.leases import HEARTBEAT_S, Lease, Phase, new_owner
+from tradewind.records.leftovers import remove_leftovers
+from tradewind.records.manifests import output_files
+from tradewind.records.reading import read_record
+from tradewind.records.record import RecordState
+from tradewind.records.step_info import write_step_info
+from tradewind.records.turns import commit_turn, next_number, stop_turn, take_turn
+from tradewind.steps import ResolvedStep
+
+_COPIERS: Final = 8
+_CHUNK: Final = 1 << 24
+
+
+class NothingToAdoptError(RecordsError):
+    """There are no files at the path, or they do not lie where the step's output does."""
+
+
+class AlreadyFinishedError(RecordsError):
+    """The step has a result."""
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What is to be brought in.
+
+    Attributes:
+        step: Whose result it becomes.
+        fn_name: The step's function as ``module.qualname``.
+        version: The whole MD5 of the step's version text.
+        source: Where the files are.
+        by: Who brings them in.
+        copies: Copy them to the step's output path; otherwise they must be there.
+    """
+
+    step: ResolvedStep
+    fn_name: str
+    version: str
+    source: str
+    by: Mapping[str, Any]
+    copies: bool = False
+
+    @property
+    def attempt_spec(self) -> dict[str, Any]:
+        """What the attempt's file says instead of what to run."""
+        step = self.step
+        return {
+            "name": step.name,
+            "version": f"{step.name}-{step.hash}",
+            "output_path": step.output_path,
+            "adopted": self.source,
+        }
+
+
+def adopt(adoption: Adoption, keep: Keep) -> Lease:
+    """Make the files a result of the step; its committed lease.
+
+    Raises:
+        NothingToAdoptError: There are no such files, or they lie elsewhere and are not to be copied.
+        AlreadyFinishedError: The step has a result.
+        OutputBusyError: Somebody is at work on it.
+        LeaseLostError: Somebody else took the turn while this was under way.
+    """
+    path = adoption.step.output_path
+    files = _files_to_adopt(adoption)
+    store = LeaseStore(path)
+    over = store.read()
+    _check_is_free(adoption.step)
+    attempt = Attempt(
+        next_number(path, over.lease if over else None),
+        job="",
+        cluster="",
+        by=dict(adoption.by),
+        spec=adoption.attempt_spec,
+        started_at=utc_now(),
+    )
+    held = take_turn(store, path, over, attempt, adoption.version, HEARTBEAT_S)
+    if held is None:
+        raise OutputBusyError(f"Somebody has just begun to make {path}: look at it again before adopting.")
+    held = store.change(held, phase=Phase.RUNNING, incarnation=new_owner())
+    return _bring_in(adoption, files, store, held, attempt, keep)
+
+
+def _bring_in(
+    adoption: Adoption, files: Sequence[StoredFile], store: LeaseStore, held: Held, attempt: Attempt, keep: Keep
+) -> Lease:
+    path = adoption.step.output_path
+    with keep(store, held) as turn:
+        try:
+            write_step_info(adoption.step, adoption.fn_name)
+            if adoption.copies:
+                remove_leftovers(path)
+                _copy(adoption.source, path, files, turn)
+            return commit_turn(turn.finish, path, attempt).lease
+        except LeaseLostError:
+            raise
+        except BaseException:
+            stop_turn(turn.finish, path, attempt, Outcome.LOST)
+            raise
+
+
+def _files_to_adopt(adoption: Adoption) -> Sequence[StoredFile]:
+    source, path = adoption.source.rstrip("/"), adoption.step.output_path.rstrip("/")
+    if adoption.copies and source == path:
+        raise NothingToAdoptError(f"{source} is the step's output path already: adopt it without copying.")
+    if not adoption.copies and source != path:
+        raise NothingToAdoptError(f"The output of this step belongs at {path}: copy or move {source} there.")
+    files = output_files(source)
+    if not files:
+        raise NothingToAdoptError(f"There are no files at {source}.")
+    return files
+
+
+def _check_is_free(step: ResolvedStep) -> None:
+    match read_record(step.output_path).state:
+        case RecordState.FINISHED:
+            raise AlreadyFinishedError(f"Step {step.name!r} has a finished output at {step.output_path}.")
+        case RecordState.AT_WORK:
+            raise OutputBusyError(f"Somebody is at work at {step.output_path}: wait for that end, or stop it.")
+
+
+def _copy(source: str, target: str, files: Sequence[StoredFile], turn: KeptTurn) -> None:
+    def copy(file: StoredFile) -> None:
+        check_goes_on(turn)
+        _copy_one(posixpath.join(source, file.path), posixpath.join(target, file.path))
+
+    with ThreadPoolExecutor(_COPIERS) as pool:
+        for _ in pool.map(copy, files):
+            pass
+
+
+def _copy_one(source: str, target: str) -> None:
+    from_fs, from_name = url_to_fs(source)
+    to_fs, to_name = url_to_fs(target)
+    if isinstance(to_fs, LocalFileSystem):
+        os.makedirs(posixpath.dirname(to_name), exist_ok=True)
+    if from_fs is to_fs:
+        to_fs.cp_file(from_name, to_name)  # object stores do it without sending the bytes to us
+        return
+    with from_fs.open(from_name, "rb") as reader, to_fs.open(to_name, "wb") as writer:
+        shutil.copyfileobj(reader, writer, _CHUNK)

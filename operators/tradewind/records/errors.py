@@ -1,0 +1,13 @@
+"""What can go wrong between us and a store."""
+
+
+class RecordsError(Exception):
+    """Base of all errors of this layer."""
+
+
+class StoreUnavailableError(RecordsError):
+    """The store did not answer, or answered that it cannot now. Nothing is known of what it holds; ask again."""
+
+
+class LeaseLostError(RecordsError):
+    """Somebody else holds the lease: what this process was about to write would not count."""

@@ -1,0 +1,134 @@
+"""The lease beside an output: whose turn it is, and the only point at which an attempt becomes a result.
+
+A lease is a value. Every change of it is a new value with a higher counter, which ``lease_store`` writes by
+compare-and-swap; so a write counts only if nobody else has written since the lease was read. Its file,
+``.executor_status.lock``, is the one that Marin's executor uses: the fields ``worker_id`` and ``timestamp`` are those
+that it reads, and a lease without a phase is one of Marin's.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any, Final
+
+LEASE_FILE: Final = ".executor_status.lock"
+HEARTBEAT_S: Final = 30.0
+"""How often an owner renews, unless the deployment says otherwise; Marin's figure, as the two factors below."""
+FENCE_FACTOR: Final = 2
+"""An owner that could not renew for so many heartbeats ends what it does."""
+STALE_FACTOR: Final = 3
+"""A lease that has not changed for so many heartbeats may be taken over."""
+
+
+class Phase(Enum):
+    """How far an attempt has come."""
+
+    CLAIMED = "claimed"
+    """Its job may be submitted. Whoever follows the job renews the lease."""
+    RUNNING = "running"
+    """Its keeper is at work, and nobody else renews."""
+    COMMITTED = "committed"
+    """The output is a result."""
+    FAILED = "failed"
+    """The function failed; the attempt's file says how."""
+    STOPPED = "stopped"
+    """It ended without a result and without a fault of the function: stopped by a person, or lost."""
+
+
+LIVE: Final = frozenset({Phase.CLAIMED, Phase.RUNNING})
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What the lease's file holds.
+
+    Attributes:
+        worker_id: Unique for each claim.
+        timestamp: When it was written, by the clock of the writer: for people and for Marin, never for a judgement.
+        phase: None for a lease of Marin's.
+        attempt: The number of the attempt.
+        job: The id of its Ray job; empty outside Ray.
+        cluster: The cluster that the job was given to; empty outside any.
+        by: Who claimed it: dag, run, task, map_index, try and max_tries, or the script or the hook.
+        version: The whole MD5 of the version text, of which the output path holds six digits.
+        heartbeat_s: How often its owner renews it; ``FENCE_FACTOR`` and ``STALE_FACTOR`` count in it.
+        incarnation: The keeper that made it ``running``.
+        digest: The SHA-256 of the manifest, once committed.
+        witness: One file of the output, relative to it, whose absence says that the output is gone.
+        stop_requested: Who asked the keeper to stop, as in ``by``.
+        counter: Raised by every write.
+    """
+
+    worker_id: str
+    timestamp: float
+    phase: Phase | None = None
+    attempt: int = 0
+    job: str = ""
+    cluster: str = ""
+    by: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
+    heartbeat_s: float = HEARTBEAT_S
+    incarnation: str | None = None
+    digest: str | None = None
+    witness: str | None = None
+    stop_requested: Mapping[str, Any] | None = None
+    counter: int = 0
+
+    @property
+    def is_marins(self) -> bool:
+        """Whether Marin's executor wrote it."""
+        return self.phase is None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it says that somebody is at work, now or when it was last written."""
+        return self.phase is None or self.phase in LIVE
+
+    @property
+    def fence_s(self) -> float:
+        """After so long without a renewal its owner ends itself."""
+        return FENCE_FACTOR * self.heartbeat_s
+
+    @property
+    def stale_s(self) -> float:
+        """After so long without a change somebody else may take over."""
+        return STALE_FACTOR * self.heartbeat_s
+
+    def renewed(self, now: float, **changes: Any) -> Lease:
+        """The next value of this lease, with ``changes``."""
+        return replace(self, timestamp=now, counter=self.counter + 1, **changes)
+
+    def is_same_turn(self, other: Lease) -> bool:
+        """Whether ``other`` is a state of the same attempt under the same keeper."""
+        mine = (self.worker_id, self.attempt, self.job, self.incarnation)
+        return mine == (other.worker_id, other.attempt, other.job, other.incarnation)
+
+    def to_json(self) -> str:
+        fields = asdict(self) | {"phase": self.phase.value if self.phase else None}
+        return json.dumps(fields)
+
+    @staticmethod
+    def from_json(text: str) -> Lease:
+        """The lease in a file's text; one that cannot be read counts as Marin's, so that nobody takes it over early."""
+        try:
+            fields = json.loads(text)
+            known = {name: fields[name] for name in Lease.__dataclass_fields__ if name in fields}
+            phase = Phase(known["phase"]) if known.get("phase") else None
+            return Lease(**{**known, "phase": phase})
+        except (ValueError, TypeError):
+            return Lease(worker_id="", timestamp=0.0)
+
+
+def lease_path(output_path: str) -> str:
+    """Where the lease of ``output_path`` lies."""
+    return posixpath.join(output_path, LEASE_FILE)
+
+
+def new_owner() -> str:
+    """A worker id that nobody else has."""
+    return uuid.uuid4().hex

@@ -1,0 +1,114 @@
+"""What earlier attempts left at an output is removed before the next one starts, but for what the step resumes from.
+
+Only files of the output itself go: never a record, never the output of another step that lies below, and nothing at all
+where the folder is not the output of a step.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import glob_translate
+
+from tradewind.records.attempts import ATTEMPTS_FOLDER
+from tradewind.records.errors import RecordsError, StoreUnavailableError
+from tradewind.records.experiment_info import EXPERIMENTS_FOLDER, is_experiment_file
+from tradewind.records.files import remove_files
+from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT, output_files
+from tradewind.records.store import list_names
+
+_NOTHING: Final = re.compile(r"(?!)")
+
+
+class UnsafeRemovalError(RecordsError):
+    """What was to be removed could hold more than an output of one step, or than was meant. Nothing was removed."""
+
+
+def remove_leftovers(output_path: str, keep: Sequence[str] = ()) -> list[str]:
+    """Remove the files of earlier attempts and return their paths, relative to ``output_path``.
+
+    Args:
+        keep: Patterns of what stays, relative to ``output_path``: ``*`` and ``?`` within a name, ``**`` for any number
+            of folders. A pattern that fits a folder keeps all that is below it.
+
+    Raises:
+        UnsafeRemovalError: ``output_path`` is not the output of a step, or a pattern is none.
+        StoreUnavailableError: The store left files where they were.
+    """
+    kept = _kept(keep)
+    _check_is_output(output_path)
+    removed = _leftovers(output_path, kept)
+    remove_files(output_path, removed)
+    _remove_empty_folders(output_path)
+    if removed and (stubborn := _leftovers(output_path, kept)):
+        raise StoreUnavailableError(
+            f"The store did not remove {len(stubborn)} of {len(removed)} leftovers at {output_path}, such as "
+            f"{stubborn[0]}: ask again."
+        )
+    return removed
+
+
+def _leftovers(output_path: str, kept: re.Pattern[str]) -> list[str]:
+    return [file.path for file in output_files(output_path) if not kept.match(file.path)]
+
+
+def _kept(patterns: Sequence[str]) -> re.Pattern[str]:
+    """What matches one of ``patterns``, or is below a folder that does."""
+    texts: list[str] = []
+    for pattern in patterns:
+        path = posixpath.normpath(pattern)
+        if path.startswith(("/", "..")):
+            raise UnsafeRemovalError(
+                f"The pattern {pattern!r} of what to keep is outside of the output: write it relative to the output, "
+                "like 'checkpoints/**'."
+            )
+        try:
+            texts += [glob_translate(one) for one in ("**" if path == "." else path, f"{path}/**")]
+        except ValueError:
+            raise UnsafeRemovalError(f"In the pattern {pattern!r} of what to keep '**' must stand alone.") from None
+    return re.compile("|".join(texts)) if texts else _NOTHING
+
+
+def _check_is_output(output_path: str) -> None:
+    fs, name = url_to_fs(output_path)
+    parts = [part for part in name.split("/") if part]
+    has_no_buckets = isinstance(fs, (LocalFileSystem, MemoryFileSystem))
+    if len(parts) < (1 if has_no_buckets else 2):
+        raise UnsafeRemovalError(f"{output_path!r} is the root of a store, not the output of a step.")
+    if not RECORDS_OF_AN_OUTPUT & {*list_names(output_path)}:
+        raise UnsafeRemovalError(f"{output_path} holds no record of a step: it is not the output of one.")
+    if any(map(is_experiment_file, list_names(posixpath.join(output_path, EXPERIMENTS_FOLDER)))):
+        raise UnsafeRemovalError(
+            f"{output_path} is a prefix, which holds the outputs of many steps: give the step an output of its own."
+        )
+
+
+def _remove_empty_folders(output_path: str) -> None:
+    """On a local disk, leave no folder that only leftovers had filled."""
+    fs, name = url_to_fs(output_path)
+    if not isinstance(fs, LocalFileSystem):
+        return
+    for folder in reversed([*_own_folders(name)]):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            continue  # it is not empty
+
+
+def _own_folders(output: str) -> Iterator[str]:
+    """The folders below ``output`` that are neither records nor within the output of another step, top down."""
+    for folder, folders, files in os.walk(output):
+        if folder != output and RECORDS_OF_AN_OUTPUT & {*files}:
+            folders.clear()
+            continue
+        if folder == output:
+            folders[:] = [one for one in folders if one != ATTEMPTS_FOLDER]
+        else:
+            yield folder

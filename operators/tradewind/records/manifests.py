@@ -1,0 +1,210 @@
+"""The manifest of an output: the files that an attempt left, in ``.manifest.json`` beside them, written before commit.
+
+Its digest is what the lease commits, so it covers what was made and nothing else: the same files give the same digest
+whichever attempt made them and whenever. Left out are the records of the output itself and every folder below it that
+is the output of another step, which has a manifest of its own. What a step returned, ``.artifact.json``, belongs to the
+output.
+
+The text is JSON with one file a line, by path::
+
+    {"attempt": 2, "files": [
+    {"path": "metrics.json", "size": 118, "checksum": "md5:0cc175b9c0f1b6a831c399e269772661"},
+    {"path": "shards/00000.parquet", "size": 73400320, "checksum": "md5:92eb5ffee6ae2fec3ad71c777531578f"}
+    ]}
+
+The digest is the SHA-256 of the lines of the files, without the first line, the last, and the newlines beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Final
+
+from tradewind.records.attempts import ATTEMPTS_FOLDER
+from tradewind.records.errors import RecordsError
+from tradewind.records.files import StoredFile, is_near, list_files, read_files
+from tradewind.records.leases import LEASE_FILE
+from tradewind.records.status import STATUS_FILE
+from tradewind.records.step_info import INFO_FILE
+from tradewind.records.store import read_text, write_text
+from tradewind.steps.paths import self_and_parents
+
+MANIFEST_FILE: Final = ".manifest.json"
+RESULT_FILE: Final = ".artifact.json"
+RECORDS_OF_AN_OUTPUT: Final = frozenset({STATUS_FILE, LEASE_FILE, INFO_FILE})
+"""A folder that holds one of these is the output of a step."""
+_HALF_WRITTEN: Final = re.compile(r"\..+\.[0-9a-f]{32}")
+"""How the store names a local file until it is whole."""
+
+
+class BadManifestError(RecordsError):
+    """There is a manifest, but it is not one that we wrote."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of an output.
+
+    Attributes:
+        attempt: Who made them; outside of the digest.
+        files: By path.
+    """
+
+    attempt: int
+    files: tuple[StoredFile, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of what the text says of the files."""
+        return hashlib.sha256(self._lines.encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """All bytes of the output."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def witness(self) -> str | None:
+        """A file whose absence says that the output is gone: the largest that is not hidden, else the step's result."""
+        shown = [file for file in self.files if not any(part.startswith(".") for part in file.path.split("/"))]
+        if shown:
+            return min(shown, key=lambda file: (-file.size, file.path)).path
+        return next((file.path for file in self.files if file.path == RESULT_FILE), None)
+
+    def to_json(self) -> str:
+        """The file's text."""
+        return f'{{"attempt": {self.attempt}, "files": [\n{self._lines}\n]}}\n'
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """The manifest in a file's text.
+
+        Raises:
+            ValueError: It is none.
+        """
+        fields = json.loads(text)
+        try:
+            return Manifest(int(fields["attempt"]), tuple(StoredFile(**file) for file in fields["files"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a manifest: {error}") from None
+
+    @cached_property
+    def _lines(self) -> str:
+        return ",\n".join(json.dumps(asdict(file)) for file in self.files)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that is not as its manifest says, and what is wrong with it, in words."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+def output_files(output_path: str) -> list[StoredFile]:
+    """The files of the output at ``output_path``: all below it but its records and the outputs of other steps."""
+    files = list_files(output_path)
+    others = {posixpath.dirname(file.path) for file in files if posixpath.basename(file.path) in RECORDS_OF_AN_OUTPUT}
+    return [file for file in files if not is_record(file.path) and not _is_below(file.path, others)]
+
+
+def is_record(path: str) -> bool:
+    """Whether ``path``, relative to an output, is a record of it, also one that is being written."""
+    top, _, rest = path.partition("/")
+    if top.startswith(".executor_") or top in (MANIFEST_FILE, ATTEMPTS_FOLDER):
+        return True
+    return not rest and _HALF_WRITTEN.fullmatch(top) is not None
+
+
+def make_manifest(output_path: str, attempt: int) -> Manifest:
+    """The manifest of what lies at ``output_path`` now.
+
+    Local files are read for their checksums; object stores are believed, so that nothing is read there.
+    """
+    files = output_files(output_path)
+    return Manifest(attempt, tuple(read_files(output_path, files) if is_near(output_path) else files))
+
+
+def write_manifest(output_path: str, manifest: Manifest) -> None:
+    """Put ``manifest`` beside the output."""
+    write_text(_path(output_path), manifest.to_json())
+
+
+def read_manifest(output_path: str) -> Manifest | None:
+    """The manifest beside the output, or None when there is none.
+
+    Raises:
+        BadManifestError: What is there is no manifest.
+    """
+    text = read_text(_path(output_path))
+    try:
+        return None if text is None else Manifest.from_json(text)
+    except ValueError as error:
+        raise BadManifestError(f"{_path(output_path)} is no manifest of ours: {error}.") from error
+
+
+def verify_output(output_path: str, manifest: Manifest, digest: str | None = None) -> list[Problem]:
+    """What is not as ``manifest`` says: files that are missing, changed or added, by path.
+
+    Args:
+        digest: The one in the lease; a manifest that does not fit it is the first problem.
+    """
+    expected = {file.path: file for file in manifest.files}
+    found = {file.path: file for file in _with_checksums(output_path, expected)}
+    problems = []
+    if digest not in (None, manifest.digest):
+        problems.append(Problem(MANIFEST_FILE, "not the one that was committed"))
+    for path in sorted(expected.keys() | found.keys()):
+        what = _difference(expected.get(path), found.get(path))
+        if what is not None:
+            problems.append(Problem(path, what))
+    return problems
+
+
+def _with_checksums(output_path: str, expected: dict[str, StoredFile]) -> Iterator[StoredFile]:
+    """The files as they are now, each read whose size is right but whose MD5 the store does not keep."""
+    to_read: list[StoredFile] = []
+    for file in output_files(output_path):
+        other = expected.get(file.path)
+        may_be_same = other is not None and other.size == file.size
+        if may_be_same and _kind(other) == "md5" and _kind(file) != "md5":
+            to_read.append(file)
+        else:
+            yield file
+    yield from read_files(output_path, to_read)
+
+
+def _difference(expected: StoredFile | None, found: StoredFile | None) -> str | None:
+    if expected is None:
+        return "not in the manifest"
+    if found is None:
+        return "missing"
+    if found.size != expected.size:
+        return f"{found.size} bytes instead of {expected.size}"
+    if expected.checksum in (None, found.checksum):
+        return None
+    if _kind(expected) == _kind(found):
+        return "checksum differs"
+    return f"cannot be compared: the manifest has its {_kind(expected)}, and the store keeps {_kind(found) or 'none'}"
+
+
+def _kind(file: StoredFile | None) -> str:
+    """The kind of checksum that is known of ``file``: ``md5``, ``crc32c`` or nothing."""
+    return (file.checksum or "").partition(":")[0] if file else ""
+
+
+def _is_below(path: str, folders: set[str]) -> bool:
+    return any(parent in folders for parent in self_and_parents(posixpath.dirname(path)))
+
+
+def _path(output_path: str) -> str:
+    return posixpath.join(output_path, MANIFEST_FILE)

@@ -1,0 +1,84 @@
+"""Pins: outputs that a person wants to keep, whatever else needs them; ``{prefix}/.tradewind/pins/{digest}.json``.
+
+The digest is of the output's path, so an output has one pin however many people set it at once: the first one counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from tradewind.records.conditional import write_if
+from tradewind.records.files import existing, remove_files
+from tradewind.records.store import list_names, read_many
+from tradewind.steps.paths import self_and_parents
+
+OWN_FOLDER: Final = ".tradewind"
+"""Below a prefix, what is Tradewind's own and no output."""
+PINS_FOLDER: Final = f"{OWN_FOLDER}/pins"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One pin.
+
+    Attributes:
+        path: The output.
+        user: Who set it.
+        at: When, in ISO 8601, by the clock of the machine that set it.
+    """
+
+    path: str
+    user: str
+    at: str
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> Pin:
+        """The pin in a parsed file."""
+        return Pin(**{name: fields[name] for name in Pin.__dataclass_fields__ if name in fields})
+
+
+def add_pin(prefix: str, pin: Pin) -> bool:
+    """Set ``pin``; False if its output is pinned already, and then that pin stays as it is."""
+    return write_if(pin_path(prefix, pin.path), json.dumps(pin.to_json(), indent=2) + "\n", None) is not None
+
+
+def remove_pin(prefix: str, output_path: str) -> bool:
+    """Take the pin of an output away; whether there was one."""
+    path = pin_path(prefix, output_path)
+    was_pinned = bool(existing([path]))
+    remove_files(posixpath.dirname(path), [posixpath.basename(path)])
+    return was_pinned
+
+
+def is_pinned(output_path: str) -> bool:
+    """Whether an output is pinned, at whichever of the folders that it lies in."""
+    return bool(existing([pin_path(folder, output_path) for folder in folders_above(output_path)]))
+
+
+def folders_above(path: str) -> list[str]:
+    """The folders that ``path`` lies in and that may be prefixes, up to the root of its store."""
+    above = list(self_and_parents(path))[1:]
+    return [folder for folder in above if "://" in folder] if "://" in path else [*above, "/"]
+
+
+def read_pins(prefix: str) -> list[Pin]:
+    """All pins below ``prefix``, by path."""
+    folder = posixpath.join(prefix, PINS_FOLDER)
+    names = [name for name in list_names(folder) if name.endswith(".json") and not name.startswith(".")]
+    texts = read_many([posixpath.join(folder, name) for name in names])
+    return sorted((Pin.from_json(json.loads(text)) for text in texts.values()), key=lambda pin: pin.path)
+
+
+def pin_path(prefix: str, output_path: str) -> str:
+    """Where the pin of an output lies."""
+    digest = hashlib.sha256(output_path.rstrip("/").encode()).hexdigest()[:32]
+    return posixpath.join(prefix, PINS_FOLDER, f"{digest}.json")

@@ -1,0 +1,78 @@
+"""What the store says of many outputs, in a few rounds of requests that are each asked together.
+
+Round one reads all leases. Round two reads what the leases leave open: the age of those that are live, whether the
+witness of those that are committed is there, and the status where there is no lease of ours. Only outputs without any
+witness, which Marin made, cost a listing of their own.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from tradewind.records.conditional import read_stored
+from tradewind.records.files import existing
+from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.record import Record
+from tradewind.records.status import Status, read_statuses
+from tradewind.records.store import list_names, read_many
+
+MOST_AT_ONCE = 32
+
+
+def read_records(output_paths: Sequence[str]) -> dict[str, Record]:
+    """The record of each output, also of those that have none.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    texts = read_many([lease_path(path) for path in output_paths])
+    leases = {path: Lease.from_json(text) for path in output_paths if (text := texts.get(lease_path(path))) is not None}
+    records = {path: Record(lease=leases.get(path)) for path in output_paths}
+    records |= _live([path for path, lease in leases.items() if lease.is_live])
+    foreign = [path for path, record in records.items() if record.lease is None or record.lease.is_marins]
+    statuses = read_statuses(foreign)
+    for path in foreign:
+        records[path] = replace(records[path], status=statuses.get(path))
+    there = _with_output(records)
+    return {path: replace(record, has_output=path in there) for path, record in records.items()}
+
+
+def read_record(output_path: str) -> Record:
+    """The record of one output."""
+    return read_records([output_path])[output_path]
+
+
+def _live(paths: Sequence[str]) -> dict[str, Record]:
+    """The records of leases that were live when they were read a moment ago, with their ages."""
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        found = zip(paths, pool.map(read_stored, map(lease_path, paths)), strict=True)
+        return {
+            path: Record(lease=Lease.from_json(stored.text), lease_age_s=stored.age_s) if stored else Record()
+            for path, stored in found
+        }
+
+
+def _with_output(records: dict[str, Record]) -> set[str]:
+    witnesses: dict[str, str] = {}
+    without: list[str] = []
+    there: set[str] = set()
+    for path, record in records.items():
+        if record.lease is not None and record.lease.phase is Phase.COMMITTED:
+            if record.lease.witness:
+                witnesses[posixpath.join(path, record.lease.witness)] = path
+            else:
+                there.add(path)  # a step that leaves no file has nothing to lose
+        elif record.status is Status.SUCCESS:
+            without.append(path)
+    there.update(witnesses[found] for found in existing(list(witnesses)))
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        found_names = zip(without, pool.map(list_names, without), strict=True)
+        there.update(path for path, names in found_names if any(not _is_record(name) for name in names))
+    return there
+
+
+def _is_record(name: str) -> bool:
+    return name.startswith((".executor_", ".attempts", ".manifest.json"))

@@ -1,0 +1,48 @@
+"""Conditional reads and writes of one small object, store by store; ``conditional`` picks the store for a path.
+
+A store keeps two promises: of many writers that saw the same tag exactly one is let through, and the age of an object
+is told by the clock that also stamps its writes, so that a machine whose clock is wrong judges no other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tradewind.records.errors import RecordsError
+
+PATIENCE_S = 20.0
+"""How long one call tries to reach a store, retries included."""
+
+
+class UnsupportedStoreError(RecordsError):
+    """The store cannot write on a condition, so nothing on it can be done exactly once."""
+
+
+class StoreRefusedError(RecordsError):
+    """The store answered that we may not, or that there is no such bucket; asking again does not help."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object as it was read.
+
+    Attributes:
+        text: All of it.
+        tag: What a later write must find there to replace just this.
+        age_s: How long ago it was written, by the store's own clock.
+    """
+
+    text: str
+    tag: str
+    age_s: float
+
+
+class ConditionalStore(Protocol):
+    """One kind of store. Whatever keeps it from answering is a ``StoreUnavailableError``."""
+
+    def read(self, path: str) -> Stored | None:
+        """The object, or None when there is none."""
+
+    def write(self, path: str, text: str, expected: str | None) -> Stored | None:
+        """Replace the object with the tag ``expected`` (None: create it), or return None when that is not there."""

@@ -1,0 +1,155 @@
+"""Conditional writes to local and shared file systems: whoever compares and replaces holds the object's guard.
+
+The guard is a POSIX record lock, which NFS passes on to its server, on a file beside the object. Such a lock belongs to
+a process, so its threads hold a lock of their own first. The kernel drops it with its holder, however that dies.
+Objects are written aside and renamed; readers need no lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.store import write_aside
+from tradewind.records.stores import PATIENCE_S, Stored, StoreRefusedError
+
+GUARD_SUFFIX = ".guard"
+_POLL_S = 0.002
+
+
+class LocalStore:
+    """Files of this machine, or of a server that it has mounted."""
+
+    def read(self, path: str) -> Stored | None:
+        with _errors_named(path):
+            return _read(_file_of(path))
+
+    def write(self, path: str, text: str, expected: str | None) -> Stored | None:
+        file = _file_of(path)
+        with _errors_named(path):
+            if _tag(file) != expected:
+                return None
+            aside = write_aside(file, text)
+            try:
+                return _replace(file, aside, text, expected)
+            finally:
+                aside.unlink(missing_ok=True)
+
+
+def _replace(file: Path, aside: Path, text: str, expected: str | None) -> Stored | None:
+    with _guarded(file):
+        if _tag(file) != expected:
+            return None
+        os.utime(aside)  # it may have waited for the guard, and its age counts from now
+        os.replace(aside, file)
+    return Stored(text, _digest(text.encode()), 0.0)
+
+
+def _file_of(path: str) -> Path:
+    """The file behind every spelling of its path: two guards of one object would guard nothing."""
+    file = Path(LocalFileSystem._strip_protocol(path))
+    return Path(os.path.realpath(file.parent), file.name)
+
+
+def _read(file: Path) -> Stored | None:
+    try:
+        with file.open("rb") as opened:
+            data, written = opened.read(), os.fstat(opened.fileno()).st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Stored(data.decode(), _digest(data), max(0.0, _clock(file.parent, otherwise=written) - written))
+
+
+def _tag(file: Path) -> str | None:
+    try:
+        return _digest(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _clock(folder: Path, otherwise: float) -> float:
+    """What time it is for the file system itself; ``otherwise`` where we may not write, and so never take over."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as touched:
+            os.utime(touched.fileno())
+            return os.fstat(touched.fileno()).st_mtime
+    except PermissionError:
+        return otherwise
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return otherwise
+
+
+@contextmanager
+def _guarded(file: Path) -> Iterator[None]:
+    """Hold the guard of ``file``, against threads and processes on every machine."""
+    deadline = time.monotonic() + PATIENCE_S
+    with _held(_thread_locks[hash(file) % len(_thread_locks)], file, deadline):
+        guard = os.open(f"{file}{GUARD_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _lock_file(guard, file, deadline)
+            yield
+        finally:
+            os.close(guard)  # which also unlocks it
+
+
+@contextmanager
+def _held(lock: threading.Lock, file: Path, deadline: float) -> Iterator[None]:
+    if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        raise _still_guarded(file)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock_file(guard: int, file: Path, deadline: float) -> None:
+    while True:
+        with suppress(BlockingIOError, PermissionError):
+            fcntl.lockf(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() > deadline:
+            raise _still_guarded(file)
+        time.sleep(_POLL_S)
+
+
+def _still_guarded(file: Path) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"{file}: another process has held {file.name}{GUARD_SUFFIX} for {PATIENCE_S:.0f} s; is it frozen?"
+    )
+
+
+@contextmanager
+def _errors_named(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        raise StoreRefusedError(f"{path} cannot be used: {error}") from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{path} cannot be reached: {error}") from error
+
+
+def _new_locks() -> None:
+    global _thread_locks
+    _thread_locks = [threading.Lock() for _ in range(64)]
+
+
+_thread_locks: list[threading.Lock] = []
+_new_locks()
+os.register_at_fork(after_in_child=_new_locks)  # those of the parent may be held by threads that the child has not

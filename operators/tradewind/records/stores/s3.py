@@ -1,0 +1,108 @@
+"""Conditional writes to S3: the tag of an object is its ETag, which ``If-Match`` and ``If-None-Match`` demand.
+
+Calls go through s3fs, for its credentials, its connections and its fresh start after a fork. A store that speaks S3 but
+ignores those two headers would let everybody win, so each bucket is put to the test before the first write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from fsspec.core import url_to_fs
+
+from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.stores import PATIENCE_S, Stored, StoreRefusedError, UnsupportedStoreError
+
+_PASSING = frozenset({408, 429, *range(500, 600)})
+_CONFLICT = 409
+"""Another conditional write was under way; S3 asks to try again."""
+
+_proven: set[tuple[str | None, str]] = set()
+"""Endpoints and buckets that keep conditions."""
+
+
+class S3Store:
+    """Buckets of S3, or of whatever speaks its protocol."""
+
+    def read(self, path: str) -> Stored | None:
+        return _ask(path, _read)
+
+    def write(self, path: str, text: str, expected: str | None) -> Stored | None:
+        async def write(fs: Any, bucket: str, key: str) -> Stored | None:
+            await _prove(fs, bucket, key)
+            tag = await _put(fs, bucket, key, text, expected)
+            return None if tag is None else Stored(text, tag, 0.0)
+
+        return _ask(path, write)
+
+
+async def _read(fs: Any, bucket: str, key: str) -> Stored | None:
+    try:
+        answer = await fs._call_s3("get_object", Bucket=bucket, Key=key)
+    except FileNotFoundError:
+        return None
+    async with answer["Body"] as body:
+        data = await body.read()
+    return Stored(data.decode(), answer["ETag"], _age(answer))
+
+
+async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) -> str | None:
+    """The tag of what was written, or None when something else than expected is there."""
+    condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+    while True:
+        try:
+            answer = await fs._call_s3("put_object", Bucket=bucket, Key=key, Body=text.encode(), **condition)
+            return str(answer["ETag"])
+        except OSError as error:
+            status, code = _told(error)
+            if status == 412 or code == "NoSuchKey":
+                return None
+            if status != _CONFLICT:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def _prove(fs: Any, bucket: str, key: str) -> None:
+    """Write on a condition that cannot hold: a store that does it nevertheless keeps no conditions."""
+    if (fs.endpoint_url, bucket) in _proven:
+        return
+    probe = f"{key}.probe-{uuid.uuid4().hex}"
+    if await _put(fs, bucket, probe, "", '"never"') is not None:
+        await fs._call_s3("delete_object", Bucket=bucket, Key=probe)
+        raise UnsupportedStoreError(f"s3://{bucket}: this store ignores If-Match, so a step could run twice")
+    _proven.add((fs.endpoint_url, bucket))
+
+
+def _age(answer: Mapping[str, Any]) -> float:
+    """From the last change to the answer, both by the server's clock."""
+    date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    return max(0.0, float((date - answer["LastModified"]).total_seconds()))
+
+
+def _told(error: BaseException) -> tuple[int, str]:
+    """Status and code of the answer that s3fs made an error of; 0 when there was none."""
+    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None) or {}
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return int(status), str(response.get("Error", {}).get("Code", ""))
+
+
+def _ask(path: str, call: Callable[[Any, str, str], Coroutine[Any, Any, Stored | None]]) -> Stored | None:
+    """Run ``call`` within our patience, and tell failures by what they mean for the caller."""
+    from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError
+    from fsspec.asyn import sync
+
+    try:
+        fs, name = url_to_fs(path)
+        bucket, _, key = name.partition("/")
+        return sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), PATIENCE_S))  # type: ignore[no-any-return]
+    except TimeoutError as error:
+        raise StoreUnavailableError(f"{path}: the store gave no usable answer for {PATIENCE_S:.0f} s") from error
+    except (HTTPClientError, ConnectionError) as error:
+        raise StoreUnavailableError(f"{path}: the store cannot be reached: {error}") from error
+    except (BotoCoreError, OSError) as error:
+        kind = StoreUnavailableError if _told(error)[0] in _PASSING else StoreRefusedError
+        raise kind(f"{path}: the store answered: {error}") from error

@@ -1,0 +1,157 @@
+"""A turn at an output, from the claim to the commit: the order in which the lease and the files beside it are written.
+
+Claim: the lease first, then the attempt's file. Whoever dies between them leaves a turn whose job nobody submitted.
+Commit: the manifest, then the lease, and only then what is derived from it: the attempt's end and the status. Whoever
+dies after the lease leaves that to any reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tradewind.records.attempts import (
+    Attempt,
+    AttemptError,
+    Outcome,
+    attempt_numbers,
+    attempt_path,
+    newest_attempt,
+    read_attempt,
+    write_attempt,
+)
+from tradewind.records.errors import RecordsError, StoreUnavailableError
+from tradewind.records.lease_store import Claim, Held, LeaseStore
+from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.manifests import make_manifest, write_manifest
+from tradewind.records.record import Record, RecordState
+from tradewind.records.status import Status, read_status, write_status
+from tradewind.records.store import read_many
+
+
+class InputChangedError(RecordsError):
+    """What the attempt read was made again, or withdrawn, while it was at work."""
+
+
+def next_number(output_path: str, lease: Lease | None) -> int:
+    """The number of the next attempt: one more than any that the lease or a file knows."""
+    return 1 + max([lease.attempt if lease else 0, *attempt_numbers(output_path)])
+
+
+def take_turn(
+    store: LeaseStore, output_path: str, over: Held | None, attempt: Attempt, version: str, heartbeat_s: float
+) -> Held | None:
+    """Claim the lease for ``attempt`` and write its file; None when somebody else was faster.
+
+    Args:
+        over: The lease as it was when this was decided.
+        version: The whole MD5 of the step's version text.
+    """
+    claim = Claim(attempt.number, attempt.job, attempt.cluster, attempt.by, version, heartbeat_s)
+    held = store.claim(over, claim)
+    if held is None:
+        return None
+    if over is not None:
+        _close(output_path, over.lease)
+        attempt = replace(attempt, withdraws=attempt.withdraws or _left_to_withdraw(output_path, over.lease))
+    write_attempt(output_path, attempt)
+    if attempt.withdraws:
+        write_status(output_path, Status.RUNNING)
+    return held
+
+
+Finish = Callable[..., Held]
+"""Writes the last state of the turn, given as fields of the lease; whoever renews it does so until then."""
+
+
+def commit_turn(finish: Finish, output_path: str, attempt: Attempt) -> Held:
+    """Make the attempt's output a result.
+
+    Raises:
+        InputChangedError: Its inputs are not what they were when it was claimed.
+        LeaseLostError: The turn is over; the output does not count.
+    """
+    manifest = make_manifest(output_path, attempt.number)
+    write_manifest(output_path, manifest)
+    check_inputs_unchanged(attempt)
+    committed = finish(phase=Phase.COMMITTED, digest=manifest.digest, witness=manifest.witness)
+    with suppress(StoreUnavailableError):  # it is a result; what is derived from that can be written by any reader
+        complete_commit(output_path, committed.lease)
+    return committed
+
+
+def fail_turn(finish: Finish, output_path: str, attempt: Attempt, error: AttemptError) -> None:
+    """End the turn with the fault of its function.
+
+    Raises:
+        LeaseLostError: The turn is over.
+    """
+    write_attempt(output_path, attempt.ended(Outcome.FAILED, error))
+    finish(phase=Phase.FAILED)
+    write_status(output_path, Status.FAILED)
+
+
+def stop_turn(finish: Finish, output_path: str, attempt: Attempt, outcome: Outcome) -> None:
+    """End the turn without a result and without a fault of its function.
+
+    Raises:
+        LeaseLostError: The turn is over.
+    """
+    write_attempt(output_path, attempt.ended(outcome))
+    finish(phase=Phase.STOPPED)
+
+
+def complete_commit(output_path: str, lease: Lease) -> None:
+    """Write what is derived from a committed lease, unless it is there: its writer may have died before."""
+    attempt = read_attempt(attempt_path(output_path, lease.attempt))
+    if attempt is not None and attempt.outcome is not Outcome.SUCCEEDED:
+        write_attempt(output_path, attempt.ended(Outcome.SUCCEEDED))
+    if read_status(output_path) is not Status.SUCCESS:
+        write_status(output_path, Status.SUCCESS)
+
+
+def input_digests(records: Mapping[str, Record]) -> dict[str, str | None]:
+    """The digest of each input; None for one that Marin made."""
+    return {path: record.lease.digest if record.lease else None for path, record in records.items()}
+
+
+def unfinished(records: Mapping[str, Record]) -> Sequence[str]:
+    """The outputs that are no results now."""
+    return [path for path, record in records.items() if record.state is not RecordState.FINISHED]
+
+
+def check_inputs_unchanged(attempt: Attempt) -> None:
+    """Compare the leases of the inputs with what the attempt was claimed with.
+
+    Raises:
+        InputChangedError: One was withdrawn or is another result now.
+    """
+    texts = read_many([lease_path(path) for path in attempt.inputs])
+    for path, digest in attempt.inputs.items():
+        text = texts.get(lease_path(path))
+        lease = Lease.from_json(text) if text is not None else None
+        now = lease.digest if lease is not None and lease.phase is Phase.COMMITTED else None
+        is_withdrawn = lease is not None and not lease.is_marins and lease.phase is not Phase.COMMITTED
+        if is_withdrawn or now != digest:
+            raise InputChangedError(
+                f"The input {path} was made again while attempt {attempt.number} was at work, so its output does not "
+                "count; the next attempt reads the new one."
+            )
+
+
+def _left_to_withdraw(output_path: str, before: Lease) -> bool:
+    """Whether the turn before was to replace a result and never began to, perhaps before it had a file."""
+    if before.incarnation is not None:
+        return False
+    newest = newest_attempt(output_path)
+    return newest is not None and (newest.withdraws or newest.outcome is Outcome.SUCCEEDED)
+
+
+def _close(output_path: str, before: Lease) -> None:
+    """Note the end of the attempt before, if it died without saying it."""
+    if before.phase not in (Phase.CLAIMED, Phase.RUNNING):
+        return
+    attempt = read_attempt(attempt_path(output_path, before.attempt))
+    if attempt is not None and attempt.outcome is None:
+        write_attempt(output_path, attempt.ended(Outcome.LOST))

@@ -1,0 +1,130 @@
+"""The keeper of a turn: it renews the lease, obeys a request to stop, and ends the work when it cannot renew.
+
+Two threads, because a store that hangs must not keep the second from its work: one looks at the lease every few
+seconds and renews it in time, the other counts how long ago the last renewal was *begun*, by a clock that also counts
+the time a machine was suspended. What passed between the claim and this keeper counts too. When the count is over,
+others may soon take the turn, so the work is ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final
+
+from tradewind.records.errors import LeaseLostError, StoreUnavailableError
+from tradewind.records.lease_store import Held, LeaseStore
+
+LOOKS_PER_HEARTBEAT: Final = 6
+LONGEST_LOOK_S: Final = 5.0
+
+
+class TurnEnd(Enum):
+    """Why a keeper ended the work."""
+
+    STOP_REQUESTED = "somebody asked it to stop"
+    LOST = "somebody else holds its lease"
+    FENCED = "its lease could not be renewed in time"
+
+
+class Keeper:
+    """Holds a turn for the length of a ``with`` block.
+
+    Args:
+        store: The lease.
+        held: The turn, as ``LeaseStore.begin`` gave it.
+        end_work: Called once, from another thread, when the work must end; it must not block.
+    """
+
+    def __init__(self, store: LeaseStore, held: Held, end_work: Callable[[TurnEnd], None]) -> None:
+        self._store = store
+        self._held = held
+        self._end_work = end_work
+        self._clock = store.clock
+        self._renewed_at = held.written_at
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=run, daemon=True) for run in (self._renew_in_time, self._fence_in_time)
+        ]
+        self.end: TurnEnd | None = None
+
+    def __enter__(self) -> Keeper:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+
+    def finish(self, **changes: Any) -> Held:
+        """The last write of the turn, such as its commit; it is renewed until then.
+
+        Raises:
+            LeaseLostError: The turn is over.
+            StoreUnavailableError: The store does not answer; the turn goes on.
+        """
+        with self._lock:  # whichever renewal is on its way has arrived
+            if self.end in (TurnEnd.LOST, TurnEnd.FENCED) or self.is_over:
+                raise LeaseLostError("The turn is over.")
+            held = self._store.change(self._held, **changes)
+            self._done.set()
+            return held
+
+    def look(self) -> None:
+        """Look at the lease and renew it when that is due, as the first thread does every few seconds."""
+        try:
+            with self._lock:
+                self._renew()
+        except LeaseLostError:
+            self._finish(TurnEnd.LOST)
+        except StoreUnavailableError as error:
+            print(f"tradewind: the lease cannot be read ({error}); going on until it is too old.", flush=True)
+
+    def fence(self) -> None:
+        """End the work if the last renewal is too long ago, as the second thread does."""
+        if self.is_over:
+            self._finish(TurnEnd.FENCED)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others may soon take the turn, as far as this keeper knows."""
+        return self._clock() - self._renewed_at >= self._held.lease.fence_s
+
+    def _renew_in_time(self) -> None:
+        lease = self._held.lease
+        pause_s = min(LONGEST_LOOK_S, lease.heartbeat_s / LOOKS_PER_HEARTBEAT)
+        while not self._done.wait(pause_s):
+            self.look()
+
+    def _fence_in_time(self) -> None:
+        fence_s = self._held.lease.fence_s
+        while not self._done.wait(max(0.05, min(LONGEST_LOOK_S, self._renewed_at + fence_s - self._clock()))):
+            self.fence()
+
+    def _renew(self) -> None:
+        if self._done.is_set():
+            return
+        if self._clock() - self._renewed_at >= self._held.lease.heartbeat_s:
+            self._held = self._store.change(self._held)
+            self._renewed_at = self._held.written_at
+        else:
+            found = self._store.read()
+            if found is None or not found.lease.is_live or not found.lease.is_same_turn(self._held.lease):
+                raise LeaseLostError("Somebody else holds the lease.")
+            self._held = found
+        if self._held.lease.stop_requested and self.end is None:
+            self._finish(TurnEnd.STOP_REQUESTED)
+
+    def _finish(self, end: TurnEnd) -> None:
+        if self._done.is_set():
+            return
+        is_first, self.end = self.end is None, end
+        if end is not TurnEnd.STOP_REQUESTED:
+            self._done.set()
+        if is_first:
+            self._end_work(end)

@@ -1,0 +1,85 @@
+"""Stopping a step's turn: its keeper is asked through the lease, and its Ray job is stopped when it has obeyed.
+
+A keeper that is asked ends what it started in good order and says so in the record. Ray's own stop gives it three
+seconds, after which nobody knows what it left. So Ray comes second, or first for a job that has no keeper yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.records.attempts import Outcome, attempt_path, read_attempt, write_attempt
+from tradewind.records.errors import RecordsError
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.leases import Phase
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.cluster import RayCluster
+    from tradewind.ray_jobs.details import JobDetails
+
+OBEY_S: Final = 20.0
+"""How long a keeper may take: its look at the lease, and the grace of what it ends."""
+_POLL_S: Final = 0.5
+
+
+async def stop_step_job(
+    cluster: RayCluster, job: str, output_path: str, by: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Stop the turn of ``job`` and wait until its job has ended.
+
+    Args:
+        by: Who asks, for the record.
+    """
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.stopping import stop_job
+
+    store = LeaseStore(output_path)
+    asked = await asyncio.to_thread(store.request_stop, job, by)
+    if asked is not None and asked.lease.phase is Phase.RUNNING:
+        await _await_end(store, job)
+    async with JobsApi(cluster) as api:
+        await stop_job(api, job, say)
+    await asyncio.to_thread(end_unstarted_turn, store, output_path, job)
+
+
+async def stop_any_job(
+    cluster: RayCluster, details: JobDetails, by: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Stop a job of which only Ray's list tells: a step's by its lease, any other by Ray alone.
+
+    What the list says of a job came from whoever submitted it. A lease is touched only if it names this very job.
+    """
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.stopping import stop_job
+
+    output_path = details.metadata.get("output_path")
+    if "step" in details.metadata and output_path:
+        try:
+            await stop_step_job(cluster, details.job, output_path, by, say)
+            return
+        except RecordsError as error:
+            say(f"The lease of job {details.job} cannot be asked: {error}")
+    async with JobsApi(cluster) as api:
+        await stop_job(api, details.job, say)
+
+
+def end_unstarted_turn(store: LeaseStore, output_path: str, job: str) -> None:
+    """Note that a job that never started was stopped."""
+    if not store.end_unstarted(job, Phase.STOPPED):
+        return
+    held = store.read()
+    attempt = read_attempt(attempt_path(output_path, held.lease.attempt)) if held else None
+    if attempt is not None and attempt.outcome is None:
+        write_attempt(output_path, attempt.ended(Outcome.STOPPED))
+
+
+async def _await_end(store: LeaseStore, job: str) -> None:
+    deadline = time.monotonic() + OBEY_S
+    while time.monotonic() < deadline:
+        held = await asyncio.to_thread(store.read)
+        if held is None or held.lease.job != job or not held.lease.is_live:
+            return
+        await asyncio.sleep(_POLL_S)

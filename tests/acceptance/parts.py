@@ -1,0 +1,111 @@
+"""Step functions of the acceptance tests, and how their steps are run: in drivers of their own, from here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tradewind.cli.local_run import run_experiment
+from tradewind.plans.selection import Selection
+from tradewind.runtime.references import CodeFolder
+from tradewind.steps import ExecutorStep, InputName, this_output_path, versioned
+
+REPOSITORY = Path(__file__).parents[2]
+LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """As in Marin's own tests: an input, an output, a versioned and an unversioned value; and where to note calls."""
+
+    input_path: Any = None
+    output_path: Any = dataclasses.field(default_factory=this_output_path)
+    n: Any = None
+    m: Any = None
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    value: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A result with another inside."""
+
+    name: str
+    score: Score
+
+
+def note(config: Config) -> None:
+    """Add the config to the log, in one write."""
+    with open(config.log, "a") as log:
+        log.write(json.dumps(dataclasses.asdict(config)) + "\n")
+
+
+def work(config: Config) -> dict[str, Any]:
+    note(config)
+    return {"n": config.n}
+
+
+def report(config: Config) -> Report:
+    return Report("accuracy", Score(0.5))
+
+
+def work_a_while(config: Config) -> None:
+    note(config)
+    time.sleep(1.0)
+
+
+def fail_until_allowed(config: Config) -> None:
+    """Fails as long as there is no file with the log's name and ``.allowed``."""
+    note(config)
+    if not Path(config.log + ".allowed").exists():
+        raise ValueError("not allowed yet")
+
+
+def kill_the_driver(config: Config) -> None:
+    """Ends the driver, which is the parent of this process's guard, and everything below it."""
+    note(config)
+    guard = psutil.Process().parent()
+    assert guard is not None
+    os.kill(guard.ppid(), signal.SIGKILL)
+    time.sleep(LONGEST_WAIT_S)
+
+
+def meet(config: Config) -> None:
+    """Returns once as many steps as ``m`` says are at work at the same time."""
+    note(config)
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while len(calls(config.log)) < config.m:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the others never came")
+        time.sleep(0.05)
+
+
+def calls(log: str | Path) -> list[dict[str, Any]]:
+    """The configs that functions were called with, in the order of the calls."""
+    path = Path(log)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def step(name: str, fn: Any = work, *, n: Any = None, **fields: Any) -> ExecutorStep:
+    """A step with a versioned ``n``."""
+    return ExecutorStep(name, fn, Config(n=versioned(n), **fields))
+
+
+def run(steps: Sequence[ExecutorStep | InputName], prefix: Path, **options: Any) -> dict[ExecutorStep, str]:
+    """Run the steps as a script would; what is no option of ``run_experiment`` is one of the selection."""
+    names = ("max_concurrent", "dry_run", "caller")
+    engine = {name: options.pop(name) for name in names if name in options}
+    return run_experiment(steps, str(prefix), CodeFolder(REPOSITORY), selection=Selection(**options), **engine)

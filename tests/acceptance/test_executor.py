@@ -1,0 +1,325 @@
+"""What Marin's own ``test_executor.py`` asks of an executor, item by item and under its names."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance import parts
+from tests.acceptance.parts import Config, calls, run, step
+from tradewind.cli import local_step
+from tradewind.cli.local_run import ExperimentFailedError, PreviousTaskFailedError
+from tradewind.plans.start import Asked, Claim, Task, decide_start
+from tradewind.records import lease_store
+from tradewind.records.leases import Phase, lease_path, new_owner
+from tradewind.records.reading import read_record
+from tradewind.records.status import Status, read_status, status_path
+from tradewind.steps import (
+    ExecutorStep,
+    InputName,
+    ResolvedStep,
+    mirrored,
+    output_path_of,
+    resolve,
+    this_output_path,
+    versioned,
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    return str(tmp_path / "calls.jsonl")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_step, "LOOK_INTERVAL_S", 0.1)
+
+
+def resolved(wanted: ExecutorStep) -> ResolvedStep:
+    return resolve([wanted], "/p").of(wanted)
+
+
+def ran(log: str) -> list[Any]:
+    """The ``n`` of each call, which tells the steps of a test apart."""
+    return [call["n"] for call in calls(log)]
+
+
+# 1
+
+
+def test_executor(store: Path, log: str) -> None:
+    a = ExecutorStep("a", parts.work, Config(None, this_output_path(), versioned("a"), None, log))
+    b = ExecutorStep("b", parts.work, Config(output_path_of(a, "sub"), this_output_path(), versioned("b"), 4, log))
+    paths = run([b], store, caller="/somewhere/pipeline.py")
+
+    assert paths.keys() == {a, b}
+    assert [Path(paths[each]).parent for each in (a, b)] == [store, store]
+    assert [Path(paths[each]).name.rpartition("-")[0] for each in (a, b)] == ["a", "b"]
+    called = {"input_path": f"{paths[a]}/sub", "output_path": paths[b], "n": "b", "m": 4, "log": log}
+    assert ran(log) == ["a", "b"], "inputs first"
+    assert calls(log)[1] == called
+
+    (file,) = (store / "experiments").iterdir()
+    assert file.name.startswith("pipeline-")
+    experiment = json.loads(file.read_text())
+    assert (experiment["prefix"], experiment["caller_path"]) == (str(store), "/somewhere/pipeline.py")
+    assert [(info["name"], info["output_path"]) for info in experiment["steps"]] == [("a", paths[a]), ("b", paths[b])]
+    assert experiment["steps"][1]["config"] == called
+    assert experiment["steps"][1]["version"] == resolved(b).version
+    for info in experiment["steps"]:
+        assert read_status(info["output_path"]) is Status.SUCCESS
+        assert json.loads(Path(info["output_path"], ".executor_info").read_text()) == info
+
+
+# 2
+
+
+def test_status_file_reads_legacy_format(store: Path, log: str) -> None:
+    a = step("a", log=log)
+    output = run([a], store, dry_run=True)[a]
+    events = [{"date": "2025-11-03T10:00:00", "status": status} for status in ("WAITING", "RUNNING", "SUCCESS")]
+    Path(output).mkdir(parents=True)
+    Path(status_path(output)).write_text("".join(json.dumps(event) + "\n" for event in events))
+    Path(output, "data.txt").write_text("made in 2025")
+    assert read_status(output) is Status.SUCCESS
+    run([a], store)
+    assert ran(log) == []
+
+
+# 3
+
+
+def test_force_run_failed(store: Path, log: str) -> None:
+    a = step("a", parts.fail_until_allowed, n="a", log=log)
+    b = step("b", n="b", log=log, input_path=output_path_of(a))
+    with pytest.raises(ExperimentFailedError, match=r"1 step\(s\) failed"):
+        run([b], store)
+    assert ran(log) == ["a"]
+
+    Path(log + ".allowed").touch()
+    with pytest.raises(PreviousTaskFailedError, match="failed previously"):
+        run([b], store, force_run_failed=False)
+    assert ran(log) == ["a"]
+
+    run([b], store, force_run_failed=True)
+    assert ran(log) == ["a", "a", "b"]
+
+
+# 4
+
+
+def test_status_actor_one_executor_waiting_for_another(
+    store: Path, log: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = step("a", parts.work_a_while, n="a", log=log)
+    readers = [step(name, n=name, log=log, input_path=output_path_of(a)) for name in ("b", "c")]
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(run, [reader], store) for reader in readers]:
+            done.result()
+    assert ran(log)[0] == "a"
+    assert sorted(ran(log)) == ["a", "b", "c"]
+    assert "Step 'a': attempt 1 is at work" in capsys.readouterr().out
+
+
+# 5
+
+
+def test_status_actor_multiple_steps_race_condition(store: Path, log: str) -> None:
+    together = threading.Barrier(10)
+
+    def run_one() -> None:
+        a = step("a", parts.work_a_while, n="a", log=log)
+        together.wait()
+        run([a], store)
+
+    with ThreadPoolExecutor(10) as pool:
+        for done in [pool.submit(run_one) for _ in range(10)]:
+            done.result()
+    assert ran(log) == ["a"]
+    (attempts,) = store.glob("*/.attempts")
+    assert [file.name for file in attempts.glob("*.json")] == ["1.json"]
+
+
+# 6
+
+
+def test_parallelism(store: Path, log: str) -> None:
+    """Each step ends only when all are at work, which is a sharper question than the time that they take."""
+    run([step(f"s{i}", parts.meet, n=i, m=6, log=log) for i in range(6)], store)
+    assert sorted(ran(log)) == [*range(6)]
+
+
+# 7
+
+
+def test_versioning() -> None:
+    def child_path(parent_n: int = 1, parent_m: int = 1, name: str = "foo", n: int = 1, m: int = 1) -> str:
+        parent = step("parent", n=parent_n, m=parent_m)
+        return resolved(step("child", n=n, m=m, input_path=output_path_of(parent, name))).output_path
+
+    default = child_path()
+    assert default == child_path(parent_m=2) == child_path(m=2), "unversioned"
+    changed = [child_path(parent_n=2), child_path(name="bar"), child_path(n=2)]
+    assert len({default, *changed}) == 4
+
+
+# 8
+
+
+def test_dedup_version(store: Path, log: str) -> None:
+    def graph() -> ExecutorStep:
+        return step("b", n="b", log=log, input_path=output_path_of(step("a", n="a", log=log)))
+
+    first, second = graph(), graph()
+    experiment = resolve([first, second], str(store))
+    assert [known.name for known in experiment.steps] == ["a", "b"]
+    assert experiment.of(first) is experiment.of(second)
+    run([first, second], store)
+    assert ran(log) == ["a", "b"]
+
+
+# 9
+
+
+def test_run_only_some_steps(tmp_path: Path, log: str) -> None:
+    a = step("a", n="a", log=log)
+    b = step("b", n="b", log=log, input_path=output_path_of(a))
+    c = step("c", n="c", log=log)
+    run([b, c], tmp_path / "one", run_only=("^b$",))
+    assert ran(log) == ["a", "b"]
+    Path(log).unlink()
+    run([b, c], tmp_path / "two", run_only=("a", "c"))
+    assert sorted(ran(log)) == ["a", "c"]
+
+
+# 10
+
+
+def test_collect_deps_skip_vs_block() -> None:
+    parent = step("parent")
+    blocking = resolved(ExecutorStep("child", None, output_path_of(parent, "ckpt.pt")))
+    skipping = resolved(ExecutorStep("child", None, output_path_of(parent, "ckpt.pt").nonblocking()))
+    assert blocking.version["config"] == skipping.version["config"] == {"": "DEP[0]/ckpt.pt"}
+    assert [[*map(repr, of)] for of in (blocking.dependencies, blocking.pseudo_dependencies)] == [
+        [f"ResolvedStep(parent-{resolved(parent).hash})"],
+        [],
+    ]
+    assert skipping.dependencies == ()
+    assert [known.step for known in skipping.pseudo_dependencies] == [parent]
+
+
+# 11
+
+
+def test_parent_version_bubbles_into_skip_child() -> None:
+    first, second = (resolved(step("child", input_path=step("parent", n=n).nonblocking())) for n in (1, 2))
+    assert first.hash != second.hash
+
+
+# 12
+
+
+def test_parent_doesnt_run_on_skip_parent(store: Path, log: str) -> None:
+    parent = step("parent", n="parent", log=log)
+    paths = run([step("child", n="child", log=log, input_path=parent.nonblocking())], store)
+    assert ran(log) == ["child"]
+    assert calls(log)[0]["input_path"] == paths[parent]
+
+
+# 13
+
+
+def test_skippable_parent_will_run_if_asked(store: Path, log: str) -> None:
+    parent = step("parent", n="parent", log=log)
+    run([step("child", n="child", log=log, input_path=parent.nonblocking())], store, run_only=("parent",))
+    assert ran(log) == ["parent"]
+
+
+# 14
+
+
+def test_parent_will_run_if_some_child_is_not_skippable(store: Path, log: str) -> None:
+    grand = step("grand", n="grand", log=log)
+    parent = step("parent", n="parent", log=log, input_path=output_path_of(grand))
+    skipping = step("skipping", n="skipping", log=log, input_path=parent.nonblocking())
+    blocking = step("blocking", n="blocking", log=log, input_path=parent)
+    run([skipping, blocking], store)
+    made = [n for n in ran(log) if n != "skipping"]
+    assert made == ["grand", "parent", "blocking"], "and what the parent reads, whichever child comes first"
+
+
+# 15
+
+
+def test_mirrored_versioning() -> None:
+    version = resolved(step("a", input_path=mirrored(versioned("documents/data"), budget_gb=1))).version
+    assert version["config"] == {"input_path": "documents/data", "n": None}
+
+
+def test_mirrored_changes_version() -> None:
+    hashes = [
+        resolved(step("a", input_path=mirrored(versioned(path), budget))).hash
+        for path, budget in (("documents/data", 1), ("documents/data", 2), ("documents/other", 1))
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+# 16
+
+
+def test_mirrored_instantiate_config() -> None:
+    config = resolved(step("a", input_path=mirrored(versioned("documents/data")))).config
+    assert config.input_path == "mirror://documents/data"
+
+
+# 17
+
+
+def test_mirrored_nesting_raises() -> None:
+    with pytest.raises(ValueError, match="nest"):
+        mirrored(mirrored("documents/data"))
+    assert isinstance(mirrored(InputName.hardcoded("documents/data")).value, InputName)
+
+
+# 18
+
+
+@pytest.mark.parametrize("is_marins", [True, False])
+def test_status_file_takeover_stale_lock_then_refresh(store: Path, is_marins: bool) -> None:
+    output, clock = str(store / "out"), iter(range(1000, 2000))
+    leases = lease_store.LeaseStore(output, now=lambda: float(next(clock)))
+    file = Path(lease_path(output))
+    file.parent.mkdir(parents=True)
+    if is_marins:
+        file.write_text(json.dumps({"worker_id": "host-1234", "timestamp": 0.0}))
+    else:
+        assert leases.claim(None, lease_store.Claim(1, "dead", "", {"run": "theirs"}, "")) is not None
+    me, asked = Task({"run": "mine"}), Asked()
+    assert not isinstance(decide_start(read_record(output), me, asked), Claim), "the lock is fresh"
+
+    written = file.stat().st_mtime - 100
+    os.utime(file, (written, written))
+    assert isinstance(decide_start(read_record(output), me, asked), Claim)
+    over = leases.read()
+    held = leases.claim(over, lease_store.Claim(2, "job", "", me.by, ""))
+    assert held is not None
+    assert leases.claim(over, lease_store.Claim(2, "late", "", {}, "")) is None, "one of two takes over"
+
+    running = leases.begin("job", new_owner())
+    refreshed = leases.change(running)
+    assert refreshed.lease.phase is Phase.RUNNING
+    assert refreshed.lease.timestamp > running.lease.timestamp > held.lease.timestamp
+    found = leases.read()
+    assert found is not None and found.lease == refreshed.lease

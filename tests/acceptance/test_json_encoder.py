@@ -1,0 +1,34 @@
+"""What Marin's own ``test_json_encoder.py`` asks: values of libraries are written as their text, without a fuss."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.records.step_info import info_json
+from tradewind.steps import ExecutorStep, resolve, versioned
+
+
+@dataclass(frozen=True)
+class Config:
+    spec: Any
+    path: Path
+
+
+def test_a_dataclass_with_a_partition_spec_and_a_path_is_encoded(caplog: pytest.LogCaptureFixture) -> None:
+    sharding = pytest.importorskip("jax.sharding")
+    spec = sharding.PartitionSpec("data")
+    value, expected = Config(spec, Path("a/b")), {"spec": str(spec), "path": "a/b"}
+    assert expected["spec"] in ("PartitionSpec('data',)", "P('data',)"), "which of them depends on the version of JAX"
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
+        warnings.simplefilter("error")
+        assert json.loads(info_json(value)) == expected
+    assert not caplog.records
+    step = ExecutorStep("s", None, {"value": versioned(value)})
+    assert resolve([step], "/p").of(step).version["config"]["value"] == expected

@@ -1,0 +1,206 @@
+"""What Marin's own ``test_step_runner.py`` asks of what runs the steps, as far as Tradewind has such parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance import parts
+from tests.acceptance.parts import REPOSITORY, Config, calls, run, step
+from tradewind.cli import local_step
+from tradewind.cli.local_run import ExperimentFailedError
+from tradewind.cli.local_step import Drivers, FunctionFailedError, LocalStep, StepFailedError, make_output
+from tradewind.plans.plan import Decision, PlannedStep
+from tradewind.plans.start import Task
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.spec import encode_resources, step_spec
+from tradewind.steps import Cpu, ExecutorStep, TpuSlice, output_path_of, remote, resolve, this_output_path, versioned
+
+CODE = CodeFolder(REPOSITORY)
+
+
+@remote(num_cpus=4, resources={"head": 1})
+def with_options(config: Config) -> None: ...
+
+
+@remote
+def without_options(config: Config) -> None: ...
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    return str(tmp_path / "calls.jsonl")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def spec_of(wanted: ExecutorStep) -> Any:
+    return step_spec(resolve([wanted], "/p").of(wanted), CODE)
+
+
+def artifact(output: str) -> Path:
+    return Path(output, ".artifact.json")
+
+
+def ran(log: str) -> list[Any]:
+    return [call["n"] for call in calls(log)]
+
+
+# ---- what a step becomes
+
+
+def test_resolving_a_step_binds_its_config_and_keeps_its_dependencies() -> None:
+    parent = step("parent")
+    child = step("child", n=3, input_path=output_path_of(parent, "x"))
+    experiment = resolve([child], "/p")
+    bound, parents = experiment.of(child), [experiment.of(parent)]
+    assert bound.config == Config(f"{parents[0].output_path}/x", bound.output_path, 3)
+    assert [*bound.dependencies] == parents
+    assert step_spec(bound, CODE).load_config() == bound.config
+
+
+def test_a_remote_function_is_picked_up_with_its_options_and_a_plain_one_stays_plain() -> None:
+    assert spec_of(step("a", with_options)).ray_task == {"num_cpus": 4, "resources": {"head": 1}}
+    assert spec_of(step("a", without_options)).ray_task == {}
+    assert spec_of(step("a")).ray_task is None
+
+
+def test_explicit_resources_are_the_steps_own_whatever_its_function_is_marked_with() -> None:
+    marked = dataclasses.replace(step("a", with_options), resources=TpuSlice("v4-8"))
+    assert spec_of(marked).load_resources() == TpuSlice("v4-8")
+    assert spec_of(step("a", with_options)).resources == encode_resources(Cpu())
+
+
+def test_hashes_are_stable_across_prefixes_and_paths_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, paths = step("a", n=1), []
+    for prefix in ("/one", "gs://two/x"):
+        monkeypatch.setenv("MARIN_PREFIX", prefix + "/elsewhere")
+        found = resolve([wanted], prefix).of(wanted)
+        paths.append(found.output_path)
+        assert paths[-1] == f"{prefix}/a-{found.hash}"
+    assert paths[0].rpartition("-")[2] == paths[1].rpartition("-")[2]
+
+
+# ---- artifacts
+
+
+def test_a_returned_artifact_is_saved_also_a_nested_dataclass(store: Path, log: str) -> None:
+    steps = [step("typed", parts.report), step("untyped", n=7, log=log), step("none", parts.note, log=log)]
+    paths = run(steps, store)
+    saved = [json.loads(artifact(paths[each]).read_text()) for each in steps]
+    assert saved == [{"name": "accuracy", "score": {"value": 0.5}}, {"n": 7}, None]
+
+
+# ---- running
+
+
+def chain(log: str) -> list[ExecutorStep]:
+    first = step("first", n=1, log=log)
+    second = step("second", n=2, log=log, input_path=output_path_of(first))
+    return [first, second, step("third", n=3, log=log, input_path=output_path_of(second))]
+
+
+def test_a_pipeline_runs_in_order_and_finished_steps_are_skipped(store: Path, log: str) -> None:
+    """Terminals bring what they need, the order in which they are given means nothing, one at a time is enough."""
+    first, second, third = chain(log)
+    paths = run([third, first], store, max_concurrent=1)
+    assert ran(log) == [1, 2, 3]
+    written = {path: artifact(path).stat().st_mtime_ns for path in paths.values()}
+
+    run([first, second, third], store)
+    assert ran(log) == [1, 2, 3]
+    assert written == {path: artifact(path).stat().st_mtime_ns for path in written}
+
+    fourth = step("fourth", n=4, log=log, input_path=output_path_of(second))
+    run([fourth], store)
+    assert ran(log) == [1, 2, 3, 4], "what it depends on is found"
+
+
+def test_a_dry_run_creates_no_folder(store: Path, log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = run(chain(log), store, dry_run=True, caller="pipeline.py")
+    assert len(paths) == 3
+    assert "3 RUN" in capsys.readouterr().out
+    assert not store.exists()
+
+
+def test_shared_dependencies_run_once(store: Path, log: str) -> None:
+    shared = step("shared", n=0, log=log)
+    run([step(f"s{n}", n=n, log=log, input_path=output_path_of(shared)) for n in (1, 2)], store)
+    assert sorted(ran(log)) == [0, 1, 2]
+
+
+def test_a_failure_has_its_causes_and_stops_only_what_needs_it(store: Path, log: str) -> None:
+    bad = step("bad", parts.fail_until_allowed, n="bad", log=log)
+    reader = step("reader", n="reader", log=log, input_path=output_path_of(bad))
+    last = step("last", n="last", log=log, input_path=output_path_of(reader))
+    other = step("other", n="other", log=log)
+    with pytest.raises(ExperimentFailedError, match=r"^1 step\(s\) failed: bad-") as caught:
+        run([last, other], store)
+    assert sorted(ran(log)) == ["bad", "other"]
+    failed = caught.value.__cause__
+    assert isinstance(failed, StepFailedError) and str(failed).startswith("Step failed: bad-")
+    original = failed.__cause__
+    assert isinstance(original, FunctionFailedError) and str(original) == "ValueError: not allowed yet"
+    assert "in fail_until_allowed" in original.__notes__[0]
+
+
+def test_no_more_steps_run_at_once_than_allowed() -> None:
+    with pytest.raises(ValueError, match="max_concurrent must be a positive integer, got 0"):
+        run([], Path("/p"), max_concurrent=0)
+
+
+# ---- what was added to Marin's runner later
+
+
+def test_the_inputs_of_a_finished_step_are_pruned_and_its_siblings_are_made(store: Path, log: str) -> None:
+    first, second, third = chain(log)
+    paths = run([second], store)
+    for file in Path(paths[first]).iterdir():
+        if file.is_file():
+            file.unlink()
+    sibling = step("sibling", n="sibling", log=log)
+    run([third, sibling], store)
+    assert sorted(ran(log), key=str) == [1, 2, 3, "sibling"]
+
+
+def test_a_step_whose_input_vanished_after_the_plan_does_not_run(store: Path, log: str) -> None:
+    first, second, _ = chain(log)
+    found = resolve([second], str(store)).of(second)
+    planned = PlannedStep("second", "second", found.hash, found.output_path, Decision.RUN, "never ran")
+    local = LocalStep(found, step_spec(found, CODE), planned)
+    with pytest.raises(StepFailedError, match=r"its input .*/first-\w+ is no result \(any more\)"):
+        make_output(local, Drivers(REPOSITORY, labelled=False), Task({}))
+    assert ran(log) == []
+    assert not Path(found.output_path).exists()
+
+
+def test_a_driver_that_dies_is_a_failed_step_and_the_next_run_need_not_wait(store: Path, log: str) -> None:
+    kill = ExecutorStep("kill", parts.kill_the_driver, Config(None, this_output_path(), versioned(1), None, log))
+    for attempt in (1, 2):
+        with pytest.raises(ExperimentFailedError) as caught:
+            run([kill], store)
+        assert "its driver ended with signal SIGKILL" in str(caught.value.__cause__)
+        assert len(calls(log)) == attempt
+
+
+def test_who_is_waited_for_is_said_again_and_again(
+    store: Path, log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    monkeypatch.setattr(local_step, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(local_step, "NOTICE_INTERVAL_S", 0.2)
+    slow = step("slow", parts.work_a_while, log=log)
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(run, [slow], store) for _ in range(2)]:
+            done.result()
+    said = [line for line in capsys.readouterr().out.splitlines() if "attempt 1 is at work" in line]
+    assert len(said) >= 3
+    assert len(calls(log)) == 1

@@ -1,0 +1,27 @@
+"""What Marin's own ``test_step_status.py`` asks: a status that is replaced meanwhile is read as the old or the new."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from tradewind.records.status import Status, read_status, write_status
+
+
+def test_a_read_tolerates_that_the_status_is_overwritten_at_the_same_time(tmp_path: Path) -> None:
+    output, done = str(tmp_path / "out"), threading.Event()
+    write_status(output, Status.RUNNING)
+
+    def overwrite() -> None:
+        while not done.is_set():
+            for status in (Status.SUCCESS, Status.RUNNING):
+                write_status(output, status)
+
+    writer = threading.Thread(target=overwrite)
+    writer.start()
+    try:
+        read = [read_status(output) for _ in range(500)]
+    finally:
+        done.set()
+        writer.join()
+    assert set(read) == {Status.SUCCESS, Status.RUNNING}

@@ -1,0 +1,73 @@
+"""An Airflow DAG of one step whose worker is killed, in its first try, at the moment that ``params.at`` names.
+
+The operator is the real one. Only what it calls at that moment is preceded, or followed, by SIGKILL to its own process.
+"""
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import tradewind.operators.step as step_module
+from tradewind import Cpu, ExecutorStep, experiment_dag, run_param, this_output_path, versioned
+from tradewind.operators.step_notes import StepNotes
+
+
+@dataclass(frozen=True)
+class Config:
+    output_path: str
+    at: Any
+
+
+def work(config: Config) -> None:
+    """Leave a line for each call."""
+    with Path(config.output_path, "calls").open("a") as file:
+        file.write("called\n")
+
+
+def die(*_: Any, **__: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        function(*args, **kwargs)
+        return die()
+
+    return call
+
+
+def killed_once(method: Callable[..., Any]) -> Callable[..., Any]:
+    """``method`` of the operator, with death at the run's moment in its first try."""
+
+    @functools.wraps(method)
+    def call(self: Any, context: Any, **kwargs: Any) -> Any:
+        moment = context["params"].get("at") if context["ti"].try_number == 1 else None
+        if moment == "before submission":
+            step_module.submit = die
+        elif moment == "after submission":
+            step_module.submit = then_die(step_module.submit)
+        elif moment == "after the note":
+            StepNotes.finished = then_die(StepNotes.finished)  # type: ignore[method-assign]
+        return method(self, context, **kwargs)
+
+    return call
+
+
+class KilledOnce(step_module.StepOperator):
+    """Dies in its first try."""
+
+    execute = killed_once(step_module.StepOperator.execute)
+    execute_complete = killed_once(step_module.StepOperator.execute_complete)
+
+
+step = ExecutorStep("killed/step", work, Config(this_output_path(), versioned(run_param("at"))), resources=Cpu(0.1))
+dag = experiment_dag(
+    "killed_step", [step], params={"at": ""}, default_args={"retries": 2, "retry_delay": timedelta(seconds=1)}
+)
+if dag is not None:
+    dag.get_task("killed_step").__class__ = KilledOnce

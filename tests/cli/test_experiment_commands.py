@@ -1,0 +1,424 @@
+"""The commands about experiments: what they print, what they write, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.cli.cli_parser import get_parser
+
+from tradewind.cli.main import parser, run
+from tradewind.records.files import list_files
+
+NIGHTLY = '''
+"""An Airflow DAG."""
+from dataclasses import dataclass
+from typing import Any
+from tradewind import ExecutorStep, experiment_dag, night, run_param, versioned
+
+print("a line of the DAG file's own")
+
+@dataclass(frozen=True)
+class Config:
+    value: Any
+
+def work(config): ...
+
+raw = ExecutorStep("data/raw", work, Config(versioned(run_param("size"))))
+train = ExecutorStep("train", work, Config([raw, versioned(run_param("note"))]))
+report = ExecutorStep("report", work, Config([train, versioned(night())]))
+dag = experiment_dag(
+    "nightly", [report], schedule="@weekly", timezone="Europe/Zurich", params={"size": 1.0, "note": "1"}
+)
+'''
+PARTITIONED = '''
+"""An Airflow DAG."""
+from tradewind import ExecutorStep, experiment_dag, partition_key, versioned
+
+def work(config): ...
+
+dag = experiment_dag("partitioned", [ExecutorStep("shard", work, {"key": versioned(partition_key())})])
+'''
+MONTHS_S = 60 * 86400.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class House:
+    """A store, and a folder of DAG files that the commands read."""
+
+    root: Path
+    capsys: pytest.CaptureFixture[str]
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+    def add_dag(self, name: str, text: str) -> None:
+        (self.root / "dags" / f"{name}.py").write_text(text)
+
+    def __call__(self, *words: str) -> Done:
+        self.capsys.readouterr()
+        arguments = parser().parse_args(words)
+        code = run(arguments.run, arguments)
+        return Done(code, *self.capsys.readouterr())
+
+    def plan(self, *words: str) -> dict[str, dict[str, Any]]:
+        """The plan's steps by name."""
+        done = self("plan", "nightly", "--json", *words)
+        assert done.code == 0, done.err
+        return {step["name"]: step for step in done.json["steps"]}
+
+    def make(self, name: str, *words: str) -> Path:
+        """A finished output of the step; its path."""
+        path = Path(self.plan(*words)[name]["output_path"])
+        path.mkdir(parents=True)
+        (path / "model").write_text("weights")
+        done = self("adopt", str(path), "--as", name, "--dag", "nightly", *words)
+        assert done.code == 0, done.err
+        return path
+
+    def age(self) -> None:
+        """Nothing in the store has changed for two months."""
+        then = time.time() - MONTHS_S
+        for file in list_files(str(self.store)):
+            os.utime(self.store / file.path, (then, then))
+
+    def files(self) -> list[str]:
+        return [file.path for file in list_files(str(self.store))]
+
+
+def settings(root: Path) -> Mapping[str, str]:
+    bundle = {
+        "name": "ours",
+        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+        "kwargs": {"path": str(root / "dags")},
+    }
+    return {
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "TRADEWIND_PREFIX": str(root / "store"),
+    }
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> House:
+    (tmp_path / "dags").mkdir()
+    for name, value in {**settings(tmp_path), "_AIRFLOW_PROCESS_CONTEXT": "server"}.items():
+        monkeypatch.setenv(name, value)
+    house = House(tmp_path, capsys)
+    house.add_dag("nightly", NIGHTLY)
+    return house
+
+
+# ---- both command lines
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [
+            "plan",
+            "d",
+            "--param",
+            "a=1",
+            "--param",
+            "b=2",
+            "--partition",
+            "k",
+            "--night",
+            "2026-03-01",
+            "--prefix",
+            "/p",
+        ],
+        ["plan", "d", "--run-only", "a", "b", "--force", "c", "--force-downstream", "--no-force-run-failed", "--json"],
+        ["plan", "d", "--date", "2026-03-01"],
+        ["why", "train", "--dag", "d"],
+        ["diff", "abc123", "def456", "--json"],
+        ["adopt", "/p/x", "--as", "train", "--dag", "d", "--copy"],
+        ["pin", "abc123", "--note", "for the paper"],
+        ["pin", "--list"],
+        ["gc", "a", "b", "--older-than", "8w", "--delete"],
+        ["gc"],
+        ["status", "--prefix", "/p"],
+    ],
+)
+def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
+    theirs = vars(get_parser().parse_args(["tradewind", *words]))
+    ours = vars(parser().parse_args(words))
+    assert callable(theirs.pop("func"))
+    assert theirs.pop("subcommand") == ours.pop("run") == words[0]
+    assert theirs == ours
+
+
+@pytest.mark.airflow
+def test_airflow_prints_the_plan_as_json_alone_and_needs_no_database(house: House, tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(tmp_path / "airflow"), **settings(tmp_path)}
+    command = [sys.executable, "-m", "airflow", "tradewind", "plan", "nightly", "--param", "size=2", "--json"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
+    assert steps == house.plan("--param", "size=2")
+    assert not (tmp_path / "airflow" / "airflow.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["plan", "d", "--night", "tomorrow"], "'tomorrow' is no date"),
+        (["gc", "--older-than", "30"], "'30' is no age"),
+        (["gc", "--older-than=-3d"], "'-3' is not a number"),
+        (["plan", "d", "--force", "("], "is no regular expression"),
+        (["adopt", "/p/x", "--dag", "d"], "--as"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(words)
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+# ---- plan
+
+
+def test_a_plan_is_printed_and_nothing_is_written(house: House) -> None:
+    done = house("plan", "nightly")
+    assert done.code == 0, done.err
+    assert [line.split()[:2] for line in done.out.splitlines()[1:4]] == [
+        ["RUN", "data/raw"],
+        ["RUN", "train"],
+        ["RUN", "report"],
+    ]
+    assert "a line of the DAG file's own" in done.err
+    assert not house.store.exists()
+
+
+def test_params_are_read_as_their_schemas_mean_them(house: House) -> None:
+    default = house.plan()
+    assert house.plan("--param", "size=1") == default, "an integer for a param that is a float"
+    assert house.plan("--param", "note=1") == default, "a text stays one"
+    other = house.plan("--param", "size=2")
+    assert {name for name in default if other[name]["hash"] != default[name]["hash"]} == set(default)
+
+
+def test_the_night_is_that_of_a_run_of_the_schedule(house: House) -> None:
+    sunday = house.plan("--night", "2026-03-01")
+    assert house.plan("--date", "2026-03-08")["report"]["hash"] != sunday["report"]["hash"]
+    assert house.plan("--night", "2026-03-29")["train"] == sunday["train"], "also when the clocks change"
+    refused = house("plan", "nightly", "--night", "2026-03-02")
+    assert refused.code == 2
+    assert "has no run for 2026-03-02; the next one after is that for 2026-03-08" in refused.err
+
+
+def test_a_partition_is_given_by_its_key(house: House) -> None:
+    house.add_dag("partitioned", PARTITIONED)
+    first, second = (house("plan", "partitioned", "--partition", key, "--json").json for key in ("a", "b"))
+    assert first["steps"][0]["hash"] != second["steps"][0]["hash"]
+    missing = house("plan", "partitioned")
+    assert missing.code == 2 and "partition_key() has no value" in missing.err
+
+
+def test_the_prefix_and_the_selection_can_be_given(house: House, tmp_path: Path) -> None:
+    house.make("train")
+    plan = house.plan("--force", "^train", "--force-downstream", "--run-only", "train")
+    assert (plan["train"]["decision"], plan["train"]["is_forced"]) == ("RUN", True)
+    assert plan["report"]["decision"] == "PRUNED"
+    elsewhere = house.plan("--prefix", str(tmp_path / "elsewhere"))
+    assert elsewhere["train"]["output_path"].startswith(f"{tmp_path}/elsewhere/train-")
+    assert elsewhere["train"]["decision"] == "RUN"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (["nothing"], 1, "No DAG 'nothing' made by experiment_dag was found"),
+        (["nightly", "--param", "sise=2"], 2, "has no param 'sise'; it has size, note"),
+        (["nightly", "--prefix", "relative"], 2, "'relative' is a relative path"),
+    ],
+)
+def test_what_there_is_not_is_named(house: House, words: list[str], code: int, complaint: str) -> None:
+    done = house("plan", *words)
+    assert (done.code, done.out) == (code, "")
+    assert complaint in done.err
+
+
+def test_a_dag_that_cannot_be_loaded_is_told_with_its_reason(house: House) -> None:
+    house.add_dag("broken", '"""An Airflow DAG."""\nimport nothing_of_this_name\n')
+    done = house("plan", "broken")
+    assert done.code == 1
+    assert "broken.py could not be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'" in done.err
+
+
+# ---- why, diff
+
+
+def test_why_tells_what_has_changed_since_the_earlier_version(house: House) -> None:
+    house.make("train", "--param", "size=2")
+    done = house("why", "train", "--dag", "nightly")
+    assert done.code == 0, done.err
+    assert "2.0 → 1.0" in done.out
+    told = house("why", "train", "--dag", "nightly", "--json").json
+    assert (told["name"], told["decision"], told["state"]) == ("train", "RUN", "none")
+    assert house("why", "nothing", "--dag", "nightly").code == 2
+
+
+def test_diff_compares_two_versions_that_ran(house: House) -> None:
+    first, second = (house.make("train", "--param", f"note={note}").name for note in ("a", "b"))
+    done = house("diff", first, second.removeprefix("train-"))
+    assert done.code == 0, done.err
+    assert '"a" → "b"' in done.out
+    assert house("diff", first, first, "--json").json["is_same"] is True
+    assert house("diff", first, "abcdef").code == 1
+
+
+# ---- adopt, pin, status
+
+
+def test_an_adopted_output_is_reused(house: House) -> None:
+    path = house.make("train")
+    assert house.plan()["train"]["decision"] == "REUSE"
+    assert house.plan()["data/raw"]["decision"] == "PRUNED"
+    again = house("adopt", str(path), "--as", "train", "--dag", "nightly")
+    assert again.code == 1 and "has a finished output" in again.err
+    lease = json.loads((path / ".executor_status.lock").read_text())
+    assert lease["by"]["adopted"] == str(path) and {"user", "at"} <= lease["by"].keys()
+    info = json.loads((path / ".executor_info").read_text())
+    assert (info["name"], info["fn_name"]) == ("train", "nightly.work")
+
+
+def test_an_output_is_copied_when_that_is_asked_for(house: House, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "model").write_text("weights")
+    words = ("adopt", str(tmp_path / "elsewhere"), "--dag", "nightly", "--as", "data_raw")
+    refused = house(*words)
+    assert refused.code == 2 and refused.err.strip().endswith("--copy does so.")
+    done = house(*words, "--copy", "--json")
+    assert done.code == 0, done.err
+    assert (Path(done.json["output_path"]) / "model").read_text() == "weights"
+    assert (tmp_path / "elsewhere" / "model").exists()
+
+
+def test_a_step_is_named_in_three_ways(house: House) -> None:
+    version = "train-{hash}".format(**house.plan()["train"])
+    for word, code in (("data/raw", 2), ("data_raw", 2), (version, 2), ("nothing", 2)):
+        done = house("adopt", "/nowhere", "--as", word, "--dag", "nightly")
+        assert done.code == code
+        assert ("has no step 'nothing'; its tasks are data_raw, train, report" in done.err) == (word == "nothing")
+
+
+def test_the_status_of_a_run_and_of_all_outputs(house: House) -> None:
+    path = house.make("train")
+    house.make("train", "--param", "size=2")
+    lines = house("status", "nightly").out.splitlines()
+    assert lines[0].split() == ["STATE", "OUTPUT", "ATTEMPT", "SINCE", "PRODUCER", "JOB"]
+    assert [line.split()[0] for line in lines[1:]] == ["none", "finished", "none"]
+    everything = house("status", "--json").json
+    assert [one["state"] for one in everything] == ["finished", "finished"]
+    assert str(path) in {one["output_path"] for one in everything}
+
+
+def test_pins_are_set_listed_and_taken_away(house: House) -> None:
+    path = house.make("train")
+    hash_ = path.name.removeprefix("train-")
+    for word in (str(path), hash_, path.name):
+        assert house("pin", word, "--note", "for the paper", "--json").json[0]["path"] == str(path)
+    assert str(path) in house("pin", "--list").out and "for the paper" in house("pin", "--list").out
+    assert house("pin", hash_, "--remove").code == 0
+    assert house("pin", "--list", "--json").json == []
+    for words in ([hash_, "--remove"], ["abcdef"], [str(house.store / "nothing-abcdef")]):
+        assert house("pin", *words).code == 1
+    for words in ([], [hash_, "--list"], [str(path), "--prefix", f"{house.store}/below"]):
+        assert house("pin", *words).code == 2
+
+
+def test_outputs_are_looked_after_without_airflow(house: House) -> None:
+    path = house.make("train")
+    code = "import sys; sys.modules['airflow'] = None; from tradewind.cli.main import main; main(sys.argv[1:])"
+    done = [
+        subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        for words in (["status"], ["pin", path.name], ["diff", path.name, path.name], ["plan", "nightly"])
+    ]
+    assert [one.returncode for one in done] == [0, 0, 0, 2], [one.stderr for one in done]
+    assert path.name in done[0].stdout and str(path) in done[1].stdout
+    assert "Airflow is not installed here" in done[3].stderr
+
+
+# ---- gc
+
+
+def test_garbage_is_listed_first_and_removed_when_asked(house: House) -> None:
+    needed, spare = house.make("train"), house.make("train", "--param", "size=2")
+    pinned = house.make("train", "--param", "size=3")
+    house("pin", str(pinned))
+    house.age()
+    before = house.files()
+    listed = house("gc")
+    assert listed.code == 0, listed.err
+    assert [line.split()[-1] for line in listed.out.splitlines()] == [str(spare)]
+    assert "in 1 of 3 outputs" in listed.err and "would be removed with --delete" in listed.err
+    assert house.files() == before
+
+    kept = house("gc", "nightly", "--param", "size=2", "--delete", "--json")
+    assert kept.json[0]["garbage"] == []
+    done = house("gc", "--delete", "--json")
+    [sweep] = done.json
+    assert [(one["output_path"], one["removed"]) for one in sweep["garbage"]] == [(str(spare), True)]
+    assert sweep["bytes"] > 0
+    assert house.plan("--param", "size=2")["train"]["decision"] == "RUN"
+    assert (needed / "model").exists() and (pinned / "model").exists()
+
+
+def test_young_outputs_are_no_garbage(house: House) -> None:
+    house.make("train", "--param", "size=2")
+    assert house("gc").out == ""
+    assert house("gc", "--older-than", "0m").out != ""
+
+
+def test_nothing_is_removed_while_a_dag_file_cannot_be_loaded(house: House) -> None:
+    house.make("train", "--param", "size=2")
+    house.age()
+    house.add_dag("broken", '"""An Airflow DAG."""\nimport nothing_of_this_name\n')
+    before = house.files()
+    done = house("gc", "--delete")
+    assert done.code == 1 and "broken.py could not be loaded" in done.err
+    assert house.files() == before
+    assert house("gc").code == 0
+
+
+def test_the_outputs_of_a_dag_that_needs_a_partition_are_kept(house: House) -> None:
+    house.add_dag("partitioned", PARTITIONED)
+    path = Path(house("plan", "partitioned", "--partition", "a", "--json").json["steps"][0]["output_path"])
+    path.mkdir(parents=True)
+    (path / "model").write_text("weights")
+    adopted = house("adopt", str(path), "--as", "shard", "--dag", "partitioned", "--partition", "a")
+    assert adopted.code == 0, adopted.err
+    house.age()
+    done = house("gc", "--delete")
+    assert done.code == 0 and "All outputs of the steps of DAG partitioned are kept" in done.err
+    assert (path / "model").exists()
+
+
+def test_params_are_those_of_dags_that_are_named(house: House) -> None:
+    done = house("gc", "--param", "size=2")
+    assert done.code == 2 and "name one" in done.err

@@ -1,0 +1,86 @@
+"""Estimates are words about what earlier attempts took, for the steps that run and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.plans.planning import experiment, plan_of
+from tradewind.plans.estimates import Estimate, hours_in_words, resources_in_words, with_estimates
+from tradewind.plans.plan import Plan
+from tradewind.records.record import RecordState
+from tradewind.runtime.spec import encode_resources
+from tradewind.steps import Cpu, Gpu, TpuSlice, on_airflow_worker, on_head_node
+
+
+def plan() -> Plan:
+    states = {"data": RecordState.FINISHED, "other": RecordState.AT_WORK}
+    reads = {"data": "", "other": "", "tokens": "data", "train": "tokens other", "eval": "train"}
+    return plan_of(experiment(reads), states, ["eval"])
+
+
+def test_each_step_that_runs_has_its_own_estimate_and_the_plan_their_sum() -> None:
+    known = {
+        "data": Estimate(9, "1 CPU"),
+        "other": Estimate(9, "v4-16"),
+        "tokens": Estimate(0.5, "1 CPU"),
+        "train": Estimate(2, "v4-16"),
+        "eval": Estimate(0.5, "v4-16"),
+    }
+    estimated = with_estimates(plan(), known)
+    assert {step.name: step.estimate for step in estimated.steps if step.estimate} == {
+        "tokens": "about 30 min on 1 CPU",
+        "train": "about 2 h on v4-16",
+        "eval": "about 30 min on v4-16",
+    }
+    assert estimated.estimate == "about 2.5 h on v4-16, 30 min on 1 CPU"
+
+
+def test_the_path_counts_before_the_name() -> None:
+    path = next(step.output_path for step in plan().steps if step.name == "train")
+    estimated = with_estimates(plan(), {"train": Estimate(9, "v4-8"), path: Estimate(2.5, "v4-16")})
+    step = estimated.of_task("train")
+    assert step is not None
+    assert step.estimate == "about 2.5 h on v4-16"
+
+
+def test_the_sum_says_how_much_it_leaves_out() -> None:
+    estimated = with_estimates(plan(), {"train": Estimate(2, "v4-16")})
+    assert estimated.estimate == "about 2 h on v4-16; nothing is known of 2 of 3 steps that run"
+
+
+def test_without_any_memory_there_is_no_estimate() -> None:
+    assert with_estimates(plan(), {}) == plan()
+
+
+def test_two_tasks_of_one_version_cost_once() -> None:
+    one = plan()
+    twice = Plan(one.prefix, one.steps + tuple(step for step in one.steps if step.name == "train"))
+    assert with_estimates(twice, {"train": Estimate(2, "v4-16")}).estimate == (
+        "about 2 h on v4-16; nothing is known of 2 of 3 steps that run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [(2.5, "2.5 h"), (2.04, "2 h"), (9.94, "9.9 h"), (14.6, "15 h"), (0.1, "6 min"), (0.001, "3.6 s"), (0, "0 s")],
+)
+def test_hours_read_as_people_would_say_them(hours: float, words: str) -> None:
+    assert hours_in_words(hours) == words
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        (TpuSlice("v4-16"), "v4-16"),
+        (Cpu(), "1 CPU"),
+        (Cpu(0.5), "0.5 CPUs"),
+        (Gpu(), "1 GPU"),
+        (Gpu(8, "H100"), "8 H100 GPUs"),
+        (on_head_node(), "the head node"),
+        (on_airflow_worker(), "the Airflow worker"),
+    ],
+)
+def test_resources_read_as_people_would_say_them(resources: Any, words: str) -> None:
+    assert resources_in_words(encode_resources(resources)) == words

@@ -1,0 +1,308 @@
+"""What anybody needs is kept, however it is needed; the rest goes whole, and never from under somebody's hands."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.records.test_files import cloud_storage
+from tradewind.plans.garbage import Garbage, Needs, find_garbage, remove_garbage
+from tradewind.records.adoption import Adoption, adopt
+from tradewind.records.errors import LeaseLostError
+from tradewind.records.files import list_files
+from tradewind.records.holding import KeptTurn, OutputBusyError
+from tradewind.records.lease_store import Claim, Held, LeaseStore
+from tradewind.records.leases import LEASE_FILE
+from tradewind.records.outputs import find_outputs
+from tradewind.records.pins import Pin, add_pin, remove_pin
+from tradewind.records.reading import read_record
+from tradewind.records.record import RecordState
+from tradewind.records.status import STATUS_FILE, Status, write_status
+from tradewind.records.store import write_text
+from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+from tradewind.runtime.keeper import Keeper
+from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
+
+BY = {"gc": "ada"}
+MONTH_S = 30 * 86400.0
+
+
+@dataclass(frozen=True)
+class Config:
+    value: Any
+
+
+def keep(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
+    return Keeper(store, held, end_work=lambda end: None)
+
+
+def steps(prefix: str, value: Any) -> tuple[ResolvedStep, ...]:
+    """``data/raw`` with the version ``value``, and ``train`` that reads it."""
+    raw = ExecutorStep("data/raw", None, Config(versioned(value)))
+    return resolve([ExecutorStep("train", None, Config(raw))], prefix).steps
+
+
+def made(step: ResolvedStep, size: int = 100) -> str:
+    """A finished output of ``step``; its path."""
+    write_text(f"{step.output_path}/part/model", "x" * size)
+    adopt(Adoption(step, "my.train", "", step.output_path, {"user": "ada"}), keep)
+    return step.output_path
+
+
+def aged(paths: Iterable[str]) -> None:
+    """Nothing has changed there for two months, as the local disk says."""
+    then = time.time() - 2 * MONTH_S
+    for path in paths:
+        for file in list_files(path):
+            os.utime(f"{path}/{file.path}", (then, then))
+
+
+def garbage_of(prefix: str, needs: Needs | None = None, **how: Any) -> list[str]:
+    return [each.path for each in find_garbage(prefix, needs or Needs(), MONTH_S, **how).garbage]
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[LocalCloudStorage]:
+    with cloud_storage() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "memory", "gs"])
+def any_prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+        return f"gs://bucket/{tmp_path.name}"
+    return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}-garbage"
+
+
+# ---- finding outputs
+
+
+def test_outputs_are_found_below_folders_that_are_none_and_not_within_others(any_prefix: str) -> None:
+    raw, train = map(made, steps(any_prefix, 1))
+    write_text(f"{any_prefix}/by_marin/deep/x-123456/{STATUS_FILE}", "SUCCESS")
+    write_text(f"{train}/inner-654321/{STATUS_FILE}", "SUCCESS")
+    write_text(f"{any_prefix}/experiments/all-123456.json", "{}")
+    write_text(f"{any_prefix}/no_output/notes.txt", "")
+    add_pin(any_prefix, Pin(raw, "ada", "now"))
+    assert list(find_outputs(any_prefix)) == [f"{any_prefix}/by_marin/deep/x-123456", raw, train]
+    assert not find_outputs(f"{any_prefix}/nowhere")
+
+
+# ---- what is kept
+
+
+def test_what_nobody_needs_is_garbage_with_its_bytes(prefix: str) -> None:
+    old, new = steps(prefix, 1), steps(prefix, 2)
+    paths = [made(step, size=1000) for step in (*old, *new)]
+    aged(paths)
+    needs = Needs()
+    for step in new:
+        needs.add_step(step)
+    sweep = find_garbage(prefix, needs, MONTH_S)
+    assert [each.path for each in sweep.garbage] == paths[:2]
+    assert [(each.name, each.state) for each in sweep.garbage] == [
+        ("data/raw", RecordState.FINISHED),
+        ("train", RecordState.FINISHED),
+    ]
+    on_disk = sum(file.size for path in paths[:2] for file in list_files(path))
+    assert sweep.bytes == on_disk > 2000
+    assert (sweep.outputs, sweep.needed, sweep.young) == (4, 2, 0)
+
+
+def test_what_changed_lately_is_kept(prefix: str) -> None:
+    old, young = (made(steps(prefix, value)[0]) for value in (1, 2))
+    aged([old])
+    sweep = find_garbage(prefix, Needs(), MONTH_S)
+    assert ([each.path for each in sweep.garbage], sweep.young) == ([old], 1)
+    assert garbage_of(prefix) == [old] and young != old
+
+
+def test_what_a_pinned_output_was_made_from_is_kept_with_it(prefix: str) -> None:
+    paths = [made(step) for step in steps(prefix, 1)]
+    aged(paths)
+    assert garbage_of(prefix) == paths
+    add_pin(prefix, Pin(paths[1], "ada", "now"))
+    assert garbage_of(prefix) == []
+
+
+def test_a_pin_counts_wherever_it_was_set(any_prefix: str) -> None:
+    """People may have pinned at a prefix below this one, or above it."""
+    outer, inner = (made(steps(prefix, 1)[0]) for prefix in (any_prefix, f"{any_prefix}/team"))
+    add_pin(f"{any_prefix}/team", Pin(inner, "ada", "now"))
+    assert [each.path for each in find_garbage(any_prefix, Needs(), 0.0).garbage] == [outer]
+    assert [each.path for each in find_garbage(f"{any_prefix}/team", Needs(), 0.0).garbage] == []
+    remove_pin(f"{any_prefix}/team", inner)
+    add_pin(any_prefix, Pin(inner, "ada", "now"))
+    assert [each.path for each in find_garbage(f"{any_prefix}/team", Needs(), 0.0).garbage] == []
+
+
+def test_what_somebody_at_work_reads_is_kept(prefix: str) -> None:
+    raw, train = steps(prefix, 1)
+    paths = [made(raw), made(train)]
+    aged(paths)
+    store = LeaseStore(train.output_path)
+    store.claim(store.read(), Claim(2, "job", "cluster", {"run": "r"}, ""))
+    assert garbage_of(prefix) == []
+
+
+def test_an_attempt_that_died_long_ago_is_garbage(prefix: str) -> None:
+    raw, _ = steps(prefix, 1)
+    LeaseStore(raw.output_path).claim(None, Claim(1, "job", "cluster", {"run": "r"}, ""))
+    aged([raw.output_path])
+    [found] = find_garbage(prefix, Needs(), MONTH_S).garbage
+    assert (found.path, found.name, found.state) == (raw.output_path, "", RecordState.STOPPED)
+
+
+def test_an_output_of_marins_is_garbage_by_the_age_of_its_status(prefix: str) -> None:
+    path = f"{prefix}/x-123456"
+    write_text(f"{path}/model", "weights")
+    write_status(path, Status.SUCCESS)
+    assert garbage_of(prefix) == []
+    aged([path])
+    assert garbage_of(prefix) == [path]
+
+
+def test_an_output_that_a_config_names_by_its_path_is_kept(prefix: str) -> None:
+    paths = [made(step) for step in steps(prefix, 1)]
+    aged(paths)
+    reader = ExecutorStep("reader", None, Config({"shards": [f"{paths[1]}/part/*"]}))
+    [resolved] = resolve([reader], prefix).steps
+    needs = Needs()
+    needs.add_step(resolved)
+    assert garbage_of(prefix, needs) == []
+    made(resolved)
+    add_pin(prefix, Pin(resolved.output_path, "ada", "now"))
+    aged([resolved.output_path])
+    assert garbage_of(prefix) == [], "the step info tells it as the DAG does"
+
+
+def test_the_same_place_may_be_spelled_in_two_ways(prefix: str) -> None:
+    paths = [made(step) for step in steps(f"file://{prefix}/", 1)]
+    aged([path.removeprefix("file://") for path in paths])
+    assert len(garbage_of(prefix)) == 2
+    assert garbage_of(prefix, Needs(paths={paths[1]})) == []
+
+
+def test_the_outputs_of_a_step_whose_version_cannot_be_known_are_kept(prefix: str) -> None:
+    paths = [made(step) for value in (1, 2) for step in steps(prefix, value)]
+    aged(paths)
+    assert garbage_of(prefix, Needs(names={"data/raw"})) == sorted([paths[1], paths[3]])
+
+
+def test_of_some_steps_only_their_own_outputs_are_garbage(prefix: str) -> None:
+    raw, train = (made(step) for step in steps(prefix, 1))
+    aged([raw, train])
+    assert garbage_of(prefix, names={"train"}) == [train]
+
+
+# ---- removing it
+
+
+def found_at(prefix: str, older_than_s: float = 0.0) -> Garbage:
+    [garbage] = find_garbage(prefix, Needs(), older_than_s).garbage
+    return garbage
+
+
+def test_an_output_is_removed_whole(any_prefix: str) -> None:
+    path = made(steps(any_prefix, 1)[0])
+    garbage = found_at(any_prefix)
+    assert garbage.files == len(list_files(path)) - (1 if path.startswith("/") else 0), "the guard does not count"
+    remove_garbage(garbage, BY, keep)
+    assert [file.path for file in list_files(path)] in ([], [f"{LEASE_FILE}.guard"])
+    assert not Path(path, "part").exists()
+    assert read_record(path).state is RecordState.NONE
+    assert not find_outputs(any_prefix)
+
+
+def test_marins_output_is_removed_too(any_prefix: str) -> None:
+    path = f"{any_prefix}/x-123456"
+    write_text(f"{path}/model", "weights")
+    write_status(path, Status.SUCCESS)
+    remove_garbage(found_at(any_prefix), BY, keep)
+    assert not find_outputs(any_prefix)
+
+
+def test_an_output_below_another_stays(any_prefix: str) -> None:
+    path = made(steps(any_prefix, 1)[0])
+    garbage = found_at(any_prefix)
+    write_text(f"{path}/inner-654321/deep/model", "weights")
+    write_status(f"{path}/inner-654321", Status.SUCCESS)
+    remove_garbage(garbage, BY, keep)
+    assert list(find_outputs(any_prefix)) == [f"{path}/inner-654321"]
+    assert read_record(f"{path}/inner-654321").state is RecordState.FINISHED
+
+
+def test_while_it_is_removed_nobody_takes_it_for_a_result_or_begins_to_make_it(any_prefix: str) -> None:
+    path = made(steps(any_prefix, 1)[0])
+    garbage = found_at(any_prefix)
+    seen: list[RecordState] = []
+
+    def look(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
+        seen.append(read_record(path).state)
+        return keep(store, held)
+
+    remove_garbage(garbage, BY, look)
+    assert seen == [RecordState.AT_WORK]
+
+
+def test_what_was_pinned_or_made_again_since_it_was_found_stays(any_prefix: str) -> None:
+    path = made(steps(any_prefix, 1)[0])
+    garbage, before = found_at(any_prefix), list_files(path)
+    store = LeaseStore(path)
+    seen = store.read()
+    assert seen is not None
+    store.claim(seen, Claim(2, "job", "cluster", {"run": "r"}, ""))
+    with pytest.raises(OutputBusyError, match="was changed meanwhile"):
+        remove_garbage(garbage, BY, keep)
+    add_pin(any_prefix, Pin(path, "ada", "now"))
+    with pytest.raises(OutputBusyError, match="was pinned meanwhile"):
+        remove_garbage(garbage, BY, keep)
+    assert [file.path for file in list_files(path)] == [file.path for file in before]
+
+
+def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:
+    path = made(steps(prefix, 1)[0])
+    garbage, before = found_at(prefix), list_files(path)
+
+    @contextmanager
+    def lose(store: LeaseStore, held: Held) -> Iterator[KeptTurn]:
+        store.claim(held, Claim(7, "another", "cluster", {"run": "r"}, ""))
+        ended = threading.Event()
+        with Keeper(store, held, end_work=lambda end: ended.set()) as keeper:
+            assert ended.wait(60)
+            yield keeper
+
+    with pytest.raises(LeaseLostError):
+        remove_garbage(garbage, BY, lose)
+    assert [file.path for file in list_files(path)] == [file.path for file in before]
+    now = LeaseStore(path).read()
+    assert now is not None and now.lease.attempt == 7
+
+
+def test_a_removal_that_died_half_way_is_no_result_and_is_found_again(prefix: str) -> None:
+    path = made(steps(prefix, 1)[0])
+
+    def die(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        remove_garbage(found_at(prefix), BY, die)
+    assert read_record(path).state is RecordState.AT_WORK
+    aged([path])
+    assert read_record(path).state is RecordState.STOPPED
+    remove_garbage(found_at(prefix), BY, keep)
+    assert not find_outputs(prefix)

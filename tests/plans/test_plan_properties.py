@@ -1,0 +1,123 @@
+"""What holds for every plan, whatever the experiment, its records and what is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.plans.planning import decisions, experiment, plan_of
+from tradewind.plans.plan import Decision
+from tradewind.plans.selection import Selection
+from tradewind.records.record import RecordState
+from tradewind.steps import ResolvedStep
+
+FINISHED, FAILED, AT_WORK = RecordState.FINISHED, RecordState.FAILED, RecordState.AT_WORK
+STATES = st.sampled_from(list(RecordState))
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[dict[str, str], dict[str, RecordState], list[str], Selection]:
+    names = [f"s{index}" for index in range(draw(st.integers(1, 9)))]
+    reads = {}
+    for index, name in enumerate(names):
+        inputs = draw(st.lists(st.sampled_from(names[:index]), unique=True)) if index else []
+        reads[name] = " ".join(("~" if draw(st.integers(0, 5)) == 0 else "") + each for each in inputs)
+    some = st.lists(st.sampled_from(names), unique=True)
+    selection = Selection(
+        run_only=tuple(f"^{name}$" for name in draw(some)) if draw(st.booleans()) else (),
+        force=tuple(f"^{name}$" for name in draw(some)) if draw(st.booleans()) else (),
+        force_downstream=draw(st.booleans()),
+        force_run_failed=draw(st.booleans()),
+    )
+    return reads, {name: draw(STATES) for name in names}, draw(some), selection
+
+
+def inputs_of(reads: dict[str, str], name: str) -> list[str]:
+    return [each for each in reads[name].split() if not each.startswith("~")]
+
+
+@given(situations())
+def test_an_unfinished_input_of_a_step_that_runs_runs_too_or_is_at_work(situation: Any) -> None:
+    reads, states, wanted, selection = situation
+    decided = decisions(plan_of(experiment(reads), states, wanted, selection))
+    for name, decision in decided.items():
+        for each in inputs_of(reads, name) if decision == "RUN" else ():
+            assert decided[each] in ("RUN", "REUSE", "WAIT")
+            assert (decided[each] == "WAIT") == (states[each] is AT_WORK)
+            if decided[each] == "REUSE":
+                assert states[each] is FINISHED
+
+
+@given(situations())
+def test_what_runs_is_asked_for_or_forced_or_read_by_something_that_runs(situation: Any) -> None:
+    reads, states, wanted, selection = situation
+    plan = plan_of(experiment(reads), states, wanted, selection)
+    decided = decisions(plan)
+    roots = {regex.strip("^$") for regex in selection.run_only} or set(wanted)
+    for line in plan.steps:
+        readers = [name for name in reads if line.name in inputs_of(reads, name)]
+        if line.decision in (Decision.RUN, Decision.WAIT) and not line.is_forced:
+            is_forced_by_name = f"^{line.name}$" in selection.force or selection.force_downstream
+            assert line.name in roots or is_forced_by_name or any(decided[name] == "RUN" for name in readers)
+        if line.decision is Decision.PRUNED:
+            assert line.name not in roots
+            assert not any(decided[name] == "RUN" for name in readers)
+
+
+@given(situations())
+def test_a_result_is_always_reused_unless_it_is_forced(situation: Any) -> None:
+    reads, states, wanted, selection = situation
+    plan = plan_of(experiment(reads), states, wanted, dataclasses.replace(selection, force=()))
+    assert {line.name for line in plan.decided(Decision.REUSE)} == {
+        name for name in decisions(plan) if states[name] is FINISHED
+    }
+
+
+@given(situations())
+def test_only_failures_block_and_only_when_they_are_not_to_be_tried_again(situation: Any) -> None:
+    reads, states, wanted, selection = situation
+    decided = decisions(plan_of(experiment(reads), states, wanted, selection))
+    for name, decision in decided.items():
+        if decision == "BLOCKED":
+            assert not selection.force_run_failed
+            assert states[name] is FAILED or any(decided[each] == "BLOCKED" for each in inputs_of(reads, name))
+
+
+@given(situations(), st.randoms(use_true_random=False))
+def test_the_order_of_the_roots_does_not_matter(situation: Any, random: Any) -> None:
+    reads, states, wanted, selection = situation
+    shuffled = list(reads)
+    random.shuffle(shuffled)
+    one = plan_of(experiment(reads), states, wanted, selection)
+    other = plan_of(experiment(reads, shuffled), states, wanted, selection)
+    assert {line.name: line for line in one.steps} == {line.name: line for line in other.steps}
+
+
+class Counting(tuple[ResolvedStep, ...]):
+    """References that count how often they are followed."""
+
+    visits = 0
+
+    def __iter__(self) -> Iterator[ResolvedStep]:
+        for each in super().__iter__():
+            type(self).visits += 1
+            yield each
+
+
+def test_the_work_grows_with_steps_and_references_only() -> None:
+    reads = {
+        f"s{index}": " ".join(f"s{index - back}" for back in (1, 2, 3) if index >= back) for index in range(10_000)
+    }
+    resolved = experiment(reads, roots=["s9999"])
+    references = 0
+    for step in resolved.steps:
+        references += len(step.dependencies)
+        step.dependencies = Counting(step.dependencies)
+    selection = Selection(force=("^s5$",), force_downstream=True, force_run_failed=False)
+    plan = plan_of(resolved, {"s7": FAILED}, ["s9999"], selection)
+    assert len(plan.decided(Decision.RUN)) == 10_000
+    assert 0 < Counting.visits <= 8 * references

@@ -1,0 +1,187 @@
+"""What was made elsewhere becomes a result like any other, and never in the place of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.records.test_files import cloud_storage
+from tradewind.records.adoption import Adoption, AlreadyFinishedError, NothingToAdoptError, adopt
+from tradewind.records.attempts import Outcome, newest_attempt
+from tradewind.records.errors import LeaseLostError
+from tradewind.records.holding import KeptTurn, OutputBusyError
+from tradewind.records.lease_store import Claim, Held, LeaseStore
+from tradewind.records.leases import Phase
+from tradewind.records.manifests import read_manifest, verify_output
+from tradewind.records.reading import read_record
+from tradewind.records.record import RecordState
+from tradewind.records.status import Status, read_status, write_status
+from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+from tradewind.runtime.keeper import Keeper
+from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
+
+VERSION = "0123456789abcdef0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Config:
+    value: Any
+
+
+def keep(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
+    return Keeper(store, held, end_work=lambda end: None)
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[LocalCloudStorage]:
+    with cloud_storage() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "memory", "gs"])
+def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+        return f"gs://bucket/{tmp_path.name}"
+    return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}-adoption"
+
+
+@pytest.fixture
+def step(prefix: str) -> ResolvedStep:
+    raw = ExecutorStep("raw", None, None)
+    [resolved] = resolve([ExecutorStep("train", None, Config([versioned(1), raw]))], prefix).steps[-1:]
+    return resolved
+
+
+def files_at(folder: str, **texts: str) -> str:
+    from tradewind.records.store import write_text
+
+    for name, text in texts.items():
+        write_text(f"{folder}/{name}", text)
+    return folder
+
+
+def adoption_of(step: ResolvedStep, source: str, *, copies: bool = False) -> Adoption:
+    return Adoption(step, "my.module.train", VERSION, source, {"adopted": source, "user": "ada"}, copies=copies)
+
+
+def test_files_at_the_output_path_become_a_committed_result(step: ResolvedStep) -> None:
+    path = files_at(step.output_path, model="weights", log="12")
+    lease = adopt(adoption_of(step, path), keep)
+
+    record = read_record(path)
+    assert (record.state, record.lease) == (RecordState.FINISHED, lease)
+    assert (lease.phase, lease.attempt, lease.version) == (Phase.COMMITTED, 1, VERSION)
+    assert dict(lease.by) == {"adopted": path, "user": "ada"}
+    assert read_status(path) is Status.SUCCESS
+    manifest = read_manifest(path)
+    assert manifest is not None and [file.path for file in manifest.files] == ["log", "model"]
+    assert verify_output(path, manifest, lease.digest) == []
+    attempt = newest_attempt(path)
+    assert attempt is not None and attempt.outcome is Outcome.SUCCEEDED
+    assert attempt.spec["adopted"] == path
+
+
+def test_the_step_info_says_what_the_step_is(step: ResolvedStep) -> None:
+    from tradewind.records.store import read_json
+
+    path = files_at(step.output_path, model="weights")
+    adopt(adoption_of(step, path), keep)
+    info = read_json(f"{path}/.executor_info")
+    assert info is not None
+    assert (info["name"], info["fn_name"], info["output_path"]) == ("train", "my.module.train", path)
+    assert info["dependencies"] == [step.dependencies[0].output_path]
+
+
+def test_files_from_elsewhere_are_copied_without_their_records(step: ResolvedStep, prefix: str, tmp_path: Path) -> None:
+    source = files_at(
+        str(tmp_path / "elsewhere"), **{"model": "weights", "deep/log": "12", ".executor_status": "FAILED"}
+    )
+    files_at(step.output_path, half="left by a dead attempt")
+    adopt(adoption_of(step, source, copies=True), keep)
+    manifest = read_manifest(step.output_path)
+    assert manifest is not None and [file.path for file in manifest.files] == ["deep/log", "model"]
+    assert read_status(step.output_path) is Status.SUCCESS
+    assert (tmp_path / "elsewhere/model").read_text() == "weights"
+
+
+def test_files_from_elsewhere_are_not_taken_without_copying(step: ResolvedStep, prefix: str) -> None:
+    source = files_at(f"{prefix}/elsewhere", model="weights")
+    with pytest.raises(NothingToAdoptError, match=rf"belongs at {step.output_path}: copy or move {source} there"):
+        adopt(adoption_of(step, source), keep)
+    assert read_record(step.output_path).state is RecordState.NONE
+
+
+def test_where_there_are_no_files_nothing_is_adopted(step: ResolvedStep, prefix: str) -> None:
+    for source, copies in ((step.output_path, False), (f"{prefix}/nowhere", True)):
+        with pytest.raises(NothingToAdoptError, match="There are no files"):
+            adopt(adoption_of(step, source, copies=copies), keep)
+    assert LeaseStore(step.output_path).read() is None
+
+
+@pytest.mark.parametrize("by_marin", [True, False])
+def test_a_result_is_not_replaced(step: ResolvedStep, by_marin: bool) -> None:
+    path = files_at(step.output_path, model="weights")
+    if by_marin:
+        write_status(path, Status.SUCCESS)
+    else:
+        adopt(adoption_of(step, path), keep)
+    with pytest.raises(AlreadyFinishedError, match="'train' has a finished output"):
+        adopt(adoption_of(step, path), keep)
+
+
+def test_a_step_at_work_is_left_alone(step: ResolvedStep) -> None:
+    path = files_at(step.output_path, model="weights")
+    held = LeaseStore(path).claim(None, Claim(1, "job", "cluster", {"run": "r"}, VERSION))
+    with pytest.raises(OutputBusyError, match="at work"):
+        adopt(adoption_of(step, path), keep)
+    now = LeaseStore(path).read()
+    assert held is not None and now is not None and now.lease == held.lease
+
+
+def test_what_a_failed_attempt_left_can_be_adopted_as_the_next_attempt(step: ResolvedStep) -> None:
+    path = files_at(step.output_path, model="weights")
+    store = LeaseStore(path)
+    held = store.claim(None, Claim(1, "job", "cluster", {"run": "r"}, VERSION))
+    assert held is not None
+    store.change(held, phase=Phase.FAILED)
+    lease = adopt(adoption_of(step, path), keep)
+    assert (lease.phase, lease.attempt) == (Phase.COMMITTED, 2)
+
+
+def test_nobody_can_take_the_turn_while_files_are_copied_and_a_turn_that_is_lost_commits_nothing(
+    step: ResolvedStep, prefix: str
+) -> None:
+    source = files_at(f"{prefix}/elsewhere", model="weights")
+    seen: list[RecordState] = []
+
+    def lose(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
+        seen.append(read_record(step.output_path).state)
+        store.claim(held, Claim(7, "another", "cluster", {"run": "r"}, VERSION))
+        return keep(store, held)
+
+    with pytest.raises(LeaseLostError):
+        adopt(adoption_of(step, source, copies=True), lose)
+    assert seen == [RecordState.AT_WORK]
+    now = LeaseStore(step.output_path).read()
+    assert now is not None and (now.lease.attempt, now.lease.phase) == (7, Phase.CLAIMED)
+    assert read_status(step.output_path) is None
+
+
+def test_an_adoption_that_fails_ends_its_turn(step: ResolvedStep, tmp_path: Path, prefix: str) -> None:
+    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+
+    def vanish(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
+        (tmp_path / "elsewhere/model").unlink()
+        return keep(store, held)
+
+    with pytest.raises(FileNotFoundError):
+        adopt(adoption_of(step, source, copies=True), vanish)
+    assert read_record(step.output_path).state is RecordState.STOPPED
+    lease = adopt(adoption_of(step, files_at(source, model="again"), copies=True), keep)
+    assert lease.attempt == 2

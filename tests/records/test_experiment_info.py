@@ -1,0 +1,87 @@
+"""The experiment's file has E20's fields, and one experiment has one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.records.experiment_info import write_experiment_info
+from tradewind.records.step_info import step_info, write_step_info
+from tradewind.records.store import read_json
+from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
+
+
+@dataclass(frozen=True)
+class Config:
+    size: Any
+    output_path: Any = this_output_path()
+    transform: Any = len
+
+
+class Named:
+    """An object whose only text is its address."""
+
+
+def infos(prefix: str, size: int = 1, **config: Any) -> list[dict[str, Any]]:
+    step = ExecutorStep("made", None, Config(versioned(size), **config))
+    resolved = resolve([step], prefix).of(step)
+    write_step_info(resolved, "pipeline.make")
+    return [step_info(resolved, "pipeline.make")]
+
+
+@pytest.fixture(params=["local", "memory"])
+def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}"
+
+
+def test_the_file_has_e20s_fields_and_steps_that_equal_their_own_records(tmp_path: Path) -> None:
+    steps = infos(str(tmp_path))
+    path = write_experiment_info(str(tmp_path), "nightly", steps, "/repo/dags/nightly.py", "c0ffee")
+    written = json.loads(Path(path).read_text())
+    fields = ["worker_id", "git_commit", "caller_path", "created_date", "user", "prefix", "steps"]
+    assert [*written] == fields
+    assert (written["git_commit"], written["caller_path"]) == ("c0ffee", "/repo/dags/nightly.py")
+    assert written["prefix"] == str(tmp_path)
+    [step] = written["steps"]
+    assert step == json.loads(Path(step["output_path"], ".executor_info").read_text())
+    assert step["fn_name"] == "pipeline.make"
+
+
+def test_the_same_experiment_has_one_file_which_says_who_ran_it_first(prefix: str) -> None:
+    first = write_experiment_info(prefix, "nightly", infos(prefix), "here.py", "aaa")
+    second = write_experiment_info(prefix, "nightly", infos(prefix), "elsewhere.py", None)
+    other = write_experiment_info(prefix, "nightly", infos(prefix, size=2), "here.py", "aaa")
+    assert first == second != other
+    assert first.startswith(f"{prefix}/experiments/nightly-") and len(first.rpartition("-")[2]) == len("abcdef.json")
+    written = read_json(first)
+    assert written is not None and written["git_commit"] == "aaa"
+
+
+HASHED = """
+import functools, sys
+from tests.records.test_experiment_info import Config, Named, infos
+from tradewind.records.experiment_info import write_experiment_info
+steps = infos(sys.argv[1], transform=[infos, functools.partial(infos, "x"), Named(), Config(1).__eq__, len])
+print(write_experiment_info(sys.argv[1], "nightly", steps, "here.py", None))
+"""
+
+
+def test_functions_and_objects_in_a_config_do_not_make_a_new_file_in_each_process(tmp_path: Path) -> None:
+    def path_in_a_process(seed: str) -> str:
+        env = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", HASHED, str(tmp_path)]
+        root = Path(__file__).parents[2]
+        return subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True).stdout
+
+    path = path_in_a_process("1").strip()
+    assert path_in_a_process("2").strip() == path
+    config = json.loads(Path(path).read_text())["steps"][0]["config"]
+    assert config["transform"][0] == "tests.records.test_experiment_info.infos"
+    assert config["transform"][4] == "builtins.len"

@@ -1,0 +1,140 @@
+"""A new attempt starts without the files of earlier ones; records, other outputs and what it resumes from stay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.records.test_files import cloud_storage
+from tradewind.records.files import list_files
+from tradewind.records.leftovers import UnsafeRemovalError, remove_leftovers
+from tradewind.records.status import Status, write_status
+from tradewind.records.store import write_text
+from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[LocalCloudStorage]:
+    with cloud_storage() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "memory", "gs"])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+    prefix = {"local": str(tmp_path), "memory": f"memory://{tmp_path.name}", "gs": f"gs://bucket/{tmp_path.name}"}
+    folder = f"{prefix[request.param]}/out-abc123"
+    write_status(folder, Status.RUNNING)
+    return folder
+
+
+def put(folder: str, *paths: str) -> None:
+    for path in paths:
+        write_text(f"{folder}/{path}", "text")
+
+
+def left_at(folder: str) -> list[str]:
+    return [file.path for file in list_files(folder)]
+
+
+def test_all_files_of_earlier_attempts_are_removed(output: str) -> None:
+    put(output, "b/deep/x", "a", ".artifact.json", "[ab]", ".hidden/y")
+    assert remove_leftovers(output) == [".artifact.json", ".hidden/y", "[ab]", "a", "b/deep/x"]
+    assert left_at(output) == [".executor_status"]
+    assert remove_leftovers(output) == []
+
+
+def test_records_stay(output: str) -> None:
+    records = [".attempts/1.json", ".attempts/1/driver.log", ".executor_info", ".executor_status", ".manifest.json"]
+    half_written = f"..executor_status.lock.{'0' * 32}"
+    put(output, *records, half_written, "a")
+    assert remove_leftovers(output, []) == ["a"]
+    assert left_at(output) == sorted([*records, half_written])
+
+
+def test_the_outputs_of_other_steps_below_stay(output: str) -> None:
+    others = ["other/.executor_info", "other/deep/x", "other/x"]
+    put(output, *others, "other-not/x", "x")
+    assert remove_leftovers(output) == ["other-not/x", "x"]
+    assert left_at(output) == [".executor_status", *others]
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (["checkpoints/**"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["checkpoints"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["./checkpoints/"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["checkpoints/*"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["checkpoints/step-?"], {"checkpoints/step-1/w"}),
+        (["**/w"], {"checkpoints/step-1/w", "w"}),
+        (["*.done", "last"], {"0.done"}),
+        (["shards/[0-4].x"], {"shards/4.x"}),
+        (["**"], {"0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"}),
+        (["."], {"0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"}),
+        (["checkpoint"], set()),
+    ],
+)
+def test_what_a_pattern_names_stays(output: str, keep: list[str], kept: set[str]) -> None:
+    files = ["0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"]
+    put(output, *files)
+    assert remove_leftovers(output, keep) == sorted({*files} - kept)
+    assert {*left_at(output)} == kept | {".executor_status"}
+
+
+@pytest.mark.parametrize("pattern", ["/checkpoints", "../other/**", "a/../../b", "check**", "a/**b"])
+def test_a_pattern_that_cannot_fit_is_refused_before_anything_is_removed(output: str, pattern: str) -> None:
+    put(output, "checkpoints/last")
+    with pytest.raises(UnsafeRemovalError, match="pattern"):
+        remove_leftovers(output, ["kept", pattern])
+    assert left_at(output) == [".executor_status", "checkpoints/last"]
+
+
+@pytest.mark.parametrize("path", ["/", "file:///", "memory://", "memory:///", "//", "gs://bucket", "gs://bucket/"])
+def test_the_root_of_a_store_is_refused(path: str) -> None:
+    with pytest.raises(UnsafeRemovalError, match="root of a store"):
+        remove_leftovers(path)
+
+
+def test_a_folder_without_a_record_is_refused(output: str) -> None:
+    put(output, "data/precious")
+    with pytest.raises(UnsafeRemovalError, match="holds no record of a step"):
+        remove_leftovers(f"{output}/data")
+    assert left_at(f"{output}/data") == ["precious"]
+
+
+def test_a_prefix_is_refused_even_if_a_step_was_given_it_as_its_output(output: str) -> None:
+    put(output, "raw/precious", "experiments/nightly-0a1b2c.json")
+    with pytest.raises(UnsafeRemovalError, match="is a prefix"):
+        remove_leftovers(output)
+    assert "raw/precious" in left_at(output)
+
+
+def test_an_output_with_a_folder_of_experiments_is_no_prefix(output: str) -> None:
+    put(output, "experiments/table.json")
+    assert remove_leftovers(output) == ["experiments/table.json"]
+
+
+def test_no_empty_folder_is_left_but_those_of_records_and_other_outputs(tmp_path: Path) -> None:
+    write_status(str(tmp_path), Status.RUNNING)
+    put(str(tmp_path), "a/b/c/x", "kept/x", "a/other/.executor_info")
+    for folder in ("empty/deep", "a/other/empty", ".attempts/2"):
+        os.makedirs(tmp_path / folder)
+    assert remove_leftovers(str(tmp_path), ["kept/**"]) == ["a/b/c/x"]
+    folders = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_dir()}
+    assert folders == {".attempts", ".attempts/2", "a", "a/other", "a/other/empty", "kept"}
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    write_status(str(output), Status.RUNNING)
+    put(str(elsewhere), "precious")
+    (output / "folder").symlink_to(elsewhere)
+    (output / "file").symlink_to(elsewhere / "precious")
+    assert remove_leftovers(str(output)) == ["file", "folder"]
+    assert (elsewhere / "precious").read_text() == "text"
+    assert left_at(str(output)) == [".executor_status"]

@@ -1,0 +1,67 @@
+"""What an output is, is decided by its lease; the status counts only where no lease of ours does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tradewind.records.leases import Lease, Phase
+from tradewind.records.record import Record, RecordState
+from tradewind.records.status import Status
+
+OURS = {phase: Lease("w", 0.0, phase, 1, "job") for phase in Phase}
+MARINS = Lease("theirs", 0.0)
+
+
+@pytest.mark.parametrize("status", [None, *Status])
+@pytest.mark.parametrize(
+    ("phase", "age_s", "has_output", "state"),
+    [
+        (Phase.CLAIMED, 0.0, False, RecordState.AT_WORK),
+        (Phase.CLAIMED, 90.0, True, RecordState.AT_WORK),
+        (Phase.CLAIMED, 90.1, True, RecordState.STOPPED),
+        (Phase.RUNNING, 90.0, True, RecordState.AT_WORK),
+        (Phase.RUNNING, 90.1, True, RecordState.STOPPED),
+        (Phase.COMMITTED, 1e9, True, RecordState.FINISHED),
+        (Phase.COMMITTED, 0.0, False, RecordState.GONE),
+        (Phase.FAILED, 0.0, True, RecordState.FAILED),
+        (Phase.STOPPED, 0.0, True, RecordState.STOPPED),
+    ],
+)
+def test_where_there_is_a_lease_of_ours_no_status_changes_what_it_says(
+    phase: Phase, age_s: float, has_output: bool, state: RecordState, status: Status | None
+) -> None:
+    assert Record(status, OURS[phase], age_s, has_output).state is state
+
+
+@pytest.mark.parametrize(
+    ("status", "has_output", "state"),
+    [
+        (None, False, RecordState.NONE),
+        (Status.SUCCESS, True, RecordState.FINISHED),
+        (Status.SUCCESS, False, RecordState.GONE),
+        (Status.FAILED, True, RecordState.FAILED),
+        (Status.DEP_FAILED, False, RecordState.FAILED),
+        (Status.RUNNING, True, RecordState.STOPPED),
+    ],
+)
+@pytest.mark.parametrize("lease", [None, MARINS], ids=["no lease", "a dead lease of Marin's"])
+def test_without_a_live_lease_the_status_of_marins_executor_counts(
+    status: Status | None, has_output: bool, state: RecordState, lease: Lease | None
+) -> None:
+    assert Record(status, lease, 90.1, has_output).state is state
+
+
+@pytest.mark.parametrize("status", [None, Status.RUNNING, Status.FAILED, Status.DEP_FAILED])
+def test_a_live_lease_of_marins_says_that_somebody_is_at_work(status: Status | None) -> None:
+    assert Record(status, MARINS, 89.0).state is RecordState.AT_WORK
+
+
+def test_marins_executor_writes_the_status_before_it_gives_up_its_lease() -> None:
+    assert Record(Status.SUCCESS, MARINS, 1.0, has_output=True).state is RecordState.FINISHED
+
+
+def test_leases_run_out_by_the_heartbeat_that_their_owner_promised() -> None:
+    quick = Lease("w", 0.0, Phase.RUNNING, heartbeat_s=0.2)
+    assert not Record(None, quick, 0.6).is_stale
+    assert Record(None, quick, 0.7).is_stale
+    assert not Record(None, OURS[Phase.COMMITTED], 1e9).is_stale

@@ -1,0 +1,197 @@
+"""A second implementation of versions, for the property test: naive, recursive, and without a line of the first.
+
+It works on descriptions of steps rather than on steps, so it also stands apart from the placeholders that users write.
+A graph is a list of descriptions; a reference names another step by its place in that list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+DEEPEST_WHOLE = 4
+SEQUENCES = ("list", "tuple", "namedtuple", "set")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A value that counts for nothing."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A value under ``versioned``."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A path in the output of a step, or a hard-coded path when ``step`` is None; ``style`` is how users write it."""
+
+    step: int | None
+    parts: tuple[str, ...]
+    blocking: bool = True
+    style: int = 0
+
+
+@dataclass(frozen=True)
+class OwnOutput:
+    """A path in the step's own output."""
+
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """A path that may come from another region."""
+
+    inner: Counted | Reference
+
+
+@dataclass(frozen=True)
+class Group:
+    """What holds other nodes: a dataclass, dict, list, tuple, namedtuple, set, or lazy object."""
+
+    kind: str
+    items: tuple[tuple[str, Node], ...]
+
+
+Node = Noise | Counted | Reference | OwnOutput | Mirrored | Group
+
+
+@dataclass(frozen=True)
+class Described:
+    """One step."""
+
+    name: str
+    config: Node
+    override: str | None = None
+
+
+Graph = Sequence[Described]
+
+
+def joined(parts: Sequence[str]) -> str:
+    """The name that a chain of ``/`` makes."""
+    name = ""
+    for part in parts:
+        name = os.path.join(name, part) if name else part
+    return name
+
+
+def leaves(node: Node, path: str = "") -> Iterator[tuple[str, Counted | Reference]]:
+    """What counts, with its config path, in the order of the walk."""
+    if isinstance(node, Mirrored):
+        yield from leaves(node.inner, path)
+    elif isinstance(node, Group):
+        for i, (key, item) in enumerate(node.items):
+            last = f"[{i}]" if node.kind in SEQUENCES else key
+            yield from leaves(item, f"{path}.{last}" if path else last)
+    elif isinstance(node, (Counted, Reference)):
+        yield path, node
+
+
+def references(graph: Graph, index: int, blocking: bool) -> list[int]:
+    """The steps that step ``index`` refers to, once for each time, in the order of the walk."""
+    found = [leaf for _, leaf in leaves(graph[index].config) if isinstance(leaf, Reference)]
+    return [leaf.step for leaf in found if leaf.step is not None and leaf.blocking is blocking]
+
+
+def depth(graph: Graph, index: int) -> int:
+    """Length of the longest chain of blocking references below a step."""
+    below = [depth(graph, step) for step in references(graph, index, blocking=True)]
+    return 1 + max(below) if below else 0
+
+
+def version(graph: Graph, index: int) -> dict[str, Any]:
+    """What is hashed, as data."""
+    config: dict[str, Any] = {}
+    number = 0
+    for path, leaf in leaves(graph[index].config):
+        if isinstance(leaf, Counted):
+            config[path] = plain(leaf.value)
+        elif leaf.step is None:
+            config[path] = joined(leaf.parts)
+        else:
+            config[path] = f"DEP[{number}]/{joined(leaf.parts)}" if joined(leaf.parts) else f"DEP[{number}]"
+            number += 1
+    found = {
+        "name": graph[index].name,
+        "config": config,
+        "dependencies": [as_dependency(graph, step) for step in references(graph, index, blocking=True)],
+    }
+    pseudo = [as_dependency(graph, step) for step in references(graph, index, blocking=False)]
+    return found | {"pseudo_dependencies": pseudo} if pseudo else found
+
+
+def as_dependency(graph: Graph, index: int) -> dict[str, Any] | str:
+    """How a step appears in the version of one that refers to it."""
+    if depth(graph, index) <= DEEPEST_WHOLE:
+        return version(graph, index)
+    return f"{graph[index].name}-{short_hash(graph, index)}"
+
+
+def version_text(graph: Graph, index: int) -> str:
+    """The text that is hashed."""
+    return json.dumps(version(graph, index), sort_keys=True)
+
+
+def short_hash(graph: Graph, index: int) -> str:
+    """The hash in the output path."""
+    return hashlib.md5(version_text(graph, index).encode()).hexdigest()[:6]
+
+
+def output_path(graph: Graph, index: int, prefix: str) -> str:
+    """Where the output goes."""
+    path = graph[index].override or f"{graph[index].name}-{short_hash(graph, index)}"
+    return path if "://" in path else os.path.join(prefix, path)
+
+
+def order(graph: Graph, roots: Sequence[int]) -> list[str]:
+    """The version texts in execution order: what a step refers to first, blocking before nonblocking."""
+    texts: dict[str, None] = {}
+
+    def visit(index: int) -> None:
+        for step in references(graph, index, blocking=True) + references(graph, index, blocking=False):
+            visit(step)
+        texts.setdefault(version_text(graph, index))
+
+    for root in roots:
+        visit(root)
+    return [*texts]
+
+
+def needed(graph: Graph, roots: Sequence[int]) -> set[str]:
+    """The version texts of the roots and of all that they wait for."""
+    texts: set[str] = set()
+    for root in roots:
+        texts |= {version_text(graph, root)} | needed(graph, references(graph, root, blocking=True))
+    return texts
+
+
+def plain(value: Any) -> Any:
+    """A versioned value as JSON data."""
+    if isinstance(value, datetime.timedelta):
+        return {"days": value.days, "seconds": value.seconds, "microseconds": value.microseconds}
+    if isinstance(value, (pathlib.Path, datetime.date, bytes, complex, type)):
+        return str(value)
+    if isinstance(value, Enum) and not isinstance(value, (str, int)):
+        return plain(value.value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,253 @@
+"""Versions, hashes and output paths are those of a second implementation, for any graph that users could write."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import enum
+import functools
+import pathlib
+import posixpath
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.steps import second_hash
+from tests.steps.second_hash import Counted, Described, Graph, Group, Mirrored, Node, Noise, OwnOutput, Reference
+from tradewind.steps import (
+    ExecutorStep,
+    InputName,
+    lazy,
+    mirrored,
+    output_path_of,
+    resolve,
+    this_output_path,
+    versioned,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
+PREFIX = "gs://bucket/prefix"
+MOST_STEPS, MOST_REFERENCES = 9, 3
+
+Point = dataclasses.make_dataclass("Point", ["x", "y"], frozen=True)
+Pair = collections.namedtuple("Pair", ["first", "second"])
+Color = enum.Enum("Color", {"RED": "red", "GREEN": 2, "LONG": datetime.timedelta(days=2), "BOTH": ("a", 1)})
+Word = enum.StrEnum("Word", {"ONE": "one"})
+Number = enum.IntEnum("Number", {"ONE": 1})
+
+
+# ---- from a description to steps, and to the config that their functions should get
+
+
+def build(node: Node, leaf: Callable[[Any], Any], inside_set: Callable[[Any], Any]) -> Any:
+    """The value that ``node`` describes, with what ``leaf`` makes of its leaves (``inside_set`` for those in sets)."""
+    if not isinstance(node, Group):
+        return node.value if isinstance(node, Noise) else leaf(node)
+    if node.kind == "set":
+        return {build(item, inside_set, inside_set) for _, item in node.items}
+    values = {key: build(item, leaf, inside_set) for key, item in node.items}
+    if node.kind == "dict":
+        return values
+    if node.kind == "dataclass":
+        return dataclasses.make_dataclass("Config", list(values), frozen=True)(**values)
+    if node.kind == "lazy":
+        return lazy("package.module:Config", **values)
+    items = [build(item, leaf, inside_set) for _, item in node.items]
+    if node.kind == "namedtuple":
+        return Pair(*items)
+    return items if node.kind == "list" else tuple(items)
+
+
+def as_written(node: Any, steps: list[ExecutorStep]) -> Any:
+    """A leaf as users write it."""
+    if isinstance(node, Counted):
+        return versioned(node.value)
+    if isinstance(node, OwnOutput):
+        return this_output_path(node.name)
+    if isinstance(node, Mirrored):
+        return mirrored(as_written(node.inner, steps))
+    if node.step is None:
+        first, *rest = node.parts
+        written: Any = InputName.hardcoded(first)
+    elif not node.parts:
+        step = steps[node.step]
+        written, rest = (step, step.as_input_name(), output_path_of(step))[node.style], []
+    else:
+        first, *rest = node.parts
+        step = steps[node.step]
+        written = (step / first, step.cd(first), output_path_of(step, first))[node.style]
+    for part in rest:
+        written = written / part
+    return written if node.blocking else written.nonblocking()
+
+
+def as_filled(node: Any, graph: Graph, index: int) -> Any:
+    """A leaf as the step's function gets it."""
+    if isinstance(node, Counted):
+        return node.value
+    if isinstance(node, OwnOutput):
+        return inside(second_hash.output_path(graph, index, PREFIX), node.name)
+    if isinstance(node, Mirrored):
+        return f"mirror://{as_filled(node.inner, graph, index)}"
+    name = second_hash.joined(node.parts)
+    if node.step is not None:
+        return inside(second_hash.output_path(graph, node.step, PREFIX), name)
+    return name if name.startswith(("/", "gs://")) else posixpath.join(PREFIX, name)
+
+
+def inside(path: str, name: str | None) -> str:
+    return posixpath.join(path, name) if name else path
+
+
+def make_steps(graph: Graph) -> list[ExecutorStep]:
+    steps: list[ExecutorStep] = []
+    for described in graph:
+        config = build(described.config, lambda node: as_written(node, steps), lambda node: as_written(node, steps))
+        steps.append(ExecutorStep(described.name, None, config, override_output_path=described.override))
+    return steps
+
+
+# ---- any graph
+
+names = st.sampled_from(["a", "b", "tok/one", "документы/日本", "x y", 'quo"te', "back\\slash"])
+keys = st.sampled_from(["a", "b", "a.b", "b.[0]", "[0]", "é", "", "value"])
+fields = st.sampled_from(["a", "b", "c", "value", "naïve"])
+parts = st.lists(st.sampled_from(["sub", "ckpt.pt", "a/b", "/abs", "", "é"]), max_size=3).map(tuple)
+hardcoded = st.sampled_from(["raw/x", "gs://other/y", "/abs/z", "ünï", "raw/"])
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from([1e20, 1e-5, -0.0, 10**30, *Color, *Word, *Number, int, b"bytes", 1j]),
+    st.timedeltas(),
+    st.dates(),
+    st.datetimes(),
+    st.sampled_from([pathlib.Path("p/q"), pathlib.Path("/"), pathlib.Path("é")]),
+)
+
+
+def grown(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Containers of ``values``, as they may stand under ``versioned``."""
+    lists = st.lists(values, max_size=3)
+    kinds_of_keys = [st.text(max_size=3), st.integers(-20, 20), st.floats(allow_nan=False), st.booleans(), st.none()]
+    dicts = [st.dictionaries(kind, values, max_size=3) for kind in kinds_of_keys]
+    return st.one_of(lists, lists.map(tuple), *dicts, st.builds(Point, values, values), st.builds(Pair, values, values))
+
+
+contents = st.recursive(scalars, grown, max_leaves=6)
+
+
+def groups(nodes: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    def group(kind: str, of_keys: st.SearchStrategy[str], least: int = 0, most: int = 4) -> st.SearchStrategy[Node]:
+        pairs = st.lists(st.tuples(of_keys, nodes), min_size=least, max_size=most, unique_by=lambda pair: pair[0])
+        return pairs.map(lambda items: Group(kind, tuple(items)))
+
+    def clash(first: Node, second: Node, is_swapped: bool) -> Node:
+        """Two values under one config path, of which the last counts."""
+        items = (("a.b", first), ("a", Group("dict", (("b", second),))))
+        return Group("dict", items[::-1] if is_swapped else items)
+
+    # The keys of sequences mean nothing, but must differ.
+    numbered = st.integers(0, 99).map(str)
+    return st.one_of(
+        group("dataclass", fields, 1),
+        group("lazy", fields),
+        group("dict", keys, 2),
+        group("dict", keys),
+        st.builds(clash, nodes, nodes, st.booleans()),
+        group("list", numbered),
+        group("tuple", numbered),
+        group("namedtuple", numbered, 2, 2),
+        scalars.filter(lambda value: value is not None).map(lambda v: Group("set", (("0", Counted(v)),))),
+    )
+
+
+@functools.cache
+def configs(before: int) -> st.SearchStrategy[Node]:
+    """Any config of a step that comes after ``before`` others."""
+    hard = st.builds(lambda first, rest: Reference(None, (first, *rest)), hardcoded, parts)
+    reference = hard
+    if before:
+        newest_first = st.integers(0, before - 1).map(lambda back: before - 1 - back)
+        reference = st.builds(Reference, newest_first, parts, st.booleans(), st.integers(0, 2))
+    mirrors = st.builds(Mirrored, st.one_of(hard, st.sampled_from(["docs/x", "mirrored"]).map(Counted)))
+    own = st.sampled_from([None, "", "sub/x"]).map(OwnOutput)
+    leaves = st.one_of(contents.map(Counted), reference, reference, hard, mirrors, own, scalars.map(Noise))
+    return st.recursive(leaves, groups, max_leaves=8)
+
+
+def with_fewer_references(node: Node, budget: list[int]) -> Node:
+    """``node`` with its first references only: the recipe's text grows with their power."""
+    if isinstance(node, Group):
+        return Group(node.kind, tuple((key, with_fewer_references(item, budget)) for key, item in node.items))
+    if not isinstance(node, Reference) or node.step is None:
+        return node
+    budget[0] -= 1
+    return node if budget[0] >= 0 else Noise(None)
+
+
+rarely = st.sampled_from([False] * 7 + [True])
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[Described]:
+    graph: list[Described] = []
+    is_chain = draw(st.sampled_from([True, True, False]))
+    for index in range(draw(st.integers(6 if is_chain else 1, MOST_STEPS))):
+        override = draw(st.sampled_from([None, None, None, f"o/{index}", f"gs://elsewhere/{index}"]))
+        if graph and draw(rarely):  # the newest or an older one, written down a second time
+            again = draw(st.sampled_from([graph[-1], *graph]))
+            graph.append(dataclasses.replace(again, override=override))
+            continue
+        config = draw(configs(index))
+        if is_chain and graph:
+            link = Reference(index - 1, draw(parts), not draw(rarely), draw(st.integers(0, 2)))
+            config = Group("dataclass", (("link", link), ("more", config)))
+        graph.append(Described(draw(names), with_fewer_references(config, [MOST_REFERENCES]), override))
+    return graph
+
+
+anything = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@anything
+@given(graphs(), st.data())
+def test_any_graph_has_the_versions_of_the_second_implementation(graph: list[Described], data: st.DataObject) -> None:
+    steps = make_steps(graph)
+    roots = [*data.draw(st.lists(st.integers(0, len(graph) - 1), max_size=2)), len(graph) - 1]
+    experiment = resolve([steps[root] for root in roots], PREFIX)
+
+    assert [step.version_json for step in experiment.steps] == second_hash.order(graph, roots)
+    asked = experiment.needed([steps[root] for root in roots])
+    assert {step.version_json for step in asked} == second_hash.needed(graph, roots)
+    for step, resolved in experiment.by_object.items():
+        index = next(i for i, own in enumerate(steps) if own is step)
+        first = next(i for i, own in enumerate(steps) if own is resolved.step)
+        assert resolved.version_json == second_hash.version_text(graph, index)
+        assert resolved.hash == second_hash.short_hash(graph, index)
+        assert resolved.depth == second_hash.depth(graph, index)
+        assert resolved.output_path == second_hash.output_path(graph, first, PREFIX)
+        filled = build(
+            graph[first].config,
+            lambda node, of=first: as_filled(node, graph, of),
+            lambda node: as_written(node, steps),
+        )
+        assert repr(resolved.config) == repr(filled)
+
+
+@pytest.mark.parametrize("links", [4, 5, 6, 7])
+def test_a_long_chain_nests_its_nearest_versions_only(links: int) -> None:
+    graph = [Described("s0", Counted(0))]
+    graph += [Described(f"s{n}", Reference(n - 1, ())) for n in range(1, links + 1)]
+    steps = make_steps(graph)
+    last = resolve([steps[-1]], PREFIX).of(steps[-1])
+    assert last.version_json == second_hash.version_text(graph, links)
+    named = isinstance(last.version["dependencies"][0], str)
+    assert named is (links > 5), "the dependency of the last step is a chain of one less"
