@@ -38,7 +38,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Ray",
                 "python-modules": ["tradewind.triggers.ray_job", "tradewind.triggers.ray_job_sensor"],
-            }
+            },
         ],
         "task-decorators": [{"name": "ray", "class-name": "tradewind.decorators.ray.ray_task"}],
         "extra-links": ["tradewind.links.ray.RayJobLink", "tradewind.links.ray.RayLogLink"],

@@ -419,6 +419,17 @@ def test_the_outputs_of_a_dag_that_needs_a_partition_are_kept(house: House) -> N
     assert (path / "model").exists()
 
 
+def test_garbage_is_found_below_a_prefix_that_no_dag_names(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed, spare = house.make("train"), house.make("train", "--param", "size=2")
+    house.age()
+    monkeypatch.delenv("TRADEWIND_PREFIX")
+    unknown = house("gc")
+    assert unknown.code == 2 and "no DAG says where outputs go" in unknown.err
+    done = house("gc", "--prefix", str(house.store))
+    assert done.code == 0 and done.out.split()[-1] == str(spare) and str(needed) not in done.out
+
+
 def test_params_are_those_of_dags_that_are_named(house: House) -> None:
-    done = house("gc", "--param", "size=2")
-    assert done.code == 2 and "name one" in done.err
+    unnamed, unknown = house("gc", "--param", "size=2"), house("gc", "nightly", "--param", "sise=2")
+    assert unnamed.code == 2 and "name one" in unnamed.err
+    assert unknown.code == 2 and "has no param 'sise'" in unknown.err

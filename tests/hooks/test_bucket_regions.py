@@ -114,6 +114,18 @@ def test_the_location_of_a_bucket_is_asked_once(store: LocalCloudStorage) -> Non
     assert store.requests == {"bucket": 1}
 
 
+def test_the_connection_of_a_cluster_is_read_once(store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(conn_id: str) -> str | None:
+        read.append(conn_id)
+        return region_of(conn_id)
+
+    monkeypatch.setattr(bucket_regions, "region_of", counted)
+    check(*(reader(f"gs://near/{number}", name=f"step{number}") for number in range(5)))
+    assert read == ["cluster"]
+
+
 def test_nothing_is_asked_where_the_region_of_the_cluster_is_not_known(
     store: LocalCloudStorage, connect: Callable[..., str]
 ) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +105,90 @@ def test_every_step_task_declares_its_alias_and_plan_only_on_request() -> None:
 def test_a_name_that_no_asset_can_have_is_refused_before_the_step_runs(name: str) -> None:
     with pytest.raises(AssetNameError, match=f"Step {name!r} cannot be called so"):
         experiment_dag("made", [step(name)])
+
+
+# ---- who is told, by Airflow's own bookkeeping
+
+DAGS = """
+from airflow.sdk import DAG, Asset, AssetAlias
+from airflow.providers.standard.operators.empty import EmptyOperator
+from tradewind import ExecutorStep, experiment_dag
+def nothing(config): ...
+experiment_dag("made", [ExecutorStep(name, nothing, {}) for name in ("x/a", "b")])
+schedules = {
+    "by_name": [Asset("x/a")],
+    "by_reference": [Asset.ref(name="x/a")],
+    "by_alias": [AssetAlias("x/a")],
+    "by_both": [Asset("x/a"), Asset("b")],
+    "of_another": [Asset("b")],
+}
+for dag_id, schedule in schedules.items():
+    with DAG(dag_id, schedule=schedule):
+        EmptyOperator(task_id="t")
+"""
+
+TELL = """
+import json, sys
+import pendulum
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.jobs.job import Job
+from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+from airflow.models.asset import AssetEvent
+from airflow.models.dag import DagModel
+from airflow.models.dagbag import DBDagBag
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.taskinstance import TaskInstance
+from airflow.sdk.execution_time.context import OutletEventAccessors
+from airflow.sdk.execution_time.task_runner import _build_asset_profiles, _serialize_outlet_events
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import select, update
+from tradewind.operators.assets import emit_made
+
+initdb()
+with create_session() as session:
+    session.add(DagBundleModel(name="here"))
+bag = DagBag(sys.argv[1], bundle_path=sys.argv[1], bundle_name="here")
+sync_bag_to_db(bag, "here", None)
+with create_session() as session:
+    session.execute(update(DagModel).values(is_paused=False))
+    DBDagBag().get_latest_version_of_dag("made", session=session).create_dagrun(
+        run_id="run", run_after=pendulum.now(), run_type=DagRunType.MANUAL, session=session,
+        triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.RUNNING,
+    )
+task = bag.dags["made"].get_task("x_a")
+
+def end(has_made):
+    context = {"task": task, "outlet_events": OutletEventAccessors()}
+    if has_made:
+        emit_made(context, "x/a", "x/a-abc123", "/p/x/a-abc123", "me")
+    with create_session() as session:
+        instance = session.scalar(select(TaskInstance).where(TaskInstance.task_id == "x_a"))
+        events = list(_serialize_outlet_events(context["outlet_events"]))
+        TaskInstance.register_asset_changes_in_db(instance, list(_build_asset_profiles(task.outlets)), events)
+    SchedulerJobRunner(Job())._update_asset_orphanage()
+    with create_session() as session:
+        extras = [event.extra for event in session.scalars(select(AssetEvent))]
+        to_run = sorted(dag.dag_id for dag in DagModel.dags_needing_dagruns(session)[0])
+    return [extras, to_run]
+
+print("RESULT" + json.dumps([end(False), end(True)]))
+"""
+
+
+@pytest.mark.slow
+def test_whoever_names_the_step_in_a_schedule_runs_when_it_was_made(tmp_path: Path) -> None:
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "made.py").write_text(DAGS)
+    env = dict(os.environ, AIRFLOW_HOME=str(tmp_path), AIRFLOW__CORE__LOAD_EXAMPLES="False")
+    done = subprocess.run([sys.executable, "-c", TELL, str(dags)], env=env, capture_output=True, text=True, check=False)
+    result = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    assert result, done.stdout + done.stderr
+    after_nothing, after_making = json.loads(result[0].removeprefix("RESULT"))
+    assert after_nothing == [[], []]
+    extras, to_run = after_making
+    assert extras == [{"version": "x/a-abc123", "path": "/p/x/a-abc123", "producer": "me"}]
+    assert to_run == ["by_alias", "by_name", "by_reference"]

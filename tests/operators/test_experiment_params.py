@@ -7,16 +7,17 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pendulum
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from tradewind import Cpu, ExecutorStep, Param, TpuSlice, experiment_dag
+from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.run_params import (
     FORM_SECTION,
     RUN_PARAMS,
@@ -24,7 +25,6 @@ from tradewind.operators.run_params import (
     is_dry_run,
     selection_in,
     selection_of,
-    without_run_params,
 )
 from tradewind.plans.selection import Selection, SelectionError
 from tradewind.steps import ExperimentError, Gpu, on_airflow_worker, on_head_node
@@ -135,9 +135,10 @@ def test_a_dry_run_is_one_whose_form_says_so() -> None:
     assert not is_dry_run(context(dry_run=False)) and not is_dry_run(context())
 
 
-def test_run_values_are_the_params_that_are_not_ours() -> None:
-    params: Mapping[str, Any] = make(params={"lr": 0.1}, force=["raw"]).params.dump()
-    assert without_run_params(params) == {"lr": 0.1}
+def test_our_params_are_no_values_of_the_run() -> None:
+    dag = make(params={"lr": 0.1}, force=["raw"])
+    values = ExperimentSettings().values_for(dag, dag.params.dump(), None, (None, None), pendulum.now())
+    assert values.params == {"lr": 0.1}
 
 
 # ---- how much runs at once
@@ -300,3 +301,8 @@ def test_a_dag_with_all_options_is_the_same_each_time() -> None:
         return json.dumps(DagSerialization.to_dict(dag), sort_keys=True, default=str)
 
     assert stored() == stored()
+
+
+def test_what_may_cross_regions_is_known_to_the_plan() -> None:
+    plan = make(allow_cross_region=["raw", "gs://bucket/shared"]).get_task("plan")
+    assert plan.allow_cross_region == ("raw", "gs://bucket/shared")

@@ -138,6 +138,14 @@ def test_a_text_that_looks_like_a_reference_is_a_value() -> None:
     assert words(versioned("DEP[0]"), versioned("DEP[1]")) == ['config "DEP[0]" → "DEP[1]"']
 
 
+@pytest.mark.parametrize("more", [[], [A.nonblocking()]], ids=["all are waited for", "not all are"])
+def test_an_input_that_stays_in_its_place_is_compared_with_itself(more: list[Any]) -> None:
+    old, new = ([first, named("shard", value), *more] for first, value in ((named("shard", 1), 2), (C, 3)))
+    found = changes_between(ExecutorStep("s", None, old), ExecutorStep("s", None, new))
+    assert [change.what for change in found if change.step == "shard"] == ["config.value 2 → 3"]
+    assert len(found) == 2 and "`c`" in found[0].what
+
+
 # ---- causes below
 
 
@@ -165,6 +173,11 @@ def test_a_cause_in_a_diamond_is_told_once() -> None:
         return step
 
     assert [change.what for change in changes_between(diamond(1), diamond(2))] == ["config.value 1 → 2"]
+
+
+def test_a_cause_of_the_step_itself_is_not_told_of_an_input_of_the_same_name() -> None:
+    old, new = (ExecutorStep("a", None, {"value": versioned(value), "input": named("a", value)}) for value in (1, 2))
+    assert sentence(changes_between(old, new)) == "config.value 1 → 2"
 
 
 def test_every_pair_of_versions_is_looked_up_once_in_a_deep_diamond() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tradewind.plans.history import OF_A_PLAN, Bounds, explain_new_versions, find_history
 from tradewind.plans.input_changes import Inputs, compare_inputs
@@ -173,47 +174,51 @@ def test_a_path_that_holds_another_version_by_now_is_not_believed(tmp_path: Path
 
 
 @pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    return f"memory://{tmp_path.name}"
+
+
+@pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the real local file system is asked for."""
+    """What the memory store is asked for."""
     asked: list[str] = []
-    cat, ls = LocalFileSystem.cat_file, LocalFileSystem.ls
+    cat, ls = MemoryFileSystem.cat_file, MemoryFileSystem.ls
 
     def noting(method: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(self: LocalFileSystem, path: str, *args: Any, **kwargs: Any) -> Any:
+        def noted(self: MemoryFileSystem, path: str, *args: Any, **kwargs: Any) -> Any:
             asked.append(path)
             return method(self, path, *args, **kwargs)
 
         return noted
 
-    monkeypatch.setattr(LocalFileSystem, "cat_file", noting(cat))
-    monkeypatch.setattr(LocalFileSystem, "ls", noting(ls))
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", noting(cat))
+    monkeypatch.setattr(MemoryFileSystem, "ls", noting(ls))
     return asked
 
 
-def test_all_steps_share_one_listing_of_a_folder(tmp_path: Path, requests: list[str]) -> None:
+def test_all_steps_share_one_listing_of_a_folder(prefix: str, requests: list[str]) -> None:
     steps = [train(0.1, name=f"{folder}/train{number}") for folder in "ab" for number in range(50)]
-    find_history(make(tmp_path, *steps))
-    assert sorted(requests) == sorted([str(tmp_path), f"{tmp_path}/a", f"{tmp_path}/b"])
+    find_history(make(prefix, *steps))
+    folder = prefix.removeprefix("memory:/")
+    assert sorted(requests) == [folder, f"{folder}/a", f"{folder}/b"]
 
 
-def test_only_the_newest_versions_are_compared(tmp_path: Path, requests: list[str]) -> None:
-    ages = {make(tmp_path, train(number))[1].hash: 20 - number for number in range(20)}
+def test_only_the_newest_versions_are_compared(prefix: str, requests: list[str]) -> None:
+    ages = {make(prefix, train(number))[1].hash: 20 - number for number in range(20)}
     for number in range(20):
-        keep(make(tmp_path, train(number))[1:], days_ago=20 - number)
+        keep(make(prefix, train(number))[1:], days_ago=20 - number)
     requests.clear()
-    (new,) = make(tmp_path, train(100))[1:]
+    (new,) = make(prefix, train(100))[1:]
     found = find_history([new]).nearest[new.output_path]
     assert [ages[version.hash] for version in found] == list(range(1, 9))
     assert sum(path.endswith(INFO_FILE) for path in requests) == 8
 
 
-def test_a_plan_makes_a_bounded_number_of_requests_and_says_what_it_left_out(
-    tmp_path: Path, requests: list[str]
-) -> None:
+def test_a_plan_makes_a_bounded_number_of_requests_and_says_what_it_left_out(prefix: str, requests: list[str]) -> None:
     for number in range(60):
-        keep(make(tmp_path, train(0.1, name=f"train{number}"))[1:], days_ago=1)
+        keep(make(prefix, train(0.1, name=f"train{number}"))[1:], days_ago=1)
     requests.clear()
-    new = make(tmp_path, *(train(0.2, name=f"train{number}") for number in range(60)))
+    new = make(prefix, *(train(0.2, name=f"train{number}") for number in range(60)))
     history = find_history(new, Bounds(requests=40))
     assert len(requests) <= 40
     compared = [version for found in history.nearest.values() for version in found]
@@ -257,11 +262,21 @@ def test_a_store_that_fails_costs_the_reasons_but_not_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
-        raise OSError("the disk is gone")
+        raise ConnectionError("the disk is gone")
 
     monkeypatch.setattr(LocalFileSystem, "ls", fail)
     assert explain_new_versions([(make(tmp_path, train(0.2))[1], Record())], now=NOW) == {}
     assert "the disk is gone" in caplog.text
+
+
+def test_what_may_not_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(make(tmp_path, train(0.1)), days_ago=1)
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise PermissionError("not for you")
+
+    monkeypatch.setattr(LocalFileSystem, "ls", refuse)
+    assert reasons(make(tmp_path, train(0.2))[1:]) == {"train": "never ran"}
 
 
 def test_infos_of_nothing_are_none(tmp_path: Path) -> None:

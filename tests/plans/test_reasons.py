@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tradewind.plans.reasons import Story, explain_steps, producer_text, read_stories, state_reason
 from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, write_attempt
@@ -95,7 +95,7 @@ def attempt(number: int, error: AttemptError | None = None, started_at: str = ""
 
 
 def test_the_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = make(tmp_path, "a", "b", "c", "d")
+    steps = make(f"memory://{tmp_path.name}", "a", "b", "c", "d")
     errors = [
         AttemptError("ValueError", "\n  bad rate\nsecond line", "Traceback"),
         AttemptError("package.OutOfMemoryError", ""),
@@ -104,13 +104,13 @@ def test_the_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkey
     for step, error in zip(steps, errors, strict=False):
         write_attempt(step.output_path, attempt(2, error))
     reads: list[int] = []
-    cat: Callable[..., Any] = LocalFileSystem.cat
+    cat: Callable[..., Any] = MemoryFileSystem.cat
 
-    def noted(self: LocalFileSystem, paths: Any, **kwargs: Any) -> Any:
+    def noted(self: MemoryFileSystem, paths: Any, **kwargs: Any) -> Any:
         reads.append(len(paths))
         return cat(self, paths, **kwargs)
 
-    monkeypatch.setattr(LocalFileSystem, "cat", noted)
+    monkeypatch.setattr(MemoryFileSystem, "cat", noted)
     told = explain_steps([(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW)
     assert reads == [4]
     assert [told[step.output_path] for step in (*steps[:2], steps[3])] == [
@@ -152,11 +152,11 @@ def test_a_store_that_fails_leaves_the_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
-        raise OSError("the disk is gone")
+        raise ConnectionError("the disk is gone")
 
-    steps = make(tmp_path, "a", "b")
-    monkeypatch.setattr(LocalFileSystem, "cat_file", fail)
-    monkeypatch.setattr(LocalFileSystem, "ls", fail)
+    steps = make(f"memory://{tmp_path.name}", "a", "b")
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", fail)
+    monkeypatch.setattr(MemoryFileSystem, "ls", fail)
     told = explain_steps([(steps[0], Record(None, lease(Phase.FAILED))), (steps[1], Record())], now=NOW)
     assert list(told.values()) == ["failed before", "never ran"]
     assert caplog.text.count("the disk is gone") == 2

@@ -19,8 +19,8 @@ from tradewind.ray_jobs.errors import (
     ExposedSecretError,
     UnreservedTpuError,
 )
-from tradewind.ray_jobs.ids import step_job_id
 from tradewind.ray_jobs.request import JobRequest
+from tradewind.records.job_ids import step_job_id
 
 GOOD = JobRequest(
     "train-llama_1.2-0a1b2c",

@@ -27,13 +27,12 @@ def adopt_output(arguments: argparse.Namespace) -> int:
         RecordsError: The step has a result, somebody is at work on it, or the store does not answer.
     """
     from tradewind.operators.code import code_folder
-    from tradewind.operators.step_turns import version_digest
 
     experiment = load_experiments().of(arguments.dag_id)
     _, step = experiment.run(RunChoice.of(arguments)).task(arguments.step)
     fn_name = function_name(step.step.fn, CodeFolder(code_folder(experiment.dag)))
     by = {"adopted": arguments.path, "user": user_name(), "at": utc_now()}
-    adoption = Adoption(step, fn_name, version_digest(step), arguments.path, by, copies=arguments.copy)
+    adoption = Adoption(step, fn_name, step.digest, arguments.path, by, copies=arguments.copy)
     try:
         lease = adopt(adoption, kept)
     except NothingToAdoptError as error:

@@ -17,12 +17,15 @@ from tradewind.cli.experiments import Experiment, Experiments, RunChoice, load_e
 from tradewind.cli.output import say, write_lines
 from tradewind.plans.garbage import Garbage, Needs, Sweep, find_garbage, remove_garbage
 from tradewind.plans.phrases import age_text
+from tradewind.plans.regions import human_size
+from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.attempts import utc_now
 from tradewind.records.errors import RecordsError
 from tradewind.steps import MissingPrefixError
 from tradewind.steps.errors import UnknownRunValueError
 
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_NO_PREFIX = (MissingPrefixError, RayJobsError)
+"""Nothing says where outputs go: neither the DAG nor the deployment, and there is no connection that would."""
 
 
 def collect_garbage(arguments: argparse.Namespace) -> int:
@@ -89,7 +92,7 @@ class _Report:
         gone = [each for each in sweep.garbage if each.path not in problems]
         verb = "removed" if self.deletes else "would be removed with --delete"
         return (
-            f"{bytes_text(sum(each.bytes for each in gone))} in {len(gone)} of {sweep.outputs} outputs below "
+            f"{human_size(sum(each.bytes for each in gone))} in {len(gone)} of {sweep.outputs} outputs below "
             f"{sweep.prefix} {verb}; {sweep.needed} are needed, {sweep.young} others are too young."
         )
 
@@ -111,14 +114,8 @@ class _Report:
         return {"prefix": sweep.prefix, **counts, "garbage": garbage}
 
 
-def bytes_text(count: int) -> str:
-    """``1.5 GiB``."""
-    power = min(len(_UNITS) - 1, max(0, count.bit_length() - 1) // 10)
-    return f"{count / 1024**power:.1f} {_UNITS[power]}" if power else f"{count} bytes"
-
-
 def _line(garbage: Garbage) -> str:
-    return f"{bytes_text(garbage.bytes):>12}  {garbage.state.value:<8}  {age_text(garbage.age_s):<14}  {garbage.path}"
+    return f"{human_size(garbage.bytes):>12}  {garbage.state.value:<8}  {age_text(garbage.age_s):<14}  {garbage.path}"
 
 
 def _check_all_loaded(experiments: Experiments, deletes: bool) -> None:
@@ -131,11 +128,15 @@ def _check_all_loaded(experiments: Experiments, deletes: bool) -> None:
 def _choices(
     experiments: Experiments, named: Collection[str], params: Mapping[str, str]
 ) -> list[tuple[Experiment, RunChoice]]:
-    """Every DAG with its default params, and the named ones also with those that were given."""
-    choices = [(experiment, RunChoice()) for experiment in experiments.by_dag.values()]
-    if params:
-        choices += [(experiments.by_dag[dag_id], RunChoice(params)) for dag_id in named]
-    return choices
+    """Every DAG with its default params, and the named ones also with those that were given.
+
+    Raises:
+        UsageError: A named DAG does not take them.
+    """
+    given = [(experiments.by_dag[dag_id], RunChoice(params)) for dag_id in named] if params else []
+    for experiment, choice in given:
+        experiment.values(choice)
+    return [*((experiment, RunChoice()) for experiment in experiments.by_dag.values()), *given]
 
 
 def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
@@ -144,7 +145,7 @@ def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
     for dag_id, experiment in by_dag.items():
         try:
             found.add(experiment.prefix(RunChoice()).rstrip("/"))
-        except (MissingPrefixError, UsageError) as error:
+        except (*_NO_PREFIX, UsageError) as error:
             say(f"DAG {dag_id}: {error}")
     return sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found))
 
@@ -157,7 +158,7 @@ def _needs(experiments: Experiments, choices: Collection[tuple[Experiment, RunCh
             try:
                 for step in steps_of([experiment.run(replace(choice, prefix=prefix))]):
                     needs.add_step(step)
-            except MissingPrefixError:
+            except _NO_PREFIX:
                 continue  # its outputs can only be below one of the prefixes
             except (UnknownRunValueError, UsageError) as error:
                 say(f"All outputs of the steps of DAG {experiment.dag.dag_id} are kept: {error}")

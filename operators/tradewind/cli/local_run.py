@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 from tradewind.cli.local_step import Drivers, LocalStep, StepFailedError, make_output
 from tradewind.plans.plan import Decision, Plan, PlannedStep, make_plan
+from tradewind.plans.reasons import explain_steps
 from tradewind.plans.selection import Selection
 from tradewind.plans.start import Task
 from tradewind.plans.table import plan_table
@@ -26,8 +26,7 @@ from tradewind.records.experiment_info import write_experiment_info
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import step_info
-from tradewind.runtime.errors import SpecError
-from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.references import CodeFolder, function_name
 from tradewind.runtime.spec import encode_resources, step_spec
 from tradewind.steps import Cpu, ExecutorStep, InputName, ResolvedExperiment, ResolvedStep, resolve, wanted_steps
 
@@ -110,7 +109,8 @@ def _plan(steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Sel
     records = read_records([step.output_path for step in candidates])
     tasks = [(step.version_json, step) for step in candidates]
     roots = {experiment.of(step).version_json for step in wanted}
-    plan = make_plan(prefix, tasks, roots, records, selection, now=time.time())
+    now = time.time()
+    plan = make_plan(prefix, tasks, roots, records, selection, partial(explain_steps, now=now), now=now)
     return _Run(experiment, candidates, records, plan)
 
 
@@ -130,18 +130,10 @@ def _refuse_blocked(run: _Run) -> None:
 
 
 def _write_experiment(run: _Run, code: CodeFolder, caller: str, folder: str | None) -> None:
-    infos = [step_info(step, _function_name(step, code)) for step in run.experiment.steps]
+    infos = [step_info(step, function_name(step.step.fn, code)) for step in run.experiment.steps]
     name = os.path.splitext(os.path.basename(caller))[0]
-    path = write_experiment_info(run.plan.prefix, name, infos, caller, _git_commit(code.path), folder)
+    path = write_experiment_info(run.plan.prefix, name, infos, caller, code.commit(), folder)
     print(f"Experiment: {path}", flush=True)
-
-
-def _function_name(step: ResolvedStep, code: CodeFolder) -> str:
-    """The function as ``module.qualname``; a step that is not run may have one that nothing can import, or none."""
-    try:
-        return step_spec(step, code).fn_name
-    except SpecError:
-        return getattr(step.step.fn, "__qualname__", "None")
 
 
 def _make_all(due: Sequence[LocalStep], code: CodeFolder, max_concurrent: int, retries_failures: bool) -> None:
@@ -201,12 +193,3 @@ class _Schedule:
             if self._waiting.pop(local, None) is not None:
                 print(f"Step {local.step.name!r} does not run, because its input {step.name!r} failed.", flush=True)
                 self._give_up_readers(local.step)
-
-
-def _git_commit(folder: Path) -> str | None:
-    """The commit of the code, where there is one."""
-    try:
-        asked = ["git", "-C", str(folder), "rev-parse", "HEAD"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

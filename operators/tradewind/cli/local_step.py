@@ -6,30 +6,25 @@ is killed leaves nobody at work behind it.
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tradewind.plans.plan import PlannedStep
 from tradewind.plans.start import Adopt, Asked, Claim, Finished, Task, decide_start
-from tradewind.ray_jobs.ids import step_job_id
-from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt, utc_now
+from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt
 from tradewind.records.errors import LeaseLostError
-from tradewind.records.lease_store import Held, LeaseStore
-from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
-from tradewind.records.reading import read_record, read_records
-from tradewind.records.step_info import write_step_info
-from tradewind.records.turns import input_digests, next_number, stop_turn, take_turn, unfinished
+from tradewind.records.leases import Lease, Phase
+from tradewind.records.turns import stop_turn
 from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.runtime.spec import StepSpec
+from tradewind.runtime.step_turns import MissingInputError, StepTurns
 from tradewind.steps import ResolvedStep
 
 LOOK_INTERVAL_S = 2.0
@@ -123,20 +118,19 @@ def make_output(local: LocalStep, drivers: Drivers, task: Task) -> None:
         StepFailedError: It has none.
         InterruptedScriptError: The script is ending.
     """
-    path, planned = local.step.output_path, local.planned
-    store = LeaseStore(path)
+    planned, turns = local.planned, StepTurns(local.step, task.by)
     asked = Asked(planned_attempt=planned.attempt, is_forced=planned.is_forced)
     next_notice = 0.0
     while True:
-        held = store.read()  # before the record: if that tells of a later turn, the claim over this one fails
-        start = decide_start(read_record(path), task, asked)
+        record = turns.read()
+        start = decide_start(record, task, asked)
         if isinstance(start, Finished):
             return
         if isinstance(start, Adopt):
             raise _failure(local, start.lease)
         if isinstance(start, Claim):
-            attempt = _claim(local, store, held, task.by, start.withdraws)
-            if attempt is not None and _has_result(local, store, attempt, drivers.run(local.step.name, attempt.file)):
+            attempt = _claim(turns, local, record.lease, start.withdraws)
+            if attempt is not None and _has_result(local, turns, attempt, drivers):
                 return
             continue
         if task.waited_for != start.lease.attempt or time.monotonic() >= next_notice:
@@ -154,40 +148,20 @@ def _say_who_is_at_work(local: LocalStep, lease: Lease) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Claimed:
-    """An attempt that is ours to make."""
-
-    attempt: Attempt
-    file: str
-
-
-def _claim(
-    local: LocalStep, store: LeaseStore, over: Held | None, by: Mapping[str, Any], withdraws: bool
-) -> _Claimed | None:
+def _claim(turns: StepTurns, local: LocalStep, over: Lease | None, withdraws: bool) -> Attempt | None:
     """Take the turn, if nobody else was faster."""
-    step = local.step
-    inputs = read_records([dependency.output_path for dependency in step.dependencies])
-    if missing := unfinished(inputs):
-        raise StepFailedError(
-            f"Step {local.version} cannot run: its input {missing[0]} is no result (any more). Run the script again."
-        )
-    number = next_number(step.output_path, over.lease if over else None)
-    job = step_job_id(step.name, step.output_path, step.hash, number)
-    attempt = Attempt(
-        number, job, "", dict(by), local.spec.to_json(), input_digests(inputs), withdraws, started_at=utc_now()
-    )
-    version = hashlib.md5(step.version_json.encode(), usedforsecurity=False).hexdigest()
-    if take_turn(store, step.output_path, over, attempt, version, HEARTBEAT_S) is None:
-        return None
-    write_step_info(step, local.spec.fn_name)
-    return _Claimed(attempt, attempt_path(step.output_path, number))
+    try:
+        turn = turns.claim(over, lambda: local.spec, withdraws=withdraws)
+    except MissingInputError as error:
+        raise StepFailedError(f"Step {local.version} cannot run. {error} Run the script again.") from error
+    return turn.attempt if turn is not None else None
 
 
-def _has_result(local: LocalStep, store: LeaseStore, claimed: _Claimed, code: int) -> bool:
-    """Whether the driver, which ended with ``code``, left a result; False if its turn is over and another one due."""
-    held = store.read()
-    if held is None or held.lease.job != claimed.attempt.job:
+def _has_result(local: LocalStep, turns: StepTurns, attempt: Attempt, drivers: Drivers) -> bool:
+    """Run the attempt; whether it left a result. False if its turn is over and another one is due."""
+    code = drivers.run(local.step.name, attempt_path(turns.path, attempt.number))
+    held = turns.store.read()
+    if held is None or held.lease.job != attempt.job:
         return False
     match held.lease.phase:
         case Phase.COMMITTED:
@@ -200,9 +174,7 @@ def _has_result(local: LocalStep, store: LeaseStore, claimed: _Claimed, code: in
             raise StepFailedError(f"Step {local.version} was stopped.")
     # The guard has ended whatever the driver left, so nobody is at work under this lease any more.
     try:
-        stop_turn(
-            lambda **changes: store.change(held, **changes), local.step.output_path, claimed.attempt, Outcome.LOST
-        )
+        stop_turn(lambda **changes: turns.store.change(held, **changes), turns.path, attempt, Outcome.LOST)
     except LeaseLostError:
         return False
     raise StepFailedError(f"Step {local.version} failed: its driver ended with {_ending(code)}.")

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from tradewind.cli import explain
-from tradewind.cli.experiments import ExperimentRun, RunChoice, default_prefix, load_experiments
+from tradewind.cli.experiments import Experiment, ExperimentRun, RunChoice, default_prefix, load_experiments
 from tradewind.cli.output import write_lines
-from tradewind.plans.plan import Plan, make_plan
+from tradewind.plans.costs import read_estimates
+from tradewind.plans.estimates import with_estimates
+from tradewind.plans.plan import Decision, Plan, make_plan
 from tradewind.plans.reasons import explain_steps
 from tradewind.plans.selection import Selection
 from tradewind.plans.table import plan_table
@@ -27,7 +29,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
     Raises:
         CommandError: There is no such DAG.
-        ExperimentError: Its steps cannot be resolved, or the selection makes no sense.
+        ExperimentError: Its steps cannot be resolved, the selection makes no sense, or steps read across regions.
         StoreUnavailableError: The store does not answer.
     """
     experiment = load_experiments().of(arguments.dag_id)
@@ -35,6 +37,7 @@ def plan(arguments: argparse.Namespace) -> int:
     run = experiment.run(choice)
     made = plan_of(run, read_run(run), selection_of(arguments, experiment.selection(choice)), time.time())
     write_lines([json.dumps(made.to_json(), indent=2)] if arguments.json else plan_table(made).splitlines())
+    _refuse_cross_region_reads(experiment, run, made)
     return 0
 
 
@@ -76,7 +79,18 @@ def read_run(run: ExperimentRun) -> dict[str, Record]:
 
 def plan_of(run: ExperimentRun, records: Mapping[str, Record], selection: Selection, now: float) -> Plan:
     """The plan of ``run`` by these records."""
-    return make_plan(run.prefix, run.tasks, run.wanted, records, selection, partial(explain_steps, now=now), now=now)
+    explained = partial(explain_steps, now=now)
+    made = make_plan(run.prefix, run.tasks, run.wanted, records, selection, explained, now=now)
+    return with_estimates(made, read_estimates(made))
+
+
+def _refuse_cross_region_reads(experiment: Experiment, run: ExperimentRun, made: Plan) -> None:
+    """Refuse what the ``plan`` task would refuse, once its table has been shown."""
+    from tradewind.hooks.bucket_regions import refuse_cross_region_reads
+
+    operator, steps = experiment.operator, dict(run.tasks)
+    to_run = [steps[planned.task_id] for planned in made.decided(Decision.RUN)]
+    refuse_cross_region_reads(to_run, operator.settings.cluster_of, operator.allow_cross_region)
 
 
 def selection_of(arguments: argparse.Namespace, otherwise: Selection) -> Selection:

@@ -38,8 +38,9 @@ def refuse_cross_region_reads(
         CrossRegionReadError: There are such reads; it lists them with their sizes.
         StoreUnavailableError: Google Cloud Storage does not say where a bucket is.
     """
+    region = functools.cache(region_of)
     reads = [
-        StepReads(step.name, region_of(cluster_of(step.step)), paths)
+        StepReads(step.name, region(cluster_of(step.step)), paths)
         for step in steps
         if (paths := paths_read(step)) and not isinstance(step.step.resources, AirflowWorker)
     ]

@@ -22,8 +22,7 @@ from airflow.sdk import BaseHook, get_current_context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tradewind.operators.errors import asking_store, failing_at_once
-from tradewind.operators.run_context import ExperimentSettings
-from tradewind.operators.step_turns import StepTurns, task_name
+from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.task_key import TaskKey
 from tradewind.records.attempts import Attempt, AttemptError, Outcome
 from tradewind.records.leases import Lease
@@ -31,6 +30,7 @@ from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.record import RecordState
 from tradewind.records.turns import commit_turn, fail_turn, stop_turn
 from tradewind.runtime.keeper import Keeper, TurnEnd
+from tradewind.runtime.step_turns import StepTurns, task_name
 from tradewind.steps import ExecutorStep, ResolvedStep, RunValues, resolve
 from tradewind.triggers.lease import await_turn_end
 
@@ -93,7 +93,7 @@ class StepVersionHook(BaseHook):
         context: Any = get_current_context()
         with failing_at_once():
             resolved = self._resolve(name, config, None)
-        turns = StepTurns(resolved, TaskKey.of(context).claim(context))
+        turns = StepTurns(resolved, TaskKey.of(context).claim(context), heartbeat_s())
         with asking_store(f"Step {name!r}"):
             held, attempt = _take(turns, context)
             keeper = Keeper(turns.store, held, _end_work)
@@ -124,7 +124,7 @@ def _take(turns: StepTurns, context: Any) -> tuple[Any, Attempt]:
             raise AirflowSkipException(
                 f"Step {turns.step.name!r}, version {turns.step.hash}, is finished: made {made}."
             )
-        turn = turns.claim(lease, is_result, "", lambda: _spec(turns.step), None)
+        turn = turns.claim(lease, lambda: _spec(turns.step), withdraws=is_result)
         if turn is not None:
             return turns.store.begin(turn.attempt.job, uuid.uuid4().hex), turn.attempt
 

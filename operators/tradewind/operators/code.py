@@ -16,22 +16,3 @@ def code_folder(dag: DAG) -> Path:
     if relative.is_absolute() or not file.as_posix().endswith(relative.as_posix()):
         return file.parent
     return file.parents[len(relative.parts) - 1]
-
-
-def code_commit(folder: Path) -> str | None:
-    """The Git commit that is checked out around ``folder``, read without Git itself; None outside a repository."""
-    root = next((parent for parent in (folder, *folder.parents) if (parent / ".git").is_dir()), None)
-    if root is None:
-        return None
-    try:
-        head = (root / ".git" / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return head
-        name = head.removeprefix("ref: ")
-        loose = root / ".git" / name
-        if loose.exists():
-            return loose.read_text().strip()
-        packed = (root / ".git" / "packed-refs").read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)

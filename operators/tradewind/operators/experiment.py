@@ -67,13 +67,13 @@ def build_dag(
     _check_pools(dag_id, options.pools)
     outline = resolve(steps, _PARSE_TIME_PREFIX, ParseTimeValues(frozenset(params)))
     wanted = wanted_steps(steps)
-    needed = outline.needed(wanted)
-    if not needed:
+    if not wanted:
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
-    _check_slice_types(needed)
-    for each in needed:
+    every = outline.steps  # also what is only referred to without waiting: a person may ask a run for it
+    _check_slice_types(every)
+    for each in every:
         check_function_place(each.step)
-    task_ids = _task_ids(needed)
+    task_ids = _task_ids(every)
     with DAG(
         dag_id,
         schedule=_timetable(schedule, settings.timezone),
@@ -82,14 +82,14 @@ def build_dag(
     ) as dag:
         plan = PlanOperator(
             task_id=PLAN_TASK_ID,
-            steps={task_ids[resolved]: resolved.step for resolved in needed},
+            steps={task_ids[resolved]: resolved.step for resolved in every},
             wanted={task_ids[outline.of(step)] for step in wanted},
             settings=settings,
             allow_cross_region=options.allow_cross_region,
             doc_md="Decides which steps run and which outputs are reused. The table is in the log.",
-            outlets=_aliases(needed) if options.asset_events_of_reused else [],
+            outlets=_aliases(every) if options.asset_events_of_reused else [],
         )
-        _add_step_tasks(plan, needed, task_ids, settings, options)
+        _add_step_tasks(plan, every, task_ids, settings, options)
     add_run_params(dag, options.selection)
     return dag
 
@@ -109,13 +109,13 @@ def _dag_arguments(
 
 def _add_step_tasks(
     plan: PlanOperator,
-    needed: Sequence[ResolvedStep],
+    steps: Sequence[ResolvedStep],
     task_ids: Mapping[ResolvedStep, str],
     settings: ExperimentSettings,
     options: DagOptions,
 ) -> None:
     tasks: dict[ResolvedStep, StepOperator] = {}
-    for index, resolved in enumerate(needed):
+    for index, resolved in enumerate(steps):
         task = StepOperator(
             task_id=task_ids[resolved],
             step=resolved.step,

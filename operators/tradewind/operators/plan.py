@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from tradewind.hooks.bucket_regions import refuse_cross_region_reads
 from tradewind.operators.assets import emit_reused
-from tradewind.operators.code import code_commit, code_folder
+from tradewind.operators.code import code_folder
 from tradewind.operators.errors import asking_store, failing_at_once
 from tradewind.operators.plan_lines import push_plan
 from tradewind.operators.run_context import ExperimentSettings
@@ -74,7 +74,8 @@ class PlanOperator(BaseOperator):
             self.log.info("Plan for outputs below %s\n\n%s\n", plan.prefix, plan_table(plan))
             push_plan(context, plan, chunks(plan))
             skipped = self._skipped(plan, experiment, context)
-        emit_reused(context, plan.steps)
+        if not is_dry_run(context):
+            emit_reused(context, plan.steps)
         if to_skip := self._not_at_work(skipped, context):
             raise DownstreamTasksSkipped(tasks=to_skip)
 
@@ -104,7 +105,7 @@ class PlanOperator(BaseOperator):
             folder = CodeFolder(code)
             infos = [step_info(step, function_name(step.step.fn, folder)) for step in experiment.steps]
             file = context["dag"].relative_fileloc or context["dag"].fileloc
-            write_experiment_info(plan.prefix, context["dag"].dag_id, infos, file, code_commit(code))
+            write_experiment_info(plan.prefix, context["dag"].dag_id, infos, file, folder.commit())
         return [step.task_id for step in plan.steps if step.decision not in _TO_DO]
 
     def _not_at_work(self, task_ids: list[str], context: Context) -> list[str]:

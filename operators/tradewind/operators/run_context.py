@@ -13,6 +13,7 @@ from airflow.sdk import Context, conf
 from tradewind.hooks.ray import RayHook
 from tradewind.operators.run_params import without_run_params
 from tradewind.plans.places import choose_cluster, choose_prefix
+from tradewind.records.leases import HEARTBEAT_S
 from tradewind.steps import ExecutorStep, RunValues, coerce_param
 
 if TYPE_CHECKING:
@@ -88,3 +89,8 @@ def _night(interval_start: Any, run_after: Any, timezone: str) -> Any:
 
 def _iso(moment: Any) -> str | None:
     return pendulum.instance(moment).in_timezone("UTC").isoformat() if moment else None
+
+
+def heartbeat_s() -> float:
+    """How often owners of this deployment renew their leases."""
+    return conf.getfloat("tradewind", "lease_heartbeat_seconds", fallback=HEARTBEAT_S)

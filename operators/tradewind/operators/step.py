@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 
 from tradewind.links.ray import RayJobLink, RayLogLink, push_links
 from tradewind.operators.assets import emit_made
-from tradewind.operators.code import code_commit, code_folder
+from tradewind.operators.code import code_folder
 from tradewind.operators.errors import (
     PlanOutdatedError,
     StepFailedError,
@@ -24,11 +24,10 @@ from tradewind.operators.errors import (
 )
 from tradewind.operators.following import follow_here, log_last_lines, pause_before_attempt
 from tradewind.operators.plan_lines import planned_step
-from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.step_endings import job_end, process_ending
 from tradewind.operators.step_job import claimed_spec, connect, demand_of, submit
 from tradewind.operators.step_notes import StepNotes
-from tradewind.operators.step_turns import StepTurns, Turn, task_name
 from tradewind.operators.task_key import TaskKey
 from tradewind.operators.worker_process import run_in_worker
 from tradewind.plans.end import Verdict, judge_end
@@ -49,9 +48,11 @@ from tradewind.ray_jobs.outcome import Watch
 from tradewind.records.attempts import AttemptError, Outcome, attempt_folder, attempt_path
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.turns import complete_commit
-from tradewind.runtime.keeper import Keeper
 from tradewind.runtime.kept_output import DRIVER_LOG
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.step_turns import MissingInputError, StepTurns, Turn, task_name
 from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep, resolve
+from tradewind.triggers.claimed_lease import renewed_while_claimed
 from tradewind.triggers.kill import stop_from_on_kill
 from tradewind.triggers.lease import LeaseTrigger, await_turn_end
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, job_logger
@@ -61,6 +62,7 @@ from tradewind.triggers.step_stop import end_unstarted_turn, stop_step_job
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
+_DEFERS_BY_DEFAULT = conf.getboolean("operators", "default_deferrable", fallback=False)
 MOST_LOSSES = 100
 """How many nodes or heads in a row a step may lose within one try."""
 
@@ -100,7 +102,7 @@ class StepOperator(BaseOperator):
         settings: ExperimentSettings | None = None,
         plan_task_id: str = "plan",
         index: int = 0,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        deferrable: bool = _DEFERS_BY_DEFAULT,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -161,7 +163,7 @@ class StepOperator(BaseOperator):
         with failing_at_once():
             values = self.settings.values_of(context)
             step = resolve([self.step], self.settings.prefix_of(values), values).of(self.step)
-        return StepTurns(step, TaskKey.of(context).claim(context))
+        return StepTurns(step, TaskKey.of(context).claim(context), heartbeat_s())
 
     def _check_planned(self, step: ResolvedStep, planned: PlannedStep | None) -> None:
         if planned is not None and planned.hash != step.hash:
@@ -183,8 +185,17 @@ class StepOperator(BaseOperator):
         cluster = "" if self._is_in_worker else self.settings.cluster_of(self.step)
         if cluster:
             connect(turns.step.name, cluster)  # nothing is claimed for a cluster that cannot be used
-        with failing_at_once():
-            return turns.claim(over, withdraws, cluster, lambda: claimed_spec(turns.step, code), code_commit(code))
+        try:
+            with failing_at_once():
+                return turns.claim(
+                    over,
+                    lambda: claimed_spec(turns.step, code),
+                    withdraws=withdraws,
+                    cluster=cluster,
+                    code_commit=CodeFolder(code).commit(),
+                )
+        except MissingInputError as error:
+            raise PlanOutdatedError(f"{error} Clear the plan task too, and it will be made.") from error
 
     def _run(self, turns: StepTurns, turn: Turn, progress: Progress, context: Context) -> dict[str, Any]:
         attempt, code = turn.attempt, code_folder(context["dag"])
@@ -193,7 +204,7 @@ class StepOperator(BaseOperator):
             exit_code = run_in_worker(attempt_path(turns.path, attempt.number), code, job_logger)
             return self._judge(turns, attempt.job, process_ending(exit_code), progress, context)
         jobs = connect(turns.step.name, attempt.cluster)
-        with Keeper(turns.store, turn.held, lambda end: None):  # a large folder takes its time to travel
+        with renewed_while_claimed(turns.path, attempt.job):  # a large folder takes its time to travel
             submit(jobs, attempt, code)
         self.log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, turns.name, attempt.job)
         return self._follow(jobs.cluster, turns, attempt.number, progress, context)
@@ -230,9 +241,7 @@ class StepOperator(BaseOperator):
             )
             self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
         self._followed = (cluster, attempt.job, turns.path, TaskKey.of(context))
-        held = turns.store.read()
-        assert held is not None, "leases are never deleted"
-        with Keeper(turns.store, held, lambda end: None):
+        with renewed_while_claimed(turns.path, attempt.job):
             ending = follow_here(cluster, watch, DEFAULT_LOG_BYTES, full_log).ending
         return self._judge(turns, attempt.job, ending, progress, context)
 
@@ -244,7 +253,7 @@ class StepOperator(BaseOperator):
             whose = task_name(lease.by)
             self.log.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, turns.name, whose)
         payload = {"progress": asdict(progress), "is_theirs": is_theirs}
-        if self.deferrable:
+        if self.deferrable or _DEFERS_BY_DEFAULT:  # who waits is not at work: ``max_concurrent`` does not count it
             trigger = LeaseTrigger(turns.path, lease.attempt, payload=payload)
             self.defer(trigger=trigger, method_name=self.execute_waited.__name__)
         attempt = asyncio.run(await_turn_end(turns.path, lease.attempt, self.log.info))
@@ -333,18 +342,21 @@ class StepOperator(BaseOperator):
     def _finish_reused(self, turns: StepTurns, lease: Lease | None, context: Context) -> dict[str, Any]:
         by = f"by {task_name(lease.by)}, attempt {lease.attempt}" if lease is not None and lease.by else "elsewhere"
         self.log.info("Step %r, version %s, is finished: made %s.", turns.step.name, turns.step.hash, by)
-        return self._finish_made(turns, lease, context)
+        notes = StepNotes(context, self)
+        if lease is None or lease.is_marins:
+            return notes.finished(turns.path, 0)
+        if Task(turns.by).owns(lease) and not notes.told_of(lease.attempt):
+            return self._finish_made(turns, lease, context)  # an earlier try made it and died before it could say so
+        complete_commit(turns.path, lease)
+        return notes.finished(turns.path, lease.attempt)
 
     def _finish_made(self, turns: StepTurns, lease: Lease | None, context: Context) -> dict[str, Any]:
-        """End green: complete the record, note which attempt it was, tell consumers if this task made it."""
-        attempt = 0
-        if lease is not None and not lease.is_marins:
-            attempt = lease.attempt
-            complete_commit(turns.path, lease)
-            if Task(turns.by).owns(lease):
-                producer = f"attempt {attempt} of {task_name(lease.by)}"
-                emit_made(context, turns.step.name, turns.name, turns.path, producer)
-        return StepNotes(context, self).finished(turns.path, attempt)
+        """End green with what this task made: complete the record, tell consumers, and note which attempt it was."""
+        assert lease is not None, "what a task made has a lease"
+        complete_commit(turns.path, lease)
+        producer = f"attempt {lease.attempt} of {task_name(lease.by)}"
+        emit_made(context, turns.step.name, turns.name, turns.path, producer)
+        return StepNotes(context, self).finished(turns.path, lease.attempt)
 
     @property
     def _is_in_worker(self) -> bool:

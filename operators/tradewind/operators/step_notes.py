@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Context
 
-from tradewind.operators.step_turns import StepTurns
 from tradewind.plans.plan import Decision, PlannedStep
 from tradewind.plans.start import Asked
+from tradewind.runtime.step_turns import StepTurns
 
 if TYPE_CHECKING:
     from tradewind.operators.step import StepOperator
@@ -37,6 +37,11 @@ class StepNotes:
         note: Any = {"attempt": attempt, TRIES: tries, "upstream": self._upstream_tries()}
         self._context["task_state_store"].set(NOTE, note)
         return {"output_path": output_path, "attempt": attempt, TRIES: tries}
+
+    def told_of(self, attempt: int) -> bool:
+        """Whether an earlier try ended green with ``attempt``, and not only noted it before it died."""
+        note: Any = self._context["task_state_store"].get(NOTE) or {}
+        return note.get("attempt") == attempt and self._context["ti"].max_tries > note[TRIES]
 
     def asked(self, planned: PlannedStep | None, turns: StepTurns) -> Asked:
         """What is asked of this task."""

@@ -160,9 +160,9 @@ def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: Keep) -> None:
     store = LeaseStore(garbage.path)
     held = _withdrawn(store, garbage, by)
     with keep(store, held) as turn:
-        # The status before all else: it is what Marin's executor believes.
-        names = sorted((file.path for file in own_files(garbage.path)), key=lambda name: name != STATUS_FILE)
-        names = [name for name in names if name not in (LEASE_FILE, _GUARD_FILE)]
+        check_goes_on(turn)
+        remove_files(garbage.path, [STATUS_FILE])  # first, since it is what Marin's executor believes
+        names = [file.path for file in own_files(garbage.path) if file.path not in (LEASE_FILE, _GUARD_FILE)]
         for first in range(0, len(names), _REMOVED_AT_ONCE):
             check_goes_on(turn)
             remove_files(garbage.path, names[first : first + _REMOVED_AT_ONCE])

@@ -18,6 +18,7 @@ from typing import Any, Final
 from tradewind.plans.differences import Change, Comparison, sentence
 from tradewind.plans.phrases import age_text
 from tradewind.plans.stored_versions import Budget, StoredVersions, list_folders, read_texts
+from tradewind.records.errors import RecordsError
 from tradewind.records.leases import Lease, lease_path
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import ResolvedStep
@@ -100,14 +101,18 @@ def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: f
     new = [step for step, record in steps if record.state is RecordState.NONE]
     try:
         history = find_history(new)
-    except Exception as error:  # each store has its own
+    except RecordsError as error:
         logger.warning("Earlier versions could not be read, so the plan does not tell what has changed: %s", error)
         return {}
     return {step.output_path: _reason(step, history, now) for step in new}
 
 
 def find_history(steps: Sequence[ResolvedStep], bounds: Bounds = OF_A_PLAN) -> History:
-    """Find the earlier versions of ``steps`` and compare them."""
+    """Find the earlier versions of ``steps`` and compare them.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
     budget = Budget(bounds.requests)
     siblings = _find_siblings(steps, budget)
     chosen = _admit(siblings, Budget(budget.left * 3 // 4), bounds)

@@ -140,7 +140,6 @@ def _match_nodes(
     found: Inputs, olds: Sequence[VersionNode], news: Sequence[VersionNode]
 ) -> tuple[list[VersionNode], list[VersionNode]]:
     keys: list[Callable[[tuple[int, VersionNode]], Hashable]] = [
-        lambda item: item,
         lambda item: item[1],
         lambda item: (item[0], item[1].name),
         lambda item: item[1].name,

@@ -6,7 +6,6 @@ asks for is not run. Decisions are made from values that were read before: nothi
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -330,7 +329,7 @@ def _check_versions(choice: _Choice) -> list[str]:
     warnings = []
     for step, record in choice.records.items():
         found = record.lease.version if record.lease is not None else ""
-        version = hashlib.md5(step.version_json.encode(), usedforsecurity=False).hexdigest()
+        version = step.digest
         if found in ("", version):
             continue
         if step.step.override_output_path is None:

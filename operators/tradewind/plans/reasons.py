@@ -16,6 +16,7 @@ from tradewind.plans.history import NEVER_RAN, explain_new_versions
 from tradewind.plans.phrases import shorten, time_text
 from tradewind.plans.stored_versions import read_texts
 from tradewind.records.attempts import attempt_path
+from tradewind.records.errors import RecordsError
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status
@@ -83,7 +84,11 @@ def producer_text(by: Mapping[str, Any]) -> str:
 
 
 def read_stories(records: Mapping[str, Record]) -> dict[str, Story]:
-    """The stories of the newest attempts of those outputs that failed or are at work, read together."""
+    """The stories of the newest attempts of those outputs that failed or are at work, read together.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
     told = {RecordState.FAILED, RecordState.AT_WORK}
     leases = {path: record.lease for path, record in records.items() if record.state in told}
     numbered = [(path, lease.attempt) for path, lease in leases.items() if lease is not None and lease.attempt]
@@ -95,7 +100,7 @@ def read_stories(records: Mapping[str, Record]) -> dict[str, Story]:
 def _read_stories_or_none(records: Mapping[str, Record]) -> dict[str, Story]:
     try:
         return read_stories(records)
-    except Exception as error:  # each store has its own; a plan is worth more than its explanations
+    except RecordsError as error:  # a plan is worth more than its explanations
         logger.warning("The attempts could not be read, so the plan does not tell how steps failed: %s", error)
         return {}
 

@@ -18,12 +18,14 @@ from typing import Any, Final, TypeVar
 from tradewind.plans.version_graph import Version, deep_inputs, is_version, version_hash
 from tradewind.records.step_info import INFO_FILE
 from tradewind.records.store import list_names, read_many
+from tradewind.records.stores import StoreRefusedError
 from tradewind.steps import ResolvedStep
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MOST_LISTINGS_AT_ONCE: Final = 32
+MOST_AT_ONCE: Final = 32
+_UNREADABLE: Final = (UnicodeDecodeError, StoreRefusedError)
 _HASH: Final = re.compile("[0-9a-f]{6}")
 
 
@@ -106,30 +108,40 @@ def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_texts(paths: Sequence[str]) -> dict[str, str]:
-    """The texts of those of ``paths`` that exist and are texts."""
-    unreadable = (UnicodeDecodeError, IsADirectoryError, NotADirectoryError, PermissionError)
+    """The texts of those of ``paths`` that exist and can be read as texts.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
     try:
         return read_many(paths)
-    except unreadable as error:
-        if len(paths) == 1:
-            logger.debug("Left out %s, which cannot be read: %s", paths[0], error)
-            return {}
-    texts: dict[str, str] = {}
-    for path in paths:
-        texts |= read_texts([path])
-    return texts
+    except _UNREADABLE:  # one of them spoils the whole answer
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            return {path: text for found in pool.map(_read_one, paths) for path, text in found.items()}
 
 
 def list_folders(folders: Sequence[str]) -> dict[str, list[str]]:
-    """The names directly below each folder, asked for together."""
-    with ThreadPoolExecutor(MOST_LISTINGS_AT_ONCE) as pool:
+    """The names directly below each folder, asked for together.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         return dict(zip(folders, pool.map(_names_below, folders), strict=True))
+
+
+def _read_one(path: str) -> dict[str, str]:
+    try:
+        return read_many([path])
+    except _UNREADABLE as error:
+        logger.debug("Left out %s, which cannot be read: %s", path, error)
+        return {}
 
 
 def _names_below(folder: str) -> list[str]:
     try:
         return list_names(folder)
-    except (NotADirectoryError, PermissionError) as error:
+    except (NotADirectoryError, StoreRefusedError) as error:
         logger.debug("Left out %s, which cannot be listed: %s", folder, error)
         return []
 

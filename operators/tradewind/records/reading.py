@@ -13,11 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from tradewind.records.conditional import read_stored
-from tradewind.records.files import existing
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.record import Record
 from tradewind.records.status import Status, read_statuses
-from tradewind.records.store import list_names, read_many
+from tradewind.records.store import existing_many, list_names, read_many
 
 MOST_AT_ONCE = 32
 
@@ -67,7 +66,7 @@ def _with_output(records: dict[str, Record]) -> set[str]:
                 there.add(path)  # a step that leaves no file has nothing to lose
         elif record.status is Status.SUCCESS:
             without.append(path)
-    there.update(witnesses[found] for found in existing(list(witnesses)))
+    there.update(witnesses[found] for found in existing_many(list(witnesses)))
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         found_names = zip(without, pool.map(list_names, without), strict=True)
         there.update(path for path, names in found_names if any(not _is_record(name) for name in names))

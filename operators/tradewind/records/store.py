@@ -9,63 +9,72 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.asyn import sync
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.records.stores.failures import failures_told
+
+_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 def read_text(path: str) -> str | None:
     """The object's text, or None when there is none."""
-    fs, name = url_to_fs(path)
-    try:
-        return bytes(fs.cat_file(name)).decode()
-    except FileNotFoundError:
-        return None
+    with failures_told(path):
+        fs, name = url_to_fs(path)
+        try:
+            return bytes(fs.cat_file(name)).decode()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def read_many(paths: Sequence[str]) -> dict[str, str]:
     """The texts of those of ``paths`` that exist, read together where the store can."""
     texts: dict[str, str] = {}
     for fs, names in _by_store(paths):
-        found = fs.cat(list(names), on_error="return") if len(names) > 1 else _cat_one(fs, *names)
-        for name, data in found.items():
-            if isinstance(data, (FileNotFoundError, NotADirectoryError)):
-                continue
-            if isinstance(data, BaseException):
-                raise data
-            texts[names[name]] = bytes(data).decode()
+        with failures_told(_some_of(names)):
+            texts |= {names[name]: data.decode() for name, data in _contents(fs, list(names)).items()}
     return texts
+
+
+def existing_many(paths: Collection[str]) -> set[str]:
+    """Those of ``paths`` at which there is an object, asked together where the store can. Folders are no objects."""
+    found: set[str] = set()
+    for fs, names in _by_store(paths):
+        with failures_told(_some_of(names)):
+            found |= {names[name] for name in _existing(fs, list(names))}
+    return found
 
 
 def write_text(path: str, text: str) -> None:
     """Put ``text`` at ``path``, whatever was there."""
-    fs, name = url_to_fs(path)
-    if isinstance(fs, LocalFileSystem):
-        aside = write_aside(Path(name), text)
-        os.replace(aside, name)
-    else:
-        fs.pipe_file(name, text.encode())
+    with failures_told(path):
+        fs, name = url_to_fs(path)
+        if isinstance(fs, LocalFileSystem):
+            aside = write_aside(Path(name), text)
+            os.replace(aside, name)
+        else:
+            fs.pipe_file(name, text.encode())
 
 
 def create_text(path: str, text: str) -> bool:
     """Put ``text`` at ``path`` only if nothing is there; whether it was put. One writer of many wins."""
-    fs, name = url_to_fs(path)
-    try:
-        if isinstance(fs, LocalFileSystem):
-            aside = write_aside(Path(name), text)
-            try:
-                os.link(aside, name)
-            finally:
-                aside.unlink()
-        else:
-            fs.pipe_file(name, text.encode(), mode="create")
-    except FileExistsError:
-        return False
-    return True
+    with failures_told(path):
+        fs, name = url_to_fs(path)
+        try:
+            if isinstance(fs, LocalFileSystem):
+                _create_file(Path(name), text)
+            else:
+                fs.pipe_file(name, text.encode(), mode="create")
+        except FileExistsError:
+            return False
+        return True
 
 
 def read_json(path: str) -> dict[str, Any] | None:
@@ -76,12 +85,13 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 def list_names(folder: str) -> list[str]:
     """The names directly below ``folder``; none when it does not exist."""
-    fs, name = url_to_fs(folder)
-    fs.invalidate_cache(name)
-    try:
-        return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(name, detail=False))
-    except FileNotFoundError:
-        return []
+    with failures_told(folder):
+        fs, name = url_to_fs(folder)
+        fs.invalidate_cache(name)
+        try:
+            return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(name, detail=False))
+        except FileNotFoundError:
+            return []
 
 
 def write_aside(path: Path, text: str) -> Path:
@@ -95,7 +105,15 @@ def write_aside(path: Path, text: str) -> Path:
     return aside
 
 
-def _by_store(paths: Sequence[str]) -> list[tuple[fsspec.AbstractFileSystem, dict[str, str]]]:
+def _create_file(path: Path, text: str) -> None:
+    aside = write_aside(path, text)
+    try:
+        os.link(aside, path)
+    finally:
+        aside.unlink()
+
+
+def _by_store(paths: Collection[str]) -> list[tuple[fsspec.AbstractFileSystem, dict[str, str]]]:
     """The paths grouped by store, as name in the store → path as given."""
     groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
     for path in paths:
@@ -104,8 +122,53 @@ def _by_store(paths: Sequence[str]) -> list[tuple[fsspec.AbstractFileSystem, dic
     return list(groups.values())
 
 
+def _some_of(names: Mapping[str, str]) -> str:
+    first = next(iter(names.values()))
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
+
+
+def _contents(fs: fsspec.AbstractFileSystem, names: list[str]) -> dict[str, bytes]:
+    if isinstance(fs, LocalFileSystem):
+        return _file_contents(names)
+    if "gs" in _protocols(fs):
+        from tradewind.records.stores.gcs import contents_of
+
+        found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names)
+        return found
+    contents = fs.cat(names, on_error="return") if len(names) > 1 else _cat_one(fs, *names)
+    for data in contents.values():
+        if isinstance(data, BaseException) and not isinstance(data, _MISSING):
+            raise data
+    return {name: bytes(data) for name, data in contents.items() if not isinstance(data, BaseException)}
+
+
+def _file_contents(names: Sequence[str]) -> dict[str, bytes]:
+    contents: dict[str, bytes] = {}
+    for name in names:
+        with suppress(*_MISSING), open(name, "rb") as file:
+            contents[name] = file.read()
+    return contents
+
+
 def _cat_one(fs: fsspec.AbstractFileSystem, name: str) -> Mapping[str, bytes | Exception]:
     try:
         return {name: fs.cat_file(name)}
-    except FileNotFoundError as error:
+    except _MISSING as error:
         return {name: error}
+
+
+def _existing(fs: fsspec.AbstractFileSystem, names: list[str]) -> Iterable[str]:
+    if isinstance(fs, LocalFileSystem):
+        return filter(os.path.isfile, names)
+    if "gs" in _protocols(fs):
+        from tradewind.records.stores.gcs import existing_of
+    elif "s3" in _protocols(fs):
+        from tradewind.records.stores.s3 import existing_of
+    else:
+        return filter(fs.isfile, names)
+    found: set[str] = sync(fs.loop, existing_of, fs, names)
+    return found
+
+
+def _protocols(fs: fsspec.AbstractFileSystem) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)

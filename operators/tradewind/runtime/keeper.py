@@ -69,7 +69,7 @@ class Keeper:
             StoreUnavailableError: The store does not answer; the turn goes on.
         """
         with self._lock:  # whichever renewal is on its way has arrived
-            if self.end in (TurnEnd.LOST, TurnEnd.FENCED) or self.is_over:
+            if self.end is TurnEnd.FENCED or self.is_over:
                 raise LeaseLostError("The turn is over.")
             held = self._store.change(self._held, **changes)
             self._done.set()

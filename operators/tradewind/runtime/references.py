@@ -38,6 +38,24 @@ class CodeFolder:
         root = Path(os.path.realpath(self.path))
         return path.relative_to(root) if path.is_relative_to(root) and "site-packages" not in path.parts else None
 
+    def commit(self) -> str | None:
+        """The Git commit that is checked out around this folder, read without Git; None outside a repository."""
+        root = next((parent for parent in (self.path, *self.path.parents) if (parent / ".git").is_dir()), None)
+        if root is None:
+            return None
+        try:
+            head = (root / ".git" / "HEAD").read_text().strip()
+            if not head.startswith("ref: "):
+                return head
+            name = head.removeprefix("ref: ")
+            loose = root / ".git" / name
+            if loose.exists():
+                return loose.read_text().strip()
+            packed = (root / ".git" / "packed-refs").read_text().splitlines()
+        except OSError:
+            return None
+        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -105,8 +123,14 @@ def reference_to(target: Any, code: CodeFolder) -> Reference:
 
 
 def function_name(function: Any, code: CodeFolder) -> str:
-    """``module.qualname`` of a step's function, as records name it; ``"None"`` for a step without one."""
+    """``module.qualname`` of a step's function, as records name it; ``"None"`` for a step without one.
+
+    A step that is not run may have one that no cluster could import: it is named as it is.
+    """
     if function is None:
         return "None"
-    reference = reference_to(function, code)
-    return f"{reference.module}.{reference.qualname}"
+    try:
+        reference = reference_to(function, code)
+        return f"{reference.module}.{reference.qualname}"
+    except SpecError:
+        return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"

@@ -37,7 +37,7 @@ class ResolvedStep:
     Attributes:
         step: The first step object with this version.
         version_json: The text that is hashed.
-        hash: The first six hexadecimal digits of its MD5.
+        digest: Its MD5, in hexadecimal digits.
         config: The config with every placeholder filled in.
         dependencies: The steps it waits for, one entry for each reference.
         pseudo_dependencies: The steps it refers to without waiting.
@@ -48,7 +48,7 @@ class ResolvedStep:
 
     step: ExecutorStep
     version_json: str
-    hash: str
+    digest: str
     output_path: str
     dependencies: tuple[ResolvedStep, ...]
     pseudo_dependencies: tuple[ResolvedStep, ...]
@@ -59,6 +59,11 @@ class ResolvedStep:
     @property
     def name(self) -> str:
         return self.step.name
+
+    @property
+    def hash(self) -> str:
+        """The first six digits, which are part of the output path."""
+        return self.digest[:6]
 
     @property
     def version(self) -> dict[str, Any]:
@@ -187,8 +192,8 @@ class _Resolution:
         dependencies = tuple(self.by_object[child] for child in identity.dependencies)
         pseudo_dependencies = tuple(self.by_object[child] for child in identity.pseudo_dependencies)
         version_json = _version_json(step.name, identity.version, dependencies, pseudo_dependencies)
-        version_hash = hashlib.md5(version_json.encode(), usedforsecurity=False).hexdigest()[:6]
-        output_path = self._output_path(step, version_hash)
+        digest = hashlib.md5(version_json.encode(), usedforsecurity=False).hexdigest()
+        output_path = self._output_path(step, digest[:6])
         self.output_paths[step] = output_path
         first = self.by_version.get(version_json)
         if first is None:
@@ -196,7 +201,7 @@ class _Resolution:
             first = ResolvedStep(
                 step=step,
                 version_json=version_json,
-                hash=version_hash,
+                digest=digest,
                 output_path=output_path,
                 dependencies=dependencies,
                 pseudo_dependencies=pseudo_dependencies,

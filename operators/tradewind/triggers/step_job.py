@@ -9,9 +9,7 @@ from collections.abc import AsyncIterator
 from airflow.triggers.base import TriggerEvent
 
 from tradewind.hooks.ray import RayHook
-from tradewind.records.errors import LeaseLostError, StoreUnavailableError
-from tradewind.records.lease_store import LeaseStore
-from tradewind.records.leases import Phase
+from tradewind.triggers.claimed_lease import renew_while_claimed
 from tradewind.triggers.ray_job import RayJobTrigger
 from tradewind.triggers.step_stop import stop_step_job
 
@@ -37,21 +35,3 @@ class StepJobTrigger(RayJobTrigger):
     @property
     def _output_path(self) -> str:
         return str(self.payload["output_path"])
-
-
-async def renew_while_claimed(output_path: str, job: str) -> None:
-    """Renew the lease of ``job`` until its driver has taken it over, or the turn is over."""
-    store = LeaseStore(output_path)
-    while True:
-        try:
-            held = await asyncio.to_thread(store.read)
-            if held is None or held.lease.job != job or held.lease.phase is not Phase.CLAIMED:
-                return
-            held = await asyncio.to_thread(store.change, held)
-        except LeaseLostError:
-            return
-        except StoreUnavailableError as error:
-            logger.warning("The lease cannot be renewed: %s", error)
-            await asyncio.sleep(1.0)
-        else:
-            await asyncio.sleep(held.lease.heartbeat_s)

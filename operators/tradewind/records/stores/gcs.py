@@ -10,27 +10,29 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from fsspec.core import url_to_fs
-
+from tradewind.records import stores
 from tradewind.records.errors import StoreUnavailableError
-from tradewind.records.stores import PATIENCE_S, Stored, StoreRefusedError
+from tradewind.records.stores import Stored, StoreRefusedError
+from tradewind.records.stores.waiting import ask, at_once
 
 _REREADS = 5
+_AT_ONCE = 100
+"""As many connections as gcsfs's session keeps."""
 
 
 class GcsStore:
     """Buckets of Cloud Storage, or of a server that ``STORAGE_EMULATOR_HOST`` names."""
 
     def read(self, path: str) -> Stored | None:
-        return _ask(path, _read)
+        return ask(path, _read)
 
     def write(self, path: str, text: str, expected: str | None) -> Stored | None:
-        return _ask(path, lambda fs, bucket, name: _write(fs, bucket, name, text, expected))
+        return ask(path, lambda fs, bucket, name: _write(fs, bucket, name, text, expected))
 
 
 async def _read(fs: Any, bucket: str, name: str) -> Stored | None:
@@ -73,27 +75,44 @@ def _age(about: Mapping[str, Any], headers: Mapping[str, str]) -> float:
     return max(0.0, (parsedate_to_datetime(headers["Date"]) - updated).total_seconds())
 
 
-def _ask(path: str, call: Callable[[Any, str, str], Coroutine[Any, Any, Stored | None]]) -> Stored | None:
-    """Run ``call`` within our patience, and tell failures by what they mean for the caller."""
-    import requests
-    from aiohttp import ClientError
-    from fsspec.asyn import sync
-    from gcsfs.retry import HttpError
-    from google.auth.exceptions import GoogleAuthError
+async def contents_of(fs: Any, names: Sequence[str]) -> dict[str, bytes]:
+    """The bytes of those objects that exist."""
+    return await _fetch(fs, names, alt="media")
 
+
+async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
+    """Those objects that exist."""
+    return set(await _fetch(fs, names, fields="name"))
+
+
+async def _fetch(fs: Any, names: Sequence[str], **query: str) -> dict[str, bytes]:
+    """Answers of many objects, straight from gcsfs's session: its own calls take nearly twice the work for each.
+
+    An object that is missing costs no more than one that is there. Any other trouble is left to gcsfs and its retries.
+    """
+    from aiohttp import ClientError, ClientTimeout
+    from yarl import URL
+
+    session = await fs._set_session()
+    headers, suffix = fs._get_headers(None), urlencode(fs._get_params(query))
+    timeout = ClientTimeout(total=stores.PATIENCE_S)
+
+    async def fetch(name: str) -> bytes | None:
+        url = _object_url(fs, *name.split("/", 1))
+        try:
+            async with session.get(URL(f"{url}?{suffix}", encoded=True), headers=headers, timeout=timeout) as answer:
+                if answer.status in (200, 404):
+                    return await answer.read() if answer.status == 200 else None
+        except ClientError:
+            pass
+        return await _fetch_patiently(fs, url, query)
+
+    return await at_once(fetch, names, _AT_ONCE)
+
+
+async def _fetch_patiently(fs: Any, url: str, query: Mapping[str, str]) -> bytes | None:
     try:
-        fs, name = url_to_fs(path)
-        bucket, _, key = name.partition("/")
-        return sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), PATIENCE_S))  # type: ignore[no-any-return]
-    except TimeoutError as error:
-        raise StoreUnavailableError(f"{path}: Cloud Storage gave no usable answer for {PATIENCE_S:.0f} s") from error
-    except HttpError as error:
-        kind = StoreUnavailableError if error.code in _PASSING else StoreRefusedError
-        raise kind(f"{path}: Cloud Storage answered {error}") from error
-    except (ClientError, requests.RequestException, GoogleAuthError, ConnectionError) as error:
-        raise StoreUnavailableError(f"{path}: Cloud Storage cannot be reached: {error}") from error
-    except (OSError, ValueError) as error:
-        raise StoreRefusedError(f"{path}: Cloud Storage refused: {error}") from error
-
-
-_PASSING = frozenset({408, 429, *range(500, 600)})
+        _, data = await asyncio.wait_for(fs._call("GET", url, **query), stores.PATIENCE_S)
+        return bytes(data)
+    except FileNotFoundError:
+        return None

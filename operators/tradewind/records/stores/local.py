@@ -20,9 +20,11 @@ from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
+from tradewind.records import stores
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.store import write_aside
-from tradewind.records.stores import PATIENCE_S, Stored, StoreRefusedError
+from tradewind.records.stores import Stored
+from tradewind.records.stores.failures import failures_told
 
 GUARD_SUFFIX = ".guard"
 _POLL_S = 0.002
@@ -32,12 +34,12 @@ class LocalStore:
     """Files of this machine, or of a server that it has mounted."""
 
     def read(self, path: str) -> Stored | None:
-        with _errors_named(path):
+        with failures_told(path):
             return _read(_file_of(path))
 
     def write(self, path: str, text: str, expected: str | None) -> Stored | None:
         file = _file_of(path)
-        with _errors_named(path):
+        with failures_told(path):
             if _tag(file) != expected:
                 return None
             aside = write_aside(file, text)
@@ -99,7 +101,7 @@ def _clock(folder: Path, otherwise: float) -> float:
 @contextmanager
 def _guarded(file: Path) -> Iterator[None]:
     """Hold the guard of ``file``, against threads and processes on every machine."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + stores.PATIENCE_S
     with _held(_thread_locks[hash(file) % len(_thread_locks)], file, deadline):
         guard = os.open(f"{file}{GUARD_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -131,18 +133,8 @@ def _lock_file(guard: int, file: Path, deadline: float) -> None:
 
 def _still_guarded(file: Path) -> StoreUnavailableError:
     return StoreUnavailableError(
-        f"{file}: another process has held {file.name}{GUARD_SUFFIX} for {PATIENCE_S:.0f} s; is it frozen?"
+        f"{file}: another process has held {file.name}{GUARD_SUFFIX} for {stores.PATIENCE_S:.0f} s; is it frozen?"
     )
-
-
-@contextmanager
-def _errors_named(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        raise StoreRefusedError(f"{path} cannot be used: {error}") from error
-    except OSError as error:
-        raise StoreUnavailableError(f"{path} cannot be reached: {error}") from error
 
 
 def _new_locks() -> None:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from fsspec.core import url_to_fs
+from tradewind.records.stores import Stored, UnsupportedStoreError
+from tradewind.records.stores.failures import answered
+from tradewind.records.stores.waiting import ask, at_once
 
-from tradewind.records.errors import StoreUnavailableError
-from tradewind.records.stores import PATIENCE_S, Stored, StoreRefusedError, UnsupportedStoreError
-
-_PASSING = frozenset({408, 429, *range(500, 600)})
+_AT_ONCE = 50
 _CONFLICT = 409
 """Another conditional write was under way; S3 asks to try again."""
 
@@ -29,7 +28,7 @@ class S3Store:
     """Buckets of S3, or of whatever speaks its protocol."""
 
     def read(self, path: str) -> Stored | None:
-        return _ask(path, _read)
+        return ask(path, _read)
 
     def write(self, path: str, text: str, expected: str | None) -> Stored | None:
         async def write(fs: Any, bucket: str, key: str) -> Stored | None:
@@ -37,7 +36,7 @@ class S3Store:
             tag = await _put(fs, bucket, key, text, expected)
             return None if tag is None else Stored(text, tag, 0.0)
 
-        return _ask(path, write)
+        return ask(path, write)
 
 
 async def _read(fs: Any, bucket: str, key: str) -> Stored | None:
@@ -58,7 +57,7 @@ async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) 
             answer = await fs._call_s3("put_object", Bucket=bucket, Key=key, Body=text.encode(), **condition)
             return str(answer["ETag"])
         except OSError as error:
-            status, code = _told(error)
+            status, code = answered(error)
             if status == 412 or code == "NoSuchKey":
                 return None
             if status != _CONFLICT:
@@ -83,26 +82,14 @@ def _age(answer: Mapping[str, Any]) -> float:
     return max(0.0, float((date - answer["LastModified"]).total_seconds()))
 
 
-def _told(error: BaseException) -> tuple[int, str]:
-    """Status and code of the answer that s3fs made an error of; 0 when there was none."""
-    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None) or {}
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return int(status), str(response.get("Error", {}).get("Code", ""))
+async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
+    """Those objects that exist."""
 
-
-def _ask(path: str, call: Callable[[Any, str, str], Coroutine[Any, Any, Stored | None]]) -> Stored | None:
-    """Run ``call`` within our patience, and tell failures by what they mean for the caller."""
-    from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError
-    from fsspec.asyn import sync
-
-    try:
-        fs, name = url_to_fs(path)
+    async def head(name: str) -> bool | None:
         bucket, _, key = name.partition("/")
-        return sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), PATIENCE_S))  # type: ignore[no-any-return]
-    except TimeoutError as error:
-        raise StoreUnavailableError(f"{path}: the store gave no usable answer for {PATIENCE_S:.0f} s") from error
-    except (HTTPClientError, ConnectionError) as error:
-        raise StoreUnavailableError(f"{path}: the store cannot be reached: {error}") from error
-    except (BotoCoreError, OSError) as error:
-        kind = StoreUnavailableError if _told(error)[0] in _PASSING else StoreRefusedError
-        raise kind(f"{path}: the store answered: {error}") from error
+        try:
+            return bool(await fs._call_s3("head_object", Bucket=bucket, Key=key))
+        except FileNotFoundError:
+            return None
+
+    return set(await at_once(head, names, _AT_ONCE))

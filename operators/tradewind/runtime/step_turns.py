@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.sdk import conf
-
-from tradewind.operators.errors import PlanOutdatedError
-from tradewind.ray_jobs.ids import step_job_id
 from tradewind.records.attempts import (
     Attempt,
     AttemptError,
@@ -20,14 +15,20 @@ from tradewind.records.attempts import (
     utc_now,
     write_attempt,
 )
+from tradewind.records.errors import RecordsError
+from tradewind.records.job_ids import step_job_id
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
-from tradewind.records.reading import read_records
+from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import Record
 from tradewind.records.step_info import write_step_info
 from tradewind.records.turns import input_digests, next_number, take_turn, unfinished
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import ResolvedStep
+
+
+class MissingInputError(RecordsError):
+    """An output that a step reads is no result."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +40,42 @@ class Turn:
 
 
 class StepTurns:
-    """Reads and changes the record of ``step`` for one task; ``by`` names it in claims."""
+    """Reads and changes the record of one step for one task.
 
-    def __init__(self, step: ResolvedStep, by: dict[str, Any]) -> None:
+    Args:
+        step: The step.
+        by: How the task's claims name it.
+        heartbeat_s: How often whoever holds the turn renews it.
+    """
+
+    def __init__(self, step: ResolvedStep, by: Mapping[str, Any], heartbeat_s: float = HEARTBEAT_S) -> None:
         self.step = step
-        self.by = by
+        self.by = dict(by)
         self.path = step.output_path
         self.name = f"{step.name}-{step.hash}"
         self.store = LeaseStore(step.output_path)
+        self._heartbeat_s = heartbeat_s
 
     def read(self) -> Record:
         """What the store says now."""
-        return read_records([self.path])[self.path]
+        return read_record(self.path)
 
     def claim(
-        self, over: Lease | None, withdraws: bool, cluster: str, make_spec: Callable[[], StepSpec], commit: str | None
+        self,
+        over: Lease | None,
+        make_spec: Callable[[], StepSpec],
+        *,
+        withdraws: bool = False,
+        cluster: str = "",
+        code_commit: str | None = None,
     ) -> Turn | None:
         """Claim the next turn; None when the lease is no longer ``over``.
 
         Everything that can be refused is refused before anything is written.
 
         Raises:
-            PlanOutdatedError: An input is no result.
-            BadInputError: The step cannot be written down for the cluster.
+            MissingInputError: An input is no result.
+            SpecError: The step cannot be written down for the cluster.
         """
         inputs = self._inputs()
         spec = make_spec()
@@ -77,10 +91,10 @@ class StepTurns:
             spec.to_json(),
             inputs=inputs,
             withdraws=withdraws,
-            code_commit=commit,
+            code_commit=code_commit,
             started_at=utc_now(),
         )
-        held = take_turn(self.store, self.path, seen, attempt, version_digest(self.step), heartbeat_s())
+        held = take_turn(self.store, self.path, seen, attempt, self.step.digest, self._heartbeat_s)
         if held is None:
             return None
         write_step_info(self.step, spec.fn_name)
@@ -94,7 +108,7 @@ class StepTurns:
         """End a turn whose job never took it over; False when it did after all."""
         held = self.store.read()
         attempt = self.attempt(held.lease.attempt) if held is not None and held.lease.job == job else None
-        if attempt is not None:
+        if attempt is not None and attempt.outcome is None:
             write_attempt(self.path, attempt.ended(outcome, error))
         return self.store.end_unstarted(job, phase)
 
@@ -107,24 +121,14 @@ class StepTurns:
         records = self._input_records()
         if missing := unfinished(records):
             names = {dependency.output_path: dependency.name for dependency in self.step.dependencies}
-            raise PlanOutdatedError(
+            raise MissingInputError(
                 f"Step {self.step.name!r} reads step {names[missing[0]]!r}, which has no finished output at "
-                f"{missing[0]}: clear the plan task too, and it will be made."
+                f"{missing[0]}."
             )
         return input_digests(records)
 
     def _input_records(self) -> dict[str, Record]:
         return read_records(list(dict.fromkeys(dependency.output_path for dependency in self.step.dependencies)))
-
-
-def version_digest(step: ResolvedStep) -> str:
-    """The whole MD5 of which the output path holds six digits."""
-    return hashlib.md5(step.version_json.encode()).hexdigest()
-
-
-def heartbeat_s() -> float:
-    """How often owners of this deployment renew their leases."""
-    return conf.getfloat("tradewind", "lease_heartbeat_seconds", fallback=HEARTBEAT_S)
 
 
 def task_name(by: Mapping[str, Any]) -> str:

@@ -1,0 +1,353 @@
+"""Leases under everything that can go wrong between any two requests: crashes, delays, lost answers, wrong clocks.
+
+Hypothesis drives claimants, followers, keepers, readers and people through one world (see ``lease_world``), which
+holds every change of the lease against the rules. What must hold between them is checked here after every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as Stage
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.records.lease_world import OUTPUT, Fate, Process, World, running
+from tradewind.plans.start import Asked, Claim, Finished, Rejoin, Task, decide_start
+from tradewind.records.attempts import Attempt, AttemptError, Outcome
+from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.lease_store import Held, LeaseStore
+from tradewind.records.leases import Phase
+from tradewind.records.record import Record, RecordState
+from tradewind.records.status import read_status
+from tradewind.records.store import write_text
+from tradewind.records.turns import commit_turn, complete_commit, fail_turn, next_number, stop_turn, take_turn
+from tradewind.runtime.keeper import Keeper, TurnEnd
+
+RUNS = ("one", "two", "three")
+SKEWS_S = (0.0, -300.0, 300.0)
+PAUSES_S = (1.0, 10.0, 29.0, 31.0, 61.0, 91.0, 200.0)
+PICKS = st.integers(0, 99)
+REQUESTS = st.sampled_from([40, 40, 40, 1, 2, 3, 5, 8])
+"""How many requests of a process are answered at once: most often all."""
+BAD_FATES = st.sampled_from([fate for fate in Fate if fate is not Fate.ANSWERED])
+
+
+@dataclass
+class Job:
+    """A job in Ray's table, which may start late, twice, or never."""
+
+    attempt: Attempt
+    starts: int = 0
+
+
+@dataclass
+class Driver:
+    """What one process of a job knows."""
+
+    process: Process
+    keeper: Keeper | None = None
+    looker: Process | None = None
+    is_at_work: bool = False
+    is_writing: bool = False
+    told: TurnEnd | None = None
+    how_it_ends: str = ""
+
+    def end_work(self, end: TurnEnd) -> None:
+        self.told = end
+
+    @property
+    def believes(self) -> bool:
+        """Whether its function runs, and nothing has told it that it must not."""
+        keeper = self.keeper
+        is_held = keeper is not None and keeper.end in (None, TurnEnd.STOP_REQUESTED) and not keeper.is_over
+        return self.is_at_work and is_held and not self.process.ended
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """The rules that change the world."""
+
+    make_store: ClassVar[type[LeaseStore]] = LeaseStore
+    make_keeper: ClassVar[type[Keeper]] = Keeper
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.jobs: list[Job] = []
+        self.drivers: list[Driver] = []
+        self.tries: dict[str, Process] = {}
+        self.numbers = 0
+
+    def teardown(self) -> None:
+        for process in self.world.processes:
+            with suppress(AssertionError):
+                process.kill()
+
+    # ---- processes come and go
+
+    def spawn(self, run: Callable[[Process], None], answered: int, incarnation: str | None = None) -> Process:
+        process = Process(self.world, run, SKEWS_S[len(self.world.processes) % len(SKEWS_S)], incarnation)
+        self.world.processes.append(process)
+        process.resume()
+        let_go_on(process, answered)
+        return process
+
+    def active(self) -> list[Process]:
+        return [process for process in self.world.processes if not process.ended]
+
+    @initialize(events=st.integers(0, 3), answered=REQUESTS)
+    def something_has_happened(self, events: int, answered: int) -> None:
+        if events > 0:
+            self.a_try_starts("one", False, answered)
+        if events > 1 and self.jobs:
+            self.ray_starts_a_job(0, answered)
+
+    @rule(run=st.sampled_from(RUNS), seconds=st.sampled_from((91.0, 100.0)), answered=REQUESTS)
+    def another_try_comes_when_all_stood_still_for_long(self, run: str, seconds: float, answered: int) -> None:
+        self.world.time += seconds
+        known = len(self.jobs)
+        self.a_try_starts(run, False, 40)
+        if len(self.jobs) > known:
+            self.ray_starts_a_job(0, answered)
+
+    @precondition(lambda self: self.active())
+    @rule(pick=PICKS, answered=REQUESTS)
+    def goes_on(self, pick: int, answered: int) -> None:
+        let_go_on(self.active()[pick % len(self.active())], answered)
+
+    @precondition(lambda self: self.active())
+    @rule(pick=PICKS, fate=BAD_FATES)
+    def something_goes_wrong(self, pick: int, fate: Fate) -> None:
+        self.active()[pick % len(self.active())].resume(fate)
+
+    @rule(seconds=st.sampled_from(PAUSES_S))
+    def time_passes(self, seconds: float) -> None:
+        self.world.time += seconds
+
+    @precondition(lambda self: self.world.late)
+    @rule(pick=PICKS)
+    def a_late_write_arrives(self, pick: int) -> None:
+        _, write = self.world.late.pop(pick % len(self.world.late))
+        with suppress(FileNotFoundError):
+            write()
+
+    # ---- claimants
+
+    @rule(run=st.sampled_from(RUNS), clears=st.booleans(), answered=REQUESTS)
+    def a_try_starts(self, run: str, clears: bool, answered: int) -> None:
+        before = self.tries.get(run)
+        if before is None or before.ended:
+            lease = self.world.lease
+            was_made = clears and lease is not None and lease.phase is Phase.COMMITTED
+            asked = Asked(was_reused=True, planned_attempt=lease.attempt) if lease and was_made else Asked()
+            self.numbers += 1
+            by = {"dag": "d", "run": run, "task": "t", "map_index": -1, "try": self.numbers, "max_tries": 3}
+            self.tries[run] = self.spawn(lambda process: self.try_(process, Task(by), asked), answered)
+
+    def try_(self, process: Process, task: Task, asked: Asked) -> None:
+        store = process.store(self.make_store)
+        seen = store.read()
+        record = Record(None, seen.lease, seen.age_s, has_output=True) if seen else Record()
+        start = decide_start(record, task, asked)
+        if isinstance(start, Finished) and start.lease is not None:
+            complete_commit(OUTPUT, start.lease)
+        never_submitted = (
+            isinstance(start, Rejoin) and start.lease.phase is Phase.CLAIMED and not self.has(start.lease.job)
+        )
+        if isinstance(start, Claim) or never_submitted:
+            self.claim(process, store, seen, task.by, isinstance(start, Claim) and start.withdraws)
+
+    def has(self, job: str) -> bool:
+        return any(one.attempt.job == job for one in self.jobs)
+
+    def claim(
+        self, process: Process, store: LeaseStore, over: Held | None, by: dict[str, Any], withdraws: bool
+    ) -> None:
+        process.is_withdrawing = withdraws
+        number = next_number(OUTPUT, over.lease if over else None)
+        attempt = Attempt(number, f"job-{number}-{by['try']}", "", by, {}, withdraws=withdraws)
+        if take_turn(store, OUTPUT, over, attempt, "v", 30.0) is not None:
+            self.jobs.append(Job(attempt))  # submitted; Ray starts it when it likes
+
+    # ---- jobs, their keepers and their followers
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=PICKS, answered=REQUESTS)
+    def ray_starts_a_job(self, pick: int, answered: int) -> None:
+        job = self.jobs[-1 - pick % min(3, len(self.jobs))]
+        if job.starts < 2:
+            job.starts += 1
+            self.numbers += 1
+            incarnation = f"keeper-{self.numbers}"
+            self.spawn(lambda process: self.drive(process, job.attempt), answered, incarnation)
+
+    def drive(self, process: Process, attempt: Attempt) -> None:
+        assert process.incarnation is not None
+        driver = Driver(process)
+        self.drivers.append(driver)
+        store = process.store(self.make_store)
+        held = store.begin(attempt.job, process.incarnation)
+        process.stand()  # it may be frozen just here
+        driver.keeper = self.make_keeper(store, held, driver.end_work)
+        driver.is_at_work = True
+        write_text(f"{OUTPUT}/data", attempt.job)
+        while not driver.told and not driver.how_it_ends:
+            process.stand()
+        driver.is_at_work = False
+        while True:
+            with suppress(StoreUnavailableError):
+                return self.end_turn(driver, driver.keeper, attempt)
+
+    def end_turn(self, driver: Driver, keeper: Keeper, attempt: Attempt) -> None:
+        def finish(**changes: Any) -> Held:
+            while driver.looker is not None and not driver.looker.ended:
+                driver.process.stand()  # the keeper's own lock
+            driver.is_writing = True
+            try:
+                return keeper.finish(**changes)
+            finally:
+                driver.is_writing = False
+
+        if driver.told is TurnEnd.STOP_REQUESTED or driver.told is TurnEnd.FENCED:
+            stop_turn(finish, OUTPUT, attempt, Outcome.STOPPED)
+        elif driver.how_it_ends == "raises":
+            fail_turn(finish, OUTPUT, attempt, AttemptError("ValueError", "no"))
+        else:
+            commit_turn(finish, OUTPUT, attempt)  # also when the lease is lost: it must not count
+
+    def kept(self) -> list[Driver]:
+        return [one for one in self.drivers if one.keeper is not None and not one.process.ended]
+
+    @precondition(lambda self: self.kept())
+    @rule(pick=PICKS, answered=REQUESTS)
+    def a_keeper_looks(self, pick: int, answered: int) -> None:
+        driver = self.kept()[pick % len(self.kept())]
+        keeper = driver.keeper
+        if keeper is not None and not driver.is_writing and (driver.looker is None or driver.looker.ended):
+            driver.looker = self.spawn(lambda _: keeper.look(), answered, driver.process.incarnation)
+
+    @precondition(lambda self: self.kept())
+    @rule(pick=PICKS)
+    def a_keeper_counts(self, pick: int) -> None:
+        keeper = self.kept()[pick % len(self.kept())].keeper
+        assert keeper is not None
+        keeper.fence()
+
+    @precondition(lambda self: self.kept())
+    @rule(pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), answered=REQUESTS)
+    def a_function_ends(self, pick: int, how: str, answered: int) -> None:
+        driver = self.kept()[pick % len(self.kept())]
+        driver.how_it_ends = how
+        let_go_on(driver.process, answered)
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=PICKS, answered=REQUESTS)
+    def a_follower_renews(self, pick: int, answered: int) -> None:
+        job = self.jobs[-1 - pick % min(3, len(self.jobs))].attempt.job
+
+        def renew(process: Process) -> None:
+            store = process.store(self.make_store)
+            held = store.read()
+            if held is not None and held.lease.job == job and held.lease.phase is Phase.CLAIMED:
+                store.change(held)
+
+        self.spawn(renew, answered)
+
+    # ---- readers and people
+
+    @precondition(lambda self: self.world.commits)
+    @rule(answered=REQUESTS)
+    def a_reader_completes_a_commit(self, answered: int) -> None:
+        def read(process: Process) -> None:
+            held = process.store(self.make_store).read()
+            if held is not None and held.lease.phase is Phase.COMMITTED:
+                complete_commit(OUTPUT, held.lease)
+
+        self.spawn(read, answered)
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=PICKS, phase=st.sampled_from([None, None, Phase.STOPPED, Phase.FAILED]), answered=REQUESTS)
+    def a_job_is_stopped_or_its_end_is_written(self, pick: int, phase: Phase | None, answered: int) -> None:
+        job = self.jobs[-1 - pick % min(3, len(self.jobs))].attempt.job
+
+        def stop(process: Process) -> None:
+            store = process.store(self.make_store)
+            if phase is None:
+                store.request_stop(job, {"try": 1})
+            else:
+                store.end_unstarted(job, phase)
+
+        self.spawn(stop, answered)
+
+    # ---- what always holds
+
+    @invariant()
+    def at_most_one_keeper_believes_that_it_holds_the_turn(self) -> None:
+        believers = [driver for driver in self.drivers if driver.believes]
+        assert len(believers) <= 1, "two keepers at work at one time"
+
+    @invariant()
+    def an_output_counts_only_with_a_committed_lease(self) -> None:
+        assert running.process is None
+        lease = self.world.lease
+        record = Record(read_status(OUTPUT), lease, self.world.lease_age_s, has_output=True)
+        is_committed = lease is not None and lease.phase is Phase.COMMITTED
+        assert (record.state is RecordState.FINISHED) is is_committed
+        assert not is_committed or lease == self.world.commits[-1]
+
+
+def let_go_on(process: Process, answered: int) -> None:
+    for _ in range(answered):
+        if not process.ended:
+            process.resume()
+
+
+LeaseMachine.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestLeases = LeaseMachine.TestCase
+
+
+# ---- a model that finds nothing would prove nothing
+
+
+class OverwritingStore(LeaseStore):
+    """Writes the next value of the lease whatever is there now."""
+
+    def change(self, held: Held, **changes: Any) -> Held:
+        process = running.process
+        assert process is not None
+        return process.world.overwrite(held.lease.renewed(self._now(), **changes))
+
+
+def test_the_model_catches_a_commit_after_a_lost_lease() -> None:
+    class Mutant(LeaseMachine):
+        make_store = OverwritingStore
+
+    with pytest.raises(AssertionError):
+        search(Mutant)
+
+
+def search(machine: type[LeaseMachine], examples: int = 1000) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            LeaseMachine.TestCase.settings, max_examples=examples, phases=[Stage.generate], print_blob=False
+        ),
+    )
