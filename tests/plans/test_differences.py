@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.steps import test_hash_property as any_graph
+from tests.steps.second_hash import Described
 from tradewind.plans.differences import FORM_ONLY, Change, Comparison, differences, full_text, sentence
 from tradewind.plans.version_graph import Lookup, is_version, version_hash
 from tradewind.steps import ExecutorStep, InputName, ResolvedStep, output_path_of, resolve, versioned
@@ -118,7 +121,7 @@ def test_equal_versions_have_no_differences() -> None:
         ({"a": A, "b": B.nonblocking()}, {"a": A, "c": B.nonblocking()},
          ["reference moved from config.b to config.c"]),
         ({"a": A, "b": B.nonblocking()}, {"a": A / "x", "b": B.nonblocking()},
-         ["config.a reads an input/x instead of an input"]),
+         ["config.a reads x inside an input instead of all of an input"]),
     ],
 )  # fmt: skip
 def test_a_changed_reference_is_named_without_numbers(old: Any, new: Any, expected: list[str]) -> None:
@@ -371,3 +374,25 @@ def test_the_one_field_that_changed_is_the_one_cause(
     found = comparison.changes(before[-1].version, after[-1].version)
     assert [(cause.step, cause.where) for cause in found] == [(graph.names[number], f"config.{field}")]
     assert comparison.changes(before[-1].version, before[-1].version) == []
+
+
+@st.composite
+def graphs_with_another_config(draw: st.DrawFn) -> tuple[list[Described], list[Described]]:
+    """Any graph that users could write, and the same with one step's config made anew."""
+    graph = draw(any_graph.graphs())
+    index = draw(st.integers(0, len(graph) - 1))
+    config = any_graph.with_fewer_references(draw(any_graph.configs(index)), [any_graph.MOST_REFERENCES])
+    other = dataclasses.replace(graph[index], config=config)
+    return graph, [other if described is graph[index] else described for described in graph]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(graphs_with_another_config())
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+def test_differences_are_found_exactly_where_versions_differ(graphs: tuple[list[Described], list[Described]]) -> None:
+    before, after = (make(*any_graph.make_steps(graph)) for graph in graphs)
+    comparison = Comparison(lookup_in(before, after))
+    for old, new in zip(before, after, strict=False):
+        found = comparison.changes(old.version, new.version)
+        assert bool(found) == (json.dumps(old.version) != json.dumps(new.version))
+        assert sentence(found) and full_text(found)

@@ -41,7 +41,7 @@ class StepNotes:
     def told_of(self, attempt: int) -> bool:
         """Whether an earlier try ended green with ``attempt``, and not only noted it before it died."""
         note: Any = self._context["task_state_store"].get(NOTE) or {}
-        return note.get("attempt") == attempt and self._context["ti"].max_tries > note[TRIES]
+        return bool(note.get("attempt") == attempt and self._context["ti"].max_tries > note[TRIES])
 
     def asked(self, planned: PlannedStep | None, turns: StepTurns) -> Asked:
         """What is asked of this task."""

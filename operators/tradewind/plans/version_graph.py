@@ -112,8 +112,9 @@ class Reference:
     @property
     def text(self) -> str:
         """What is read."""
-        step = f"`{self.target.name}`" if self.target else "an input"
-        return f"{step}/{self.inside}" if self.inside else step
+        if self.target is None:
+            return f"{self.inside} inside an input" if self.inside else "all of an input"
+        return f"`{self.target.name}`/{self.inside}" if self.inside else f"`{self.target.name}`"
 
 
 class VersionTable:
