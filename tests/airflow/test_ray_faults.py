@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,29 @@ def test_a_head_that_dies_costs_an_attempt_and_no_retry(
     assert file.read_text() == "started\nstarted\nended\n"
     assert first.endswith("-1")
     assert house.api.xcom(run.dag_id, run.run_id, "job", "submission_id") == first.removesuffix("1") + "2"
+
+
+def test_a_step_whose_head_forgets_it_is_made_once_more_and_counts_once(
+    house: House, start_ray: StartRay, tmp_path: Path
+) -> None:
+    ray, _ = start_ray()
+    house.api.put_connection("own_cluster", {"conn_type": "ray", "host": ray.address})
+    run = house.begin("own_cluster", {"name": "forgotten", "prefix": str(tmp_path)})
+    until(lambda: list(tmp_path.glob("own/*.calls")), "the step to start")
+    until(lambda: run.states()["own_step"] == "deferred", "the task to follow it")
+    time.sleep(MOMENTS.uniform(0, 3))
+    ray.kill_head()
+    ray.start_head()
+    house.api.wait_for_run(run.dag_id, run.run_id, 300)
+    [task] = [one for one in house.api.task_instances(run.dag_id, run.run_id) if one["task_id"] == "own_step"]
+    assert (task["state"], task["try_number"]) == ("success", 1), run.log("own_step")
+    [output] = [path for path in tmp_path.glob("own/step-*") if path.is_dir()]
+    lease = json.loads((output / ".executor_status.lock").read_text())
+    assert (lease["phase"], lease["attempt"]) == ("committed", 2)
+    attempts = [json.loads(file.read_text())["outcome"] for file in sorted(output.glob(".attempts/*.json"))]
+    assert attempts == ["lost", "succeeded"]
+    [calls] = tmp_path.glob("own/*.calls")
+    assert calls.read_text() == "started\nstarted\nended\n"
 
 
 def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(

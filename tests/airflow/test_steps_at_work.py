@@ -56,6 +56,32 @@ def test_a_step_cleared_at_work_is_stopped_and_made_again(house: House) -> None:
     assert [one["outcome"] for one in attempts(house, run)] == ["stopped", "succeeded"]
 
 
+def test_a_step_marked_while_the_triggerer_is_down_is_stopped_by_the_reconciler(house: House) -> None:
+    run = begin(house, "unseen", 300)
+    house.airflow.stop_component("triggerer")
+    try:
+        house.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
+        done = house.airflow.cli("tradewind", "reconcile")
+        assert done.returncode == 0, done.stderr
+    finally:
+        house.airflow.start_component("triggerer")
+    assert statuses(house.ray_address, run.run_id) == ["STOPPED"]
+    assert [one["outcome"] for one in attempts(house, run)] == ["stopped"]
+
+
+def test_a_run_that_waits_for_a_step_makes_it_when_a_person_stops_it(house: House) -> None:
+    first = begin(house, "shared", 300)
+    second = house.begin("slow_step", {"name": "shared", "seconds": 1})
+    until(lambda: second.states().get(TASK) == "deferred", "the second run to wait")
+    assert second.decisions() == {TASK: "WAIT"}
+    house.api.mark_task(first.dag_id, first.run_id, TASK, "success")
+    house.api.wait_for_run(second.dag_id, second.run_id, 120)
+    assert second.states()[TASK] == "success"
+    assert [one["outcome"] for one in attempts(house, second)] == ["stopped", "succeeded"]
+    assert statuses(house.ray_address, first.run_id) == ["STOPPED"]
+    assert first.states()[TASK] == "success", "as the person said"
+
+
 def test_the_whole_log_of_an_attempt_lies_beside_the_output(house: House) -> None:
     run = house.run("slow_step", {"name": "logged", "seconds": 0})
     log = output(house, run) / ".attempts" / "1" / "driver.log"

@@ -53,7 +53,7 @@ def steps(prefix: str, value: Any) -> tuple[ResolvedStep, ...]:
 def made(step: ResolvedStep, size: int = 100) -> str:
     """A finished output of ``step``; its path."""
     write_text(f"{step.output_path}/part/model", "x" * size)
-    adopt(Adoption(step, "my.train", "", step.output_path, {"user": "ada"}), keep)
+    adopt(Adoption(step, "my.train", step.output_path, {"user": "ada"}), keep)
     return step.output_path
 
 

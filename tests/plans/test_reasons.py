@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tradewind.plans.reasons import Story, explain_steps, producer_text, read_stories, state_reason
+from tradewind.plans.phrases import producer_text
+from tradewind.plans.reasons import Story, explain_steps, read_stories, state_reason
 from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, write_attempt
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.record import Record

@@ -1,4 +1,4 @@
-"""Stores for the tests: a folder, memory, and real clients against servers on the loopback that keep every condition."""
+"""Stores for the tests: a folder, memory, and real clients against loopback servers that keep every condition."""
 
 from __future__ import annotations
 

@@ -54,9 +54,10 @@ class LocalS3(LoopbackServer):
                 return self._list(call, bucket, objects)
         return Answer("bucket") if call.method == "HEAD" else self.refusal("unknown", 400, "not served here")
 
-    def refusal(self, kind: str, status: int, message: str, code: str = "") -> Answer:
+    def refusal(self, kind: str, status: int, message: str, code: str = "", condition: str = "") -> Answer:
         code = code or CODES.get(status, "InvalidRequest")
-        return _xml(kind, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>", status)
+        about = f"<Code>{code}</Code><Message>{message}</Message><Condition>{condition}</Condition>"
+        return _xml(kind, f"<Error>{about}</Error>", status)
 
     def _get(self, kind: str, found: S3Object | None) -> Answer:
         if found is None:
@@ -71,7 +72,8 @@ class LocalS3(LoopbackServer):
             return self.refusal("write", 404, "The specified key does not exist.")
         is_another = found is not None and (found.etag != wanted if wanted else "If-None-Match" in call.headers)
         if self.keeps_conditions and is_another:
-            return self.refusal("write", 412, "At least one of the pre-conditions you specified did not hold")
+            about = "If-Match" if wanted else "If-None-Match"
+            return self.refusal("write", 412, "A pre-condition did not hold", condition=about)
         objects[key] = S3Object(call.body, self.clock())
         return Answer("write", headers={"ETag": objects[key].etag})
 

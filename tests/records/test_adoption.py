@@ -67,7 +67,7 @@ def files_at(folder: str, **texts: str) -> str:
 
 
 def adoption_of(step: ResolvedStep, source: str, *, copies: bool = False) -> Adoption:
-    return Adoption(step, "my.module.train", VERSION, source, {"adopted": source, "user": "ada"}, copies=copies)
+    return Adoption(step, "my.module.train", source, {"adopted": source, "user": "ada"}, copies=copies)
 
 
 def test_files_at_the_output_path_become_a_committed_result(step: ResolvedStep) -> None:
@@ -76,7 +76,7 @@ def test_files_at_the_output_path_become_a_committed_result(step: ResolvedStep) 
 
     record = read_record(path)
     assert (record.state, record.lease) == (RecordState.FINISHED, lease)
-    assert (lease.phase, lease.attempt, lease.version) == (Phase.COMMITTED, 1, VERSION)
+    assert (lease.phase, lease.attempt, lease.version) == (Phase.COMMITTED, 1, step.digest)
     assert dict(lease.by) == {"adopted": path, "user": "ada"}
     assert read_status(path) is Status.SUCCESS
     manifest = read_manifest(path)

@@ -163,10 +163,7 @@ class LeaseMachine(RuleBasedStateMachine):
         start = decide_start(record, task, asked)
         if isinstance(start, Finished) and start.lease is not None:
             complete_commit(OUTPUT, start.lease)
-        never_submitted = (
-            isinstance(start, Rejoin) and start.lease.phase is Phase.CLAIMED and not self.has(start.lease.job)
-        )
-        if isinstance(start, Claim) or never_submitted:
+        if isinstance(start, Claim) or (isinstance(start, Rejoin) and self.never_had(start.lease)):
             self.claim(process, store, seen, task.by, isinstance(start, Claim) and start.withdraws)
 
     def has(self, job: str) -> bool:

@@ -32,7 +32,7 @@ def adopt_output(arguments: argparse.Namespace) -> int:
     _, step = experiment.run(RunChoice.of(arguments)).task(arguments.step)
     fn_name = function_name(step.step.fn, CodeFolder(code_folder(experiment.dag)))
     by = {"adopted": arguments.path, "user": user_name(), "at": utc_now()}
-    adoption = Adoption(step, fn_name, step.digest, arguments.path, by, copies=arguments.copy)
+    adoption = Adoption(step, fn_name, arguments.path, by, copies=arguments.copy)
     try:
         lease = adopt(adoption, kept)
     except NothingToAdoptError as error:

@@ -14,8 +14,9 @@ from typing import Any, Final
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.plans.differences import Comparison, full_text
 from tradewind.plans.history import OF_ONE_STEP, EarlierVersion, find_history
+from tradewind.plans.phrases import producer_text
 from tradewind.plans.plan import PlannedStep
-from tradewind.plans.reasons import Story, producer_text, read_stories, state_reason
+from tradewind.plans.reasons import Story, read_stories, state_reason
 from tradewind.plans.stored_versions import Budget, StoredVersions, list_folders, read_infos
 from tradewind.plans.version_graph import Version
 from tradewind.records.experiment_info import EXPERIMENTS_FOLDER

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 
 from tradewind.cli.experiments import RunChoice, default_prefix, load_experiments
 from tradewind.cli.output import write_lines
-from tradewind.plans.phrases import age_text
-from tradewind.plans.reasons import producer_text
+from tradewind.plans.phrases import age_text, producer_text
 from tradewind.records.outputs import find_outputs
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
@@ -59,7 +58,7 @@ def status(arguments: argparse.Namespace) -> int:
         prefix, paths = run.prefix, [step.output_path for _, step in run.tasks]
     else:
         prefix = default_prefix(arguments.prefix)
-        paths = find_outputs(prefix)
+        paths = list(find_outputs(prefix))
     found = statuses(paths, read_records(paths))
     if arguments.json:
         write_lines([json.dumps([asdict(one) | {"state": one.state.value} for one in found], indent=2)])

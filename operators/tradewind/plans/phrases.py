@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 LONGEST_VALUE: Final = 40
@@ -45,6 +46,15 @@ def age_text(seconds: float) -> str:
 def time_text(timestamp: float) -> str:
     """A moment in UTC, to the minute."""
     return datetime.datetime.fromtimestamp(timestamp, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def producer_text(by: Mapping[str, Any]) -> str:
+    """Who claimed a turn, or asked for its end: a run, a script, or what else the claim says; empty if nothing."""
+    if by.get("run"):
+        return f"run {by['run']} of {by['dag']}" if by.get("dag") else f"run {by['run']}"
+    if by.get("script"):
+        return f"script {by['script']}" + (f" on {by['host']}" if by.get("host") else "")
+    return ", ".join(f"{key} {value}" for key, value in by.items() if isinstance(value, str) and value)
 
 
 def _without_common_ends(before: str, after: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
-from tradewind.plans.phrases import age_text, time_text
+from tradewind.plans.phrases import age_text, producer_text, time_text
 from tradewind.plans.selection import Selection, find_matches
 from tradewind.records.leases import Lease
 from tradewind.records.record import Record, RecordState
@@ -307,13 +307,7 @@ def _reason(step: ResolvedStep, choice: _Choice, explained: str | None, now: flo
 def _producer(lease: Lease | None) -> str:
     if lease is None or lease.is_marins:
         return "Marin's executor"
-    by = lease.by
-    if "run" in by:
-        who = f"run {by['run']} of {by['dag']}" if by.get("dag") else f"run {by['run']}"
-    elif "script" in by:
-        who = f"script {by['script']}" + (f" on {by['host']}" if by.get("host") else "")
-    else:
-        who = ", ".join(f"{key} {value}" for key, value in by.items()) or "somebody"
+    who = producer_text(lease.by) or "somebody"
     return f"{who}, attempt {lease.attempt}"
 
 

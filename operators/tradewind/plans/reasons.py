@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.plans.history import NEVER_RAN, explain_new_versions
-from tradewind.plans.phrases import shorten, time_text
+from tradewind.plans.phrases import producer_text, shorten, time_text
 from tradewind.plans.stored_versions import read_texts
 from tradewind.records.attempts import attempt_path
 from tradewind.records.errors import RecordsError
@@ -72,15 +72,6 @@ def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorL
         case RecordState.AT_WORK:
             return _at_work(record.lease, since)
     return _stopped(record)
-
-
-def producer_text(by: Mapping[str, Any]) -> str:
-    """Who claimed a turn, or asked for its end: a run, a script, or what else the claim says; empty if nothing."""
-    if by.get("run"):
-        return f"run {by['run']} of {by['dag']}" if by.get("dag") else f"run {by['run']}"
-    if by.get("script"):
-        return f"script {by['script']}" + (f" on {by['host']}" if by.get("host") else "")
-    return ", ".join(f"{key} {value}" for key, value in by.items() if isinstance(value, str) and value)
 
 
 def read_stories(records: Mapping[str, Record]) -> dict[str, Story]:

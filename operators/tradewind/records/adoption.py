@@ -51,7 +51,6 @@ class Adoption:
     Attributes:
         step: Whose result it becomes.
         fn_name: The step's function as ``module.qualname``.
-        version: The whole MD5 of the step's version text.
         source: Where the files are.
         by: Who brings them in.
         copies: Copy them to the step's output path; otherwise they must be there.
@@ -59,7 +58,6 @@ class Adoption:
 
     step: ResolvedStep
     fn_name: str
-    version: str
     source: str
     by: Mapping[str, Any]
     copies: bool = False
@@ -98,7 +96,7 @@ def adopt(adoption: Adoption, keep: Keep) -> Lease:
         spec=adoption.attempt_spec,
         started_at=utc_now(),
     )
-    held = take_turn(store, path, over, attempt, adoption.version, HEARTBEAT_S)
+    held = take_turn(store, path, over, attempt, adoption.step.digest, HEARTBEAT_S)
     if held is None:
         raise OutputBusyError(f"Somebody has just begun to make {path}: look at it again before adopting.")
     held = store.change(held, phase=Phase.RUNNING, incarnation=new_owner())

@@ -16,10 +16,10 @@ from typing import Any
 
 import fsspec
 from fsspec.asyn import sync
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.records.stores.failures import failures_told
+from tradewind.records.stores.waiting import file_system_of
 
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
@@ -27,7 +27,7 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 def read_text(path: str) -> str | None:
     """The object's text, or None when there is none."""
     with failures_told(path):
-        fs, name = url_to_fs(path)
+        fs, name = file_system_of(path)
         try:
             return bytes(fs.cat_file(name)).decode()
         except (FileNotFoundError, NotADirectoryError):
@@ -55,7 +55,7 @@ def existing_many(paths: Collection[str]) -> set[str]:
 def write_text(path: str, text: str) -> None:
     """Put ``text`` at ``path``, whatever was there."""
     with failures_told(path):
-        fs, name = url_to_fs(path)
+        fs, name = file_system_of(path)
         if isinstance(fs, LocalFileSystem):
             aside = write_aside(Path(name), text)
             os.replace(aside, name)
@@ -66,7 +66,7 @@ def write_text(path: str, text: str) -> None:
 def create_text(path: str, text: str) -> bool:
     """Put ``text`` at ``path`` only if nothing is there; whether it was put. One writer of many wins."""
     with failures_told(path):
-        fs, name = url_to_fs(path)
+        fs, name = file_system_of(path)
         try:
             if isinstance(fs, LocalFileSystem):
                 _create_file(Path(name), text)
@@ -86,7 +86,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 def list_names(folder: str) -> list[str]:
     """The names directly below ``folder``; none when it does not exist."""
     with failures_told(folder):
-        fs, name = url_to_fs(folder)
+        fs, name = file_system_of(folder)
         fs.invalidate_cache(name)
         try:
             return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(name, detail=False))
@@ -117,7 +117,7 @@ def _by_store(paths: Collection[str]) -> list[tuple[fsspec.AbstractFileSystem, d
     """The paths grouped by store, as name in the store → path as given."""
     groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
     for path in paths:
-        fs, name = url_to_fs(path)
+        fs, name = file_system_of(path)
         groups.setdefault(id(fs), (fs, {}))[1][name] = path
     return list(groups.values())
 
@@ -132,9 +132,15 @@ def _contents(fs: fsspec.AbstractFileSystem, names: list[str]) -> dict[str, byte
         return _file_contents(names)
     if "gs" in _protocols(fs):
         from tradewind.records.stores.gcs import contents_of
+    elif "s3" in _protocols(fs):
+        from tradewind.records.stores.s3 import contents_of
+    else:
+        return _cat(fs, names)
+    found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names)
+    return found
 
-        found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names)
-        return found
+
+def _cat(fs: fsspec.AbstractFileSystem, names: list[str]) -> dict[str, bytes]:
     contents = fs.cat(names, on_error="return") if len(names) > 1 else _cat_one(fs, *names)
     for data in contents.values():
         if isinstance(data, BaseException) and not isinstance(data, _MISSING):

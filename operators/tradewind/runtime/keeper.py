@@ -8,6 +8,7 @@ others may soon take the turn, so the work is ended.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -83,7 +84,11 @@ class Keeper:
         except LeaseLostError:
             self._finish(TurnEnd.LOST)
         except StoreUnavailableError as error:
-            print(f"tradewind: the lease cannot be read ({error}); going on until it is too old.", flush=True)
+            print(
+                f"tradewind: the lease cannot be read ({error}); going on until it is too old.",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def fence(self) -> None:
         """End the work if the last renewal is too long ago, as the second thread does."""

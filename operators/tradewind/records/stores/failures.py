@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tradewind.records.errors import RecordsError, StoreUnavailableError
 from tradewind.records import stores
+from tradewind.records.errors import RecordsError, StoreUnavailableError
 from tradewind.records.stores import StoreRefusedError
 
 _PASSING = frozenset({408, 409, 429, *range(500, 600)})

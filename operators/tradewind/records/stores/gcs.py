@@ -7,7 +7,6 @@ age is told.
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from tradewind.records import stores
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.stores import Stored, StoreRefusedError
 from tradewind.records.stores.waiting import ask, at_once
@@ -90,17 +88,16 @@ async def _fetch(fs: Any, names: Sequence[str], **query: str) -> dict[str, bytes
 
     An object that is missing costs no more than one that is there. Any other trouble is left to gcsfs and its retries.
     """
-    from aiohttp import ClientError, ClientTimeout
+    from aiohttp import ClientError
     from yarl import URL
 
     session = await fs._set_session()
     headers, suffix = fs._get_headers(None), urlencode(fs._get_params(query))
-    timeout = ClientTimeout(total=stores.PATIENCE_S)
 
     async def fetch(name: str) -> bytes | None:
         url = _object_url(fs, *name.split("/", 1))
         try:
-            async with session.get(URL(f"{url}?{suffix}", encoded=True), headers=headers, timeout=timeout) as answer:
+            async with session.get(URL(f"{url}?{suffix}", encoded=True), headers=headers) as answer:
                 if answer.status in (200, 404):
                     return await answer.read() if answer.status == 200 else None
         except ClientError:
@@ -112,7 +109,7 @@ async def _fetch(fs: Any, names: Sequence[str], **query: str) -> dict[str, bytes
 
 async def _fetch_patiently(fs: Any, url: str, query: Mapping[str, str]) -> bytes | None:
     try:
-        _, data = await asyncio.wait_for(fs._call("GET", url, **query), stores.PATIENCE_S)
+        _, data = await fs._call("GET", url, **query)
         return bytes(data)
     except FileNotFoundError:
         return None

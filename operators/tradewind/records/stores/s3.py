@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tradewind.records.stores import Stored, UnsupportedStoreError
+from tradewind.records.stores import Stored, StoreRefusedError, UnsupportedStoreError
 from tradewind.records.stores.failures import answered
 from tradewind.records.stores.waiting import ask, at_once
 
@@ -58,6 +58,8 @@ async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) 
             return str(answer["ETag"])
         except OSError as error:
             status, code = answered(error)
+            if code == "NoSuchBucket":
+                raise StoreRefusedError(f"s3://{bucket}: there is no such bucket, or it is not for us") from error
             if status == 412 or code == "NoSuchKey":
                 return None
             if status != _CONFLICT:
@@ -80,6 +82,18 @@ def _age(answer: Mapping[str, Any]) -> float:
     """From the last change to the answer, both by the server's clock."""
     date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     return max(0.0, float((date - answer["LastModified"]).total_seconds()))
+
+
+async def contents_of(fs: Any, names: Sequence[str]) -> dict[str, bytes]:
+    """The bytes of those objects that exist."""
+
+    async def fetch(name: str) -> bytes | None:
+        try:
+            return bytes(await fs._cat_file(name))
+        except FileNotFoundError:
+            return None
+
+    return await at_once(fetch, names, _AT_ONCE)
 
 
 async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from fsspec.asyn import sync
-from fsspec.core import url_to_fs
+from fsspec.core import split_protocol, url_to_fs
 
 from tradewind.records import stores
 from tradewind.records.stores.failures import failures_told
 
 Result = TypeVar("Result")
 
+_shared: dict[tuple[int, str], Any] = {}
+"""The file system of each process and protocol. fsspec would make one for each thread, with a client of its own."""
+
+
+def file_system_of(path: str) -> tuple[Any, str]:
+    """The file system of ``path`` and its name there; after a fork a new one, with connections of its own."""
+    protocol = split_protocol(path)[0]
+    if protocol not in ("gs", "gcs", "s3", "s3a"):
+        return url_to_fs(path)  # type: ignore[no-any-return]
+    found = _shared.get((os.getpid(), protocol))
+    if found is None:
+        found = _shared.setdefault((os.getpid(), protocol), url_to_fs(path)[0])
+    return found, str(found._strip_protocol(path))
+
 
 def ask(path: str, call: Callable[[Any, str, str], Awaitable[Result]]) -> Result:
-    """What ``call`` returns for the file system, bucket and key of ``path``; a fork begins with fresh connections."""
+    """What ``call`` returns for the file system, bucket and key of ``path``."""
     with failures_told(path):
-        fs, name = url_to_fs(path)
+        fs, name = file_system_of(path)
         bucket, _, key = name.partition("/")
         result: Result = sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), stores.PATIENCE_S))
         return result
@@ -33,7 +48,8 @@ async def at_once(
 
     async def work() -> None:
         for name in waiting:
-            result = await call(name)
+            async with asyncio.timeout(stores.PATIENCE_S):
+                result = await call(name)
             if result is not None:
                 results[name] = result
 

@@ -1,0 +1,176 @@
+"""Runs in a real Airflow whose steps are all finished before, beside the bare cost of skipping and a check in each task.
+
+Every output is on this machine's disk, so that what is compared is the way of skipping.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.plans_dags import EXPERIMENT, ONE_CALL, SELF_CHECK, dag_id_of, output_path_of
+from benchmarks.plans_store import experiment_of, write_finished
+from benchmarks.report import Table, ratio, seconds
+from tradewind.records.status import Status, write_status
+from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
+from tradewind.rehearsal.local_airflow import LocalAirflow
+from tradewind.rehearsal.processes import LocalStack
+
+ROOT = Path(__file__).parents[1]
+DAG_FILE = "from benchmarks.plans_dags import make_dag  # airflow\n\ndag = make_dag({kind!r}, {shape!r}, {count}, {prefix!r})\n"
+SHAPE = "fan"
+PARSE_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A DAG that is run: its kind and size."""
+
+    kind: str
+    count: int
+
+    @property
+    def dag_id(self) -> str:
+        return dag_id_of(self.kind, SHAPE, self.count)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: seconds from the trigger to its end, or to when it was given up, and how many tasks were done by then."""
+
+    case: Case
+    seconds: float
+    tasks_done: int
+    tasks: int
+
+    @property
+    def whole_seconds(self) -> float:
+        """What the whole run takes, if it goes on as fast as it went."""
+        return self.seconds * self.tasks / max(self.tasks_done, 1)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many steps the comparison with each peer has, how often it is made, and how long the slowest may take."""
+
+    skipped: int
+    checked: int
+    repeats: int
+    budget: float
+
+    def cases(self) -> list[Case]:
+        """In the order in which they run: what goes on after it was given up comes last, since it slows the others."""
+        cases = [Case(EXPERIMENT, self.skipped), Case(ONE_CALL, self.skipped)] * self.repeats
+        return [*cases, *([Case(EXPERIMENT, self.checked)] * self.repeats), Case(SELF_CHECK, self.checked)]
+
+
+FULL = Size(1_000, 500, 3, 300.0)
+QUICK = Size(20, 20, 1, 120.0)
+
+
+def measure_runs(size: Size) -> list[Run]:
+    """Run all cases in one Airflow."""
+    cases = size.cases()
+    with _airflow(list(dict.fromkeys(cases))) as api:
+        return [_run(api, case, size.budget) for case in cases]
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """A row for each case, with the median of its runs."""
+    table = Table(
+        "plans: a run whose steps are all finished, in a real Airflow",
+        ("DAG", "runs", "trigger → end", "÷ experiment", "tasks done"),
+        notes=(
+            "Airflow's defaults except what the rehearsal sets: SQLite, LocalExecutor with 8 workers, short pauses.",
+            f"fan: one step, then all but two side by side, then one. {ONE_CALL}: a first task that skips all others in",
+            f"one call and looks at nothing. {SELF_CHECK}: every task reads its status and is skipped if it is SUCCESS.",
+            "~ means that the run was given up, and that its time is what all tasks take at the speed until then.",
+        ),
+    )
+    medians = medians_of(runs)
+    for case, median in medians.items():
+        ours = medians.get(Case(EXPERIMENT, case.count), 0.0)
+        mine = [run for run in runs if run.case == case]
+        worst = min(mine, key=lambda run: run.tasks_done)
+        mark = "" if worst.tasks_done == worst.tasks else "~ "
+        table.add(
+            f"{SHAPE} {case.count:,} {case.kind}",
+            str(len(mine)),
+            mark + seconds(median),
+            mark + ratio(median, ours),
+            f"{worst.tasks_done} of {worst.tasks}",
+        )
+    return table
+
+
+def medians_of(runs: Sequence[Run]) -> dict[Case, float]:
+    """The seconds of the median run of each case."""
+    cases = dict.fromkeys(run.case for run in runs)
+    return {case: statistics.median(run.whole_seconds for run in runs if run.case == case) for case in cases}
+
+
+def _run(api: AirflowApi, case: Case, budget: float) -> Run:
+    """One run. Its end is the one that Airflow writes down, so how often it is asked for does not matter."""
+    api.wait_for_dag(case.dag_id, PARSE_TIMEOUT)
+    api.unpause(case.dag_id)
+    triggered = datetime.now(UTC)
+    run_id = api.trigger(case.dag_id)
+    try:
+        run = api.wait_for_run(case.dag_id, run_id, budget)
+    except AirflowApiError as error:
+        if error.status is not None:  # a request was refused, which is no slowness
+            raise
+        run = api.dag_run(case.dag_id, run_id)
+    ended = datetime.fromisoformat(run["end_date"]) if run["end_date"] else datetime.now(UTC)
+    states = {task["task_id"]: task["state"] for task in api.task_instances(case.dag_id, run_id)}
+    _check(case, run["state"], states)
+    done = sum(state in ("success", "skipped") for state in states.values())
+    return Run(case, (ended - triggered).total_seconds(), done, len(states))
+
+
+def _check(case: Case, run_state: str, states: Mapping[str, Any]) -> None:
+    """A figure counts only if the run did what it is measured for: skip every step."""
+    others = {state for task_id, state in states.items() if task_id != "plan"}
+    if "failed" in (run_state, *states.values()) or (run_state == "success" and others != {"skipped"}):
+        raise RuntimeError(f"{case.dag_id} did not skip all its steps: {run_state}, {states}")
+
+
+@contextmanager
+def _airflow(cases: Sequence[Case]) -> Iterator[AirflowApi]:
+    """An Airflow that knows one DAG file for each case, in a folder that is gone afterwards."""
+    root = Path(tempfile.mkdtemp(prefix="tradewind-bench-"))
+    stack = LocalStack(root)
+    try:
+        _write_dags(cases, root / "dags", str(root / "store"))
+        airflow = LocalAirflow(stack, dags_folder=root / "dags", connections={}, settings=_settings())
+        airflow.start()
+        yield AirflowApi(airflow.url, airflow.username, airflow.password)
+    finally:
+        stack.stop(grace_seconds=5.0)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _settings() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path, "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
+
+
+def _write_dags(cases: Sequence[Case], folder: Path, prefix: str) -> None:
+    """One file for each DAG, since every task process reads its DAG's file; and outputs that are finished."""
+    folder.mkdir(parents=True)
+    for case in cases:
+        text = DAG_FILE.format(kind=case.kind, shape=SHAPE, count=case.count, prefix=prefix)
+        (folder / f"{case.dag_id}.py").write_text(text)
+        if case.kind == EXPERIMENT:
+            write_finished(experiment_of(SHAPE, case.count, prefix))
+        elif case.kind == SELF_CHECK:
+            for index in range(case.count):
+                write_status(output_path_of(f"bench_step_{index:05}", prefix), Status.SUCCESS)
