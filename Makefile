@@ -13,7 +13,7 @@ SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins)
 FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks)
 ARGS ?=
 
-.PHONY: help init demo stop test test-fast check autoformat bench bench-jobs screenshots lock
+.PHONY: help init demo stop test test-fast check autoformat bench bench-jobs bench-plans screenshots lock
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -57,6 +57,9 @@ bench: init ## measure beside a peer and print ratios
 bench-jobs: init ## measure our Ray operator beside its peers, each in its own environment (fewer minutes: ARGS="--quick")
 	scripts/install_bench_peers.sh $(UV) $(BIN)/python
 	$(BIN)/python -m benchmarks.jobs $(ARGS)
+
+bench-plans: init ## measure plans in which all is finished, beside what must be read and bare skipping (fewer minutes: ARGS="--quick")
+	$(BIN)/python -m benchmarks.plans $(ARGS)
 
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh

@@ -1,4 +1,4 @@
-"""The DAGs that a reused experiment is compared with: one call that skips everything, and tasks that skip themselves."""
+"""The DAGs that a reused experiment is compared with: one call that skips all, and tasks that skip themselves."""
 
 from __future__ import annotations
 

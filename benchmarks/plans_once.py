@@ -1,4 +1,4 @@
-"""``python -m benchmarks.plans_once WAY PREFIX SHAPE COUNT``: one plan in a fresh process, as the ``plan`` task makes it.
+"""``python -m benchmarks.plans_once WAY PREFIX SHAPE COUNT``: one plan in a fresh process, as its task makes it.
 
 The ways are ``plan``, and ``bound``: the least that must be read, every lease and a look at every witness, by a bare
 client. Prints JSON.
@@ -37,17 +37,18 @@ def plan_once(prefix: str, shape: str, count: int) -> dict[str, float]:
 
     steps = {step.name.replace("/", "_"): step for step in steps_of(SHAPES[shape](count))}
     operator = PlanOperator(task_id="plan", steps=steps, wanted=list(steps))
-    before, times = peak_mb(), [time.perf_counter()]
+    before, cpu, times = peak_mb(), time.process_time(), [time.perf_counter()]
     experiment = resolve(list(steps.values()), prefix)
     times.append(time.perf_counter())
-    plan = operator._plan(experiment, {"params": {}})  # type: ignore[typeddict-item]
+    plan = operator._plan(experiment, {"params": {}})
     times.append(time.perf_counter())
     table = plan_table(plan)
     texts = [json.dumps(BaseXCom.serialize_value(value)) for value in (plan.to_json(), *chunks(plan).values())]
     times.append(time.perf_counter())
+    cpu = time.process_time() - cpu
     assert len(plan.decided(Decision.REUSE)) == count and f"{count} REUSE" in table
     parts = {name: times[i + 1] - times[i] for i, name in enumerate(("resolve", "decide", "tell"))}
-    return parts | {"peak_mb": peak_mb(), "before_mb": before, "xcom_mb": sum(map(len, texts)) / 1e6}
+    return parts | {"cpu": cpu, "peak_mb": peak_mb(), "before_mb": before, "xcom_mb": sum(map(len, texts)) / 1e6}
 
 
 def read_bare(prefix: str, shape: str, count: int) -> dict[str, float]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from benchmarks.graphs import SHAPES, last_steps, steps_of
 from tradewind.records.leases import Lease, Phase, lease_path, new_owner
@@ -43,7 +43,7 @@ class CloudProcess:
         self._process.stdin.flush()
         return dict(self._next())
 
-    def _next(self) -> object:
+    def _next(self) -> Any:
         line = self._lines.readline()
         if not line:
             raise RuntimeError(f"The store of the benchmark ended with exit code {self._process.wait()}.")

@@ -24,10 +24,19 @@ from benchmarks import (
     jobs_logs,
     jobs_printer,
     jobs_proxy,
+    plans,
+    plans_goals,
+    plans_once,
+    plans_runs,
+    plans_store,
     run,
 )
 from benchmarks.graphs import SHAPES, edge_count, last_steps, steps_of
+from benchmarks.plans_costs import CLOUD, LOCAL, Planned, plans_table
+from benchmarks.plans_dags import EXPERIMENT, ONE_CALL, SELF_CHECK
 from benchmarks.report import Table, ratio, seconds
+from tradewind.records.reading import read_records
+from tradewind.records.record import RecordState
 
 
 def rows_of(output: str) -> set[str]:
@@ -210,3 +219,74 @@ def test_our_dag_file_gives_our_trigger_what_it_takes(monkeypatch: pytest.Monkey
     for job in jobs_ids.job_ids("ours", 6):
         given = ours.trigger_kwargs(job)
         assert RayJobTrigger(**given).serialize()[1] == given
+
+
+def test_the_outputs_of_a_plan_benchmark_are_finished_ones(tmp_path: Path) -> None:
+    experiment = plans_store.experiment_of("fan", 5, str(tmp_path))
+    plans_store.write_finished(experiment)
+    records = read_records([step.output_path for step in experiment.steps])
+    assert [record.state for record in records.values()] == [RecordState.FINISHED] * 5
+    assert plans_once.read_bare(str(tmp_path), "fan", 5)["read"] > 0
+
+
+@pytest.mark.slow
+def test_a_plan_of_finished_steps_lists_nothing_and_reads_one_object_for_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plans.main(["--quick", "--parts", "plans"])
+    output = capsys.readouterr().out
+    assert {"local 100", "gs:// 100", "plans: goals"} <= rows_of(output)
+    assert " 100 get, 100 read\n" in output
+
+
+def planned(store: str, steps: int, time: float, **requests: int) -> Planned:
+    return Planned(store, steps, 0.0, time, 0.0, time, time / 2, 600.0, 100.0, 1.0, requests)
+
+
+def runs_of(kind: str, count: int, *times: float, done: int | None = None) -> list[plans_runs.Run]:
+    case = plans_runs.Case(kind, count)
+    return [plans_runs.Run(case, time, count if done is None else done, count) for time in times]
+
+
+def test_goals_of_plans_are_judged_by_time_listings_memory_and_both_peers() -> None:
+    found = [
+        planned(LOCAL, 1_000, 9.0),
+        planned(CLOUD, 1_000, 2.5, read=1000, list=30),
+        planned(CLOUD, 100, 1, list=22),
+    ]
+    runs = [
+        *runs_of(EXPERIMENT, 1_000, 4.0, 3.0, 9.0),
+        *runs_of(ONE_CALL, 1_000, 2.0),
+        *runs_of(EXPERIMENT, 500, 2.0),
+        *runs_of(SELF_CHECK, 500, 30.0, done=100),
+    ]
+    rows = [row[1:] for row in plans_goals.goals_table(found, runs).rows]
+    assert rows == [
+        ("< 500 MB", "600 MB", "no"),
+        ("< 2 s", "2.50 s", "no"),
+        ("<= 30", "30", "yes"),
+        ("< 500 MB", "600 MB", "no"),
+        ("<= 21", "22", "no"),
+        ("< 500 MB", "600 MB", "no"),
+        ("<= 1.5 times", "2.00 times", "no"),
+        (">= 50 times faster", "75.0 times", "yes"),
+    ]
+
+
+def test_a_run_that_was_given_up_is_marked_and_counted_at_its_speed() -> None:
+    runs = [*runs_of(EXPERIMENT, 500, 2.0), *runs_of(SELF_CHECK, 500, 30.0, done=100)]
+    rows = plans_runs.runs_table(runs).rows
+    assert list(rows[0]) == ["fan 500 experiment", "1", "2.00 s", "1.00", "500 of 500"]
+    assert list(rows[1]) == ["fan 500 self-check", "1", "~ 150.00 s", "~ 75", "100 of 500"]
+
+
+def test_a_plan_is_told_with_its_requests_and_beside_its_bound() -> None:
+    local, cloud = plans_table([planned(LOCAL, 10, 1.0), planned(CLOUD, 10, 2.0, read=20, get=10)]).rows
+    assert (local[0], local[7], local[-1]) == ("local 10", "2.00", "-")
+    assert (cloud[0], cloud[-1]) == ("gs:// 10", "10 get, 20 read")
+
+
+def test_what_goes_on_after_it_was_given_up_is_run_last() -> None:
+    cases = plans_runs.Size(1_000, 500, 2, 1.0).cases()
+    assert cases[-1].kind == SELF_CHECK and [case.kind for case in cases].count(SELF_CHECK) == 1
+    assert [case.count for case in cases] == [500, 500, 1_000, 1_000, 1_000, 1_000, 500]

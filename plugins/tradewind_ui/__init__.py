@@ -1,4 +1,4 @@
-"""The Airflow UI plugin of Tradewind: a tab on every run that shows its plan.
+"""The Airflow UI plugin of Tradewind: tabs that show the plan of a run, and its line of one step.
 
 Every Airflow process loads this module, so the pages themselves are imported by the API server at the first request.
 """
@@ -30,5 +30,11 @@ class TradewindPlugin(AirflowPlugin):
             "href": f"{URL_PREFIX}/plan/{{DAG_ID}}/{{RUN_ID}}",
             "url_route": "tradewind_plan",
             "destination": "dag_run",
-        }
+        },
+        {
+            "name": "Step",
+            "href": f"{URL_PREFIX}/step/{{DAG_ID}}/{{TASK_ID}}/{{RUN_ID}}",
+            "url_route": "tradewind_step",
+            "destination": "task_instance",
+        },
     ]

@@ -38,6 +38,7 @@ document.addEventListener("click", event => {
 });
 """
 TITLES = ("Decision", "Step", "Version", "Reason", "Producer", "Estimate", "Output path")
+NO_PLAN = "<p>This run has no plan yet.</p>"
 LINKED = (Decision.RUN, Decision.REUSE)
 
 app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -50,6 +51,28 @@ app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 )
 def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -> str:
     """The plan of one run: what runs, what is reused, and why."""
+    airflow = request.scope.get("root_path", "").removesuffix(URL_PREFIX)
+    run = f"{airflow}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    plan = _plan_of(dag_id, run_id, session)
+    body = NO_PLAN if plan is None else _body(plan, lambda task_id: f"{run}/tasks/{quote(task_id, safe='')}")
+    return _page("Plan", body)
+
+
+@app.get(
+    "/step/{dag_id}/{task_id}/{run_id:path}",
+    response_class=HTMLResponse,
+    dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))],
+)
+def step_page(dag_id: str, task_id: str, run_id: str, session: SessionDep) -> str:
+    """What the plan of a run knows of one step; of a skipped one nothing else does."""
+    plan = _plan_of(dag_id, run_id, session)
+    step = plan.of_task(task_id) if plan is not None else None
+    if plan is not None and step is None:
+        return _page("Step", "<p>This task is no step of the plan.</p>")
+    return _page("Step", NO_PLAN if step is None else _facts(step))
+
+
+def _plan_of(dag_id: str, run_id: str, session: SessionDep) -> Plan | None:
     stored = session.scalars(
         select(XComModel).where(
             XComModel.dag_id == dag_id,
@@ -58,19 +81,31 @@ def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -
             XComModel.key == "return_value",
         )
     ).first()
-    airflow = request.scope.get("root_path", "").removesuffix(URL_PREFIX)
-    run = f"{airflow}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
-    plan = None if stored is None else XComModel.deserialize_value(stored)
-    return _page(plan, lambda task_id: f"{run}/tasks/{quote(task_id, safe='')}")
+    plan: Any = None if stored is None else XComModel.deserialize_value(stored)
+    return Plan.from_json(plan) if isinstance(plan, dict) and "steps" in plan else None
 
 
-def _page(plan: Any, task_page: Callable[[str], str]) -> str:
-    body = "<p>This run has no plan yet.</p>"
-    if isinstance(plan, dict) and "steps" in plan:
-        body = _body(Plan.from_json(plan), task_page)
+def _page(title: str, body: str) -> str:
     return (
-        f"<!doctype html><meta charset=utf-8><title>Plan</title><style>{STYLE}</style>{body}<script>{SCRIPT}</script>"
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>{body}"
+        f"<script>{SCRIPT}</script>"
     )
+
+
+def _facts(step: PlannedStep) -> str:
+    """One step as a list of what is known."""
+    facts = {
+        "Step": step.name,
+        "Version": step.hash,
+        "Decision": step.decision.value,
+        "Reason": step.reason,
+        "Producer": step.producer,
+        "Newest attempt": step.attempt or None,
+        "Estimate": step.estimate,
+        "Output path": step.output_path,
+    }
+    rows = (f"<tr><th>{name}</th><td>{escape(str(fact))}</td></tr>" for name, fact in facts.items() if fact is not None)
+    return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _body(plan: Plan, task_page: Callable[[str], str]) -> str:

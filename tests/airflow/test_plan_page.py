@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 from urllib.parse import quote
 
@@ -36,13 +37,23 @@ def test_the_plan_of_a_run_is_shown(house: House, run: HouseRun) -> None:
         assert f">{text}</a></td>" in page.text or f"<td class=path>{text}</td>" in page.text
 
 
+def test_a_step_that_a_run_skipped_is_told_of_by_its_plan(house: House, run: HouseRun) -> None:
+    reused = house.run("hello_world")
+    assert reused.states()["hello_world_data"] == "skipped"
+    page = get(house, f"step/hello_world/hello_world_data/{quote(reused.run_id)}", token(house))
+    assert page.status_code == 200
+    for text in ("REUSE", f"run {run.run_id} of hello_world", str(house.output("hello_world/data"))):
+        assert text in html.unescape(page.text)
+    assert "no step of the plan" in get(house, f"step/hello_world/plan/{quote(run.run_id)}", token(house)).text
+
+
 def test_a_run_without_a_plan_says_so(house: House) -> None:
     page = get(house, "plan/hello_world/no_such_run", token(house))
     assert page.status_code == 200
     assert "This run has no plan yet." in page.text
 
 
-@pytest.mark.parametrize("path", ["plan/hello_world/any", "plan/no_such_dag/any"])
+@pytest.mark.parametrize("path", ["plan/hello_world/any", "plan/no_such_dag/any", "step/hello_world/task/any"])
 def test_a_stranger_is_turned_away(house: House, path: str) -> None:
     assert get(house, path, {}).status_code == 401
     assert get(house, path, {"Authorization": "Bearer nonsense"}).status_code in (401, 403)
@@ -57,8 +68,8 @@ def test_whatever_a_plan_holds_is_shown_as_text_and_only_what_ran_has_a_link() -
     pages = importlib.import_module("tradewind_ui.pages")
     evil = "<b>\"&'"
     steps = [PlannedStep("t/1", evil, evil, evil, each, evil, producer=evil, estimate=evil) for each in Decision]
-    page = pages._page(Plan(evil, tuple(steps), (evil,), evil).to_json(), lambda task_id: f'/x"{task_id}')
-    assert "<b>" not in page
+    page = pages._body(Plan(evil, tuple(steps), (evil,), evil), lambda task_id: f'/x"{task_id}')
+    assert "<b>" not in page + pages._facts(steps[0])
     assert page.count("&lt;b&gt;&quot;&amp;&#x27;") == 2 + 6 * len(steps)
     assert page.count('<a href="/x&quot;t/1">') == 2
     for each in Decision:

@@ -46,7 +46,8 @@ class Process:
     run: Callable[[Process], None]
     skew_s: float = 0.0
     incarnation: str | None = None
-    is_withdrawing: bool = False
+    job: str = ""
+    may_withdraw: int | None = None
     ended: bool = False
     _greenlet: greenlet.greenlet | None = None
 
@@ -216,14 +217,14 @@ class World:
         if old.phase is Phase.CLAIMED and old.by["run"] != new.by["run"]:
             assert self.lease_age_s > old.stale_s, "a claim was taken over early"
         if old.phase is Phase.COMMITTED:
-            assert writer.is_withdrawing, "a result was withdrawn though nobody asked"
+            assert old.attempt == writer.may_withdraw, "a result was withdrawn though nobody asked"
             self.commits_due += 1
 
     def _check_step(self, writer: Process, old: Lease, new: Lease) -> None:
         same = (old.attempt, old.job) == (new.attempt, new.job)
         assert same, "a turn became another one"
         if old.phase is Phase.CLAIMED and new.phase is Phase.RUNNING:
-            assert new.incarnation == writer.incarnation is not None, "somebody began for another"
+            assert (new.incarnation, new.job) == (writer.incarnation, writer.job), "somebody began for another"
         elif old.phase is Phase.CLAIMED:
             assert new.phase in (Phase.STOPPED, Phase.FAILED), "a turn that never ran was committed"
         else:

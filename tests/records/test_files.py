@@ -14,7 +14,8 @@ import pytest
 from fsspec.core import url_to_fs
 
 from tradewind.records.errors import StoreUnavailableError
-from tradewind.records.files import StoredFile, existing, is_near, kept_checksum, list_files, read_files, remove_files
+from tradewind.records.files import StoredFile, is_near, kept_checksum, list_files, read_files, remove_files
+from tradewind.records.store import existing_many
 from tradewind.records.stores import StoreRefusedError
 from tradewind.rehearsal.cloud_storage import LocalCloudStorage
 
@@ -101,10 +102,10 @@ def test_existing_objects_are_told_from_missing_ones(folder: str) -> None:
     put(folder, a="1", b="", **{"deep/x": "1"})
     list_files(folder)
     paths = [f"{folder}/{name}" for name in ("a", "b", "c", "a/below", "deep", "nowhere/x")]
-    assert existing(paths) == {f"{folder}/a", f"{folder}/b"}
-    assert existing([]) == set()
+    assert existing_many(paths) == {f"{folder}/a", f"{folder}/b"}
+    assert existing_many([]) == set()
     remove_files(folder, ["a"])
-    assert existing(paths) == {f"{folder}/b"}
+    assert existing_many(paths) == {f"{folder}/b"}
 
 
 def test_cloud_storage_tells_checksums_and_many_pages_with_no_file_read(cloud: LocalCloudStorage) -> None:
@@ -122,7 +123,7 @@ def test_many_objects_are_asked_for_in_one_request_each_and_not_read(cloud: Loca
     put("gs://bucket/asked", **{str(number): "x" * 1000 for number in range(50)})
     cloud.requests.clear()
     paths = [f"gs://bucket/asked/{number}" for number in range(50)]
-    assert existing(paths) == {*paths}
+    assert existing_many(paths) == {*paths}
     assert cloud.requests == {"get": 50}
 
 

@@ -29,7 +29,7 @@ from tradewind.plans.start import Asked, Claim, Finished, Rejoin, Task, decide_s
 from tradewind.records.attempts import Attempt, AttemptError, Outcome
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.lease_store import Held, LeaseStore
-from tradewind.records.leases import Phase
+from tradewind.records.leases import Lease, Phase
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import read_status
 from tradewind.records.store import write_text
@@ -40,7 +40,7 @@ RUNS = ("one", "two", "three")
 SKEWS_S = (0.0, -300.0, 300.0)
 PAUSES_S = (1.0, 10.0, 29.0, 31.0, 61.0, 91.0, 200.0)
 PICKS = st.integers(0, 99)
-REQUESTS = st.sampled_from([40, 40, 40, 1, 2, 3, 5, 8])
+REQUESTS = st.sampled_from([40, 40, 40, 1, 2, 3, 4, 5, 8])
 """How many requests of a process are answered at once: most often all."""
 BAD_FATES = st.sampled_from([fate for fate in Fate if fate is not Fate.ANSWERED])
 
@@ -97,8 +97,11 @@ class LeaseMachine(RuleBasedStateMachine):
 
     # ---- processes come and go
 
-    def spawn(self, run: Callable[[Process], None], answered: int, incarnation: str | None = None) -> Process:
-        process = Process(self.world, run, SKEWS_S[len(self.world.processes) % len(SKEWS_S)], incarnation)
+    def spawn(
+        self, run: Callable[[Process], None], answered: int, incarnation: str | None = None, job: str = ""
+    ) -> Process:
+        skew_s = SKEWS_S[len(self.world.processes) % len(SKEWS_S)]
+        process = Process(self.world, run, skew_s, incarnation, job)
         self.world.processes.append(process)
         process.resume()
         let_go_on(process, answered)
@@ -107,15 +110,18 @@ class LeaseMachine(RuleBasedStateMachine):
     def active(self) -> list[Process]:
         return [process for process in self.world.processes if not process.ended]
 
-    @initialize(events=st.integers(0, 3), answered=REQUESTS)
+    @initialize(events=st.integers(0, 4), answered=REQUESTS)
     def something_has_happened(self, events: int, answered: int) -> None:
         if events > 0:
             self.a_try_starts("one", False, answered)
         if events > 1 and self.jobs:
-            self.ray_starts_a_job(0, answered)
+            self.a_follower_renews(0, answered)
+            self.ray_starts_a_job(0, 40 if events > 2 else answered)
+        if events > 3 and self.kept():
+            self.a_function_ends(0, "returns", answered, Fate.ANSWERED)
 
-    @rule(run=st.sampled_from(RUNS), seconds=st.sampled_from((91.0, 100.0)), answered=REQUESTS)
-    def another_try_comes_when_all_stood_still_for_long(self, run: str, seconds: float, answered: int) -> None:
+    @rule(run=st.sampled_from(RUNS), seconds=st.sampled_from((31.0, 61.0, 91.0, 100.0)), answered=REQUESTS)
+    def another_try_comes_after_a_while(self, run: str, seconds: float, answered: int) -> None:
         self.world.time += seconds
         known = len(self.jobs)
         self.a_try_starts(run, False, 40)
@@ -164,15 +170,15 @@ class LeaseMachine(RuleBasedStateMachine):
         if isinstance(start, Finished) and start.lease is not None:
             complete_commit(OUTPUT, start.lease)
         if isinstance(start, Claim) or (isinstance(start, Rejoin) and self.never_had(start.lease)):
+            process.may_withdraw = asked.planned_attempt if asked.was_reused else None
             self.claim(process, store, seen, task.by, isinstance(start, Claim) and start.withdraws)
 
-    def has(self, job: str) -> bool:
-        return any(one.attempt.job == job for one in self.jobs)
+    def never_had(self, lease: Lease) -> bool:
+        return lease.phase is Phase.CLAIMED and all(one.attempt.job != lease.job for one in self.jobs)
 
     def claim(
         self, process: Process, store: LeaseStore, over: Held | None, by: dict[str, Any], withdraws: bool
     ) -> None:
-        process.is_withdrawing = withdraws
         number = next_number(OUTPUT, over.lease if over else None)
         attempt = Attempt(number, f"job-{number}-{by['try']}", "", by, {}, withdraws=withdraws)
         if take_turn(store, OUTPUT, over, attempt, "v", 30.0) is not None:
@@ -188,7 +194,7 @@ class LeaseMachine(RuleBasedStateMachine):
             job.starts += 1
             self.numbers += 1
             incarnation = f"keeper-{self.numbers}"
-            self.spawn(lambda process: self.drive(process, job.attempt), answered, incarnation)
+            self.spawn(lambda process: self.drive(process, job.attempt), answered, incarnation, job.attempt.job)
 
     def drive(self, process: Process, attempt: Attempt) -> None:
         assert process.incarnation is not None
@@ -243,11 +249,15 @@ class LeaseMachine(RuleBasedStateMachine):
         keeper.fence()
 
     @precondition(lambda self: self.kept())
-    @rule(pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), answered=REQUESTS)
-    def a_function_ends(self, pick: int, how: str, answered: int) -> None:
-        driver = self.kept()[pick % len(self.kept())]
+    @rule(
+        pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), answered=REQUESTS, then=st.sampled_from(Fate)
+    )
+    def a_function_ends(self, pick: int, how: str, answered: int, then: Fate) -> None:
+        driver = self.kept()[-1 - pick % len(self.kept())]
         driver.how_it_ends = how
         let_go_on(driver.process, answered)
+        if not driver.process.ended:
+            driver.process.resume(then)
 
     @precondition(lambda self: self.jobs)
     @rule(pick=PICKS, answered=REQUESTS)
@@ -312,7 +322,7 @@ def let_go_on(process: Process, answered: int) -> None:
 
 
 LeaseMachine.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=200,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,
@@ -325,11 +335,12 @@ TestLeases = LeaseMachine.TestCase
 
 
 class OverwritingStore(LeaseStore):
-    """Writes the next value of the lease whatever is there now."""
+    """Commits whatever is there now."""
 
     def change(self, held: Held, **changes: Any) -> Held:
         process = running.process
-        assert process is not None
+        if process is None or changes.get("phase") is not Phase.COMMITTED:
+            return super().change(held, **changes)
         return process.world.overwrite(held.lease.renewed(self._now(), **changes))
 
 

@@ -121,9 +121,9 @@ def _take(turns: StepTurns, context: Any) -> tuple[Any, Attempt]:
         is_result = record.state is RecordState.FINISHED
         if is_result and not _was_cleared(lease, context):
             made = f"by {task_name(lease.by)}" if lease is not None else "elsewhere"
-            raise AirflowSkipException(
-                f"Step {turns.step.name!r}, version {turns.step.hash}, is finished: made {made}."
-            )
+            sentence = f"Step {turns.step.name!r}, version {turns.step.hash}, is finished: made {made}."
+            logger.info("%s", sentence)
+            raise AirflowSkipException(sentence)
         turn = turns.claim(lease, lambda: _spec(turns.step), withdraws=is_result)
         if turn is not None:
             return turns.store.begin(turn.attempt.job, uuid.uuid4().hex), turn.attempt

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from tradewind.plans.plan import Plan, PlannedStep
 
-CHUNK: Final = 100
-"""How many lines a piece holds: what each task reads of a plan, however long it is."""
+CHUNK: Final = 500
+"""How many lines a piece holds: what each task reads of a plan, however long it is. Every piece costs the ``plan`` task
+a request, which takes longer than reading a few hundred lines.
+"""
 
 
 def chunk_key(task_index: int) -> str:

@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,7 +30,6 @@ from tradewind.records.stores import StoreRefusedError
 
 _CHUNK: Final = 1 << 20
 _READERS: Final = 4
-_ASKERS: Final = 32
 _PLAIN_MD5: Final = re.compile(r'"?([0-9a-f]{32})"?')
 
 
@@ -63,19 +62,6 @@ def list_files(folder: str) -> list[StoredFile]:
     with _errors_named(folder):
         files = _local_files(name) if isinstance(fs, LocalFileSystem) else _listed_files(fs, name)
         return sorted(files, key=lambda file: file.path)
-
-
-def existing(paths: Collection[str]) -> set[str]:
-    """Which of these objects exist, asked together.
-
-    Raises:
-        StoreUnavailableError: A store does not answer.
-        StoreRefusedError: It does not let us.
-    """
-    if not paths:
-        return set()
-    with ThreadPoolExecutor(_ASKERS) as pool:
-        return {path for path, is_there in zip(paths, pool.map(_exists, paths), strict=True) if is_there}
 
 
 def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
@@ -127,16 +113,6 @@ def kept_checksum(info: Mapping[str, Any]) -> str | None:
         return f"crc32c:{info['crc32c']}"
     plain = _PLAIN_MD5.fullmatch(info.get("ETag") or "")
     return f"md5:{plain[1]}" if plain else None
-
-
-def _exists(path: str) -> bool:
-    fs, name = url_to_fs(path)
-    with _errors_named(path):
-        fs.invalidate_cache(fs._parent(name))
-        try:
-            return bool(fs.info(name)["type"] != "directory")
-        except (FileNotFoundError, NotADirectoryError):
-            return False
 
 
 def _local_files(folder: str) -> Iterator[StoredFile]:

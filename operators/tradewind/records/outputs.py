@@ -16,12 +16,13 @@ from fsspec.core import url_to_fs
 
 from tradewind.records.conditional import read_stored
 from tradewind.records.experiment_info import EXPERIMENTS_FOLDER
-from tradewind.records.files import StoredFile, existing, list_files
+from tradewind.records.files import StoredFile, list_files
 from tradewind.records.leases import LEASE_FILE
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT
 from tradewind.records.pins import OWN_FOLDER
 from tradewind.records.status import STATUS_FILE
 from tradewind.records.step_info import INFO_FILE
+from tradewind.records.store import existing_many
 
 MOST_AT_ONCE: Final = 32
 
@@ -73,7 +74,7 @@ def find_outputs(prefix: str) -> Sequence[str]:
 
 def is_output(path: str) -> bool:
     """Whether there is an output at ``path``."""
-    return bool(existing([posixpath.join(path, name) for name in RECORDS_OF_AN_OUTPUT]))
+    return bool(existing_many([posixpath.join(path, name) for name in RECORDS_OF_AN_OUTPUT]))
 
 
 def own_files(output_path: str) -> list[StoredFile]:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tradewind.records.conditional import write_if
-from tradewind.records.files import existing, remove_files
-from tradewind.records.store import list_names, read_many
+from tradewind.records.files import remove_files
+from tradewind.records.store import existing_many, list_names, read_many
 from tradewind.steps.paths import self_and_parents
 
 OWN_FOLDER: Final = ".tradewind"
@@ -54,14 +54,14 @@ def add_pin(prefix: str, pin: Pin) -> bool:
 def remove_pin(prefix: str, output_path: str) -> bool:
     """Take the pin of an output away; whether there was one."""
     path = pin_path(prefix, output_path)
-    was_pinned = bool(existing([path]))
+    was_pinned = bool(existing_many([path]))
     remove_files(posixpath.dirname(path), [posixpath.basename(path)])
     return was_pinned
 
 
 def is_pinned(output_path: str) -> bool:
     """Whether an output is pinned, at whichever of the folders that it lies in."""
-    return bool(existing([pin_path(folder, output_path) for folder in folders_above(output_path)]))
+    return bool(existing_many([pin_path(folder, output_path) for folder in folders_above(output_path)]))
 
 
 def folders_above(path: str) -> list[str]:

@@ -122,6 +122,12 @@ class AirflowApi:
         events = [self._request("GET", "assets/events", params={"asset_id": id_})["asset_events"] for id_ in ids]
         return sorted((event for some in events for event in some), key=lambda event: event["timestamp"])
 
+    def queued_assets(self, dag_id: str) -> list[str]:
+        """The names of the assets whose events wait to start a run of the DAG."""
+        found = self._request("GET", f"dags/{quote(dag_id)}/assets/queuedEvents")["queued_events"]
+        names = {asset["id"]: asset["name"] for asset in self._request("GET", "assets")["assets"]}
+        return [names[event["asset_id"]] for event in found]
+
     def put_connection(self, connection_id: str, fields: Mapping[str, Any]) -> None:
         """Add a connection, as the form in the UI does; ``fields`` with ``conn_type``, ``host``, ``password``..."""
         self._request("POST", "connections", json={"connection_id": connection_id, **fields})

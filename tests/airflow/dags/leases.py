@@ -62,9 +62,19 @@ chain("selected")
 chain("told", asset_events_of_reused=True)
 
 gated = ExecutorStep(
-    "gated/shared", write, Config(this_output_path(), None, None, run_param("says"), run_param("gate")), resources=HERE
+    "gated/shared",
+    write,
+    Config(this_output_path(), versioned(run_param("name")), None, run_param("says"), run_param("gate")),
+    resources=HERE,
 )
-experiment_dag("gated", [gated], schedule="@daily", catchup=False, params={"says": "fail", "gate": ""})
+experiment_dag(
+    "gated",
+    [gated],
+    schedule="@daily",
+    catchup=False,
+    params={"name": "", "says": "the same", "gate": ""},
+    max_active_runs=32,
+)
 
 parted = ExecutorStep("parted/step", write, Config(this_output_path(), versioned(partition_key())), resources=HERE)
 experiment_dag("parted", [parted], schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC"), catchup=False)

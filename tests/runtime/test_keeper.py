@@ -1,0 +1,262 @@
+"""A keeper holds its turn exactly as long as nobody else can have it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tradewind.records.conditional import Stored, read_stored, write_if
+from tradewind.records.errors import LeaseLostError, StoreUnavailableError
+from tradewind.records.lease_store import Claim, Held, LeaseStore, boot_time
+from tradewind.records.leases import Lease, Phase
+from tradewind.runtime.keeper import Keeper, TurnEnd
+
+PATH = "memory://kept/out"
+QUICK_S = 0.12
+PATIENCE_S = 30.0
+
+
+class Clock:
+    """Stands still until it is put forward."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Faults:
+    """The store, which can be down, or hang until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.hangs = threading.Event()
+
+    def read(self, path: str) -> Stored | None:
+        self._pass()
+        return read_stored(path)
+
+    def write(self, path: str, text: str, expected: str | None) -> Stored | None:
+        self._pass()
+        return write_if(path, text, expected)
+
+    def _pass(self) -> None:
+        if not self.goes_on.is_set():
+            self.hangs.set()
+            self.goes_on.wait(PATIENCE_S)
+        if self.is_down:
+            raise StoreUnavailableError("503")
+
+
+@pytest.fixture
+def faults() -> Iterator[Faults]:
+    MemoryFileSystem.store.clear()
+    faults = Faults()
+    yield faults
+    faults.goes_on.set()
+    MemoryFileSystem.store.clear()
+
+
+def begun(faults: Faults, heartbeat_s: float = 30.0, clock: Callable[[], float] = boot_time) -> tuple[LeaseStore, Held]:
+    store = LeaseStore(PATH, clock=clock, read=faults.read, write=faults.write)
+    assert store.claim(store.read(), Claim(1, "job", "", {}, "v", heartbeat_s)) is not None
+    return store, store.begin("job", "me")
+
+
+def take_over() -> None:
+    store = LeaseStore(PATH)
+    assert store.claim(store.read(), Claim(2, "job-2", "", {}, "v")) is not None
+
+
+def lease() -> Lease:
+    held = LeaseStore(PATH).read()
+    assert held is not None
+    return held.lease
+
+
+def until(is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_it_renews_until_the_end_of_the_block_and_not_after(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[TurnEnd] = []
+    with Keeper(store, held, ends.append):
+        until(lambda: lease().counter >= held.lease.counter + 3)
+    time.sleep(QUICK_S / 3)  # whatever was on its way
+    counter = lease().counter
+    time.sleep(2 * QUICK_S)
+    assert (lease().counter, ends) == (counter, [])
+
+
+def test_it_reads_more_often_than_it_renews(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = Keeper(store, held, lambda end: None)
+    for seconds, renewals in ((5.0, 0), (29.0, 0), (30.0, 1), (59.0, 1), (60.0, 2)):
+        clock.time = 1000.0 + seconds
+        keeper.look()
+        assert lease().counter == held.lease.counter + renewals
+
+
+def test_it_commits_and_then_leaves_the_lease_alone(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    with Keeper(store, held, lambda end: None) as keeper:
+        committed = keeper.finish(phase=Phase.COMMITTED, digest="abc")
+        time.sleep(2 * QUICK_S)
+        assert lease() == committed.lease
+    assert (committed.lease.phase, keeper.end) == (Phase.COMMITTED, None)
+
+
+def test_it_obeys_a_request_to_stop_and_renews_until_the_work_has_ended(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[TurnEnd] = []
+    with Keeper(store, held, ends.append) as keeper:
+        LeaseStore(PATH).request_stop("job", {"try": 2})
+        until(lambda: ends)
+        counter = lease().counter
+        until(lambda: lease().counter >= counter + 2)
+        assert keeper.finish(phase=Phase.STOPPED).lease.stop_requested == {"try": 2}
+    assert ends == [TurnEnd.STOP_REQUESTED]
+
+
+def test_it_finds_a_request_of_the_time_before_it_began(faults: Faults) -> None:
+    store = LeaseStore(PATH, read=faults.read, write=faults.write)
+    store.claim(None, Claim(1, "job", "", {}, "v"))
+    store.request_stop("job", {"try": 2})
+    ends: list[TurnEnd] = []
+    Keeper(store, store.begin("job", "me"), ends.append).look()
+    assert ends == [TurnEnd.STOP_REQUESTED]
+
+
+def test_it_loses_its_turn_to_whoever_took_it_over_and_writes_nothing_more(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[TurnEnd] = []
+    with Keeper(store, held, ends.append) as keeper:
+        take_over()
+        taken = lease()
+        until(lambda: ends)
+        with pytest.raises(LeaseLostError):
+            keeper.finish(phase=Phase.COMMITTED, digest="abc")
+    assert (ends, keeper.end, lease()) == ([TurnEnd.LOST], TurnEnd.LOST, taken)
+
+
+def test_a_commit_that_comes_before_the_next_look_finds_the_loss_itself(faults: Faults) -> None:
+    store, held = begun(faults)
+    with Keeper(store, held, lambda end: None) as keeper:
+        take_over()
+        taken = lease()
+        with pytest.raises(LeaseLostError):
+            keeper.finish(phase=Phase.COMMITTED, digest="abc")
+    assert lease() == taken
+
+
+def test_it_survives_a_store_that_is_down_for_less_than_the_fence(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    ends: list[TurnEnd] = []
+    keeper = Keeper(store, held, ends.append)
+    faults.is_down, clock.time = True, 1059.0
+    keeper.look()
+    keeper.fence()
+    faults.is_down = False
+    keeper.look()
+    clock.time = 1118.0
+    keeper.fence()
+    assert ends == []
+    assert keeper.finish(phase=Phase.COMMITTED).lease.phase is Phase.COMMITTED
+
+
+def test_it_fences_itself_when_the_store_is_down_for_longer_and_commits_no_more(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    ends: list[TurnEnd] = []
+    keeper = Keeper(store, held, ends.append)
+    faults.is_down, clock.time = True, 1060.0
+    keeper.look()
+    keeper.fence()
+    keeper.fence()
+    assert ends == [TurnEnd.FENCED]
+    faults.is_down = False
+    with pytest.raises(LeaseLostError):
+        keeper.finish(phase=Phase.COMMITTED)
+    assert lease().phase is Phase.RUNNING
+
+
+def test_a_commit_after_the_fence_is_refused_even_before_the_fence_was_noticed(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = Keeper(store, held, lambda end: None)
+    clock.time = 1060.0  # it was frozen
+    with pytest.raises(LeaseLostError):
+        keeper.finish(phase=Phase.COMMITTED)
+
+
+def test_a_store_that_hangs_does_not_keep_it_from_fencing(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[TurnEnd] = []
+    with Keeper(store, held, ends.append):
+        faults.goes_on.clear()
+        assert faults.hangs.wait(PATIENCE_S)
+        until(lambda: ends)
+        assert ends == [TurnEnd.FENCED]
+        faults.goes_on.set()
+
+
+def test_time_spent_asleep_between_claim_and_keeper_counts(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    clock.time = 1061.0
+    ends: list[TurnEnd] = []
+    Keeper(store, held, ends.append).fence()
+    assert ends == [TurnEnd.FENCED]
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for_not_from_its_answer(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+
+    def slow(path: str, text: str, expected: str | None) -> Stored | None:
+        written = write_if(path, text, expected)
+        clock.time += 25.0
+        return written
+
+    store = LeaseStore(PATH, clock=clock, read=faults.read, write=slow)
+    ends: list[TurnEnd] = []
+    keeper = Keeper(store, held, ends.append)
+    clock.time = 1030.0
+    keeper.look()
+    clock.time = 1089.0
+    keeper.fence()
+    assert ends == []
+    clock.time = 1090.0
+    keeper.fence()
+    assert ends == [TurnEnd.FENCED]
+
+
+def test_a_commit_that_arrived_although_its_answer_was_lost_is_no_loss(faults: Faults) -> None:
+    store, held = begun(faults)
+    lost = [True]
+
+    def unheard(path: str, text: str, expected: str | None) -> Stored | None:
+        written = write_if(path, text, expected)
+        if lost.pop() if lost else False:
+            raise StoreUnavailableError("no answer")
+        return written
+
+    keeper = Keeper(LeaseStore(PATH, read=faults.read, write=unheard), held, lambda end: None)
+    with pytest.raises(StoreUnavailableError):
+        keeper.finish(phase=Phase.COMMITTED, digest="abc")
+    keeper.look()  # it sees an ended turn
+    assert keeper.finish(phase=Phase.COMMITTED, digest="abc").lease == lease()
