@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import posixpath
 from typing import Any
 
 import pendulum
 from airflow.sdk import DAG, BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
-from benchmarks import dags
-from benchmarks.graphs import SHAPES
+from benchmarks.dags import DoNothing
+from benchmarks.graphs import SHAPES, last_steps, steps_of
+from benchmarks.plans_store import checked_output
+from tradewind import experiment_dag
 from tradewind.records.status import Status, read_status
 
-EXPERIMENT = dags.EXPERIMENT
+EXPERIMENT = "experiment"
 ONE_CALL = "one call"
 SELF_CHECK = "self-check"
 
@@ -40,32 +41,24 @@ class SelfCheck(BaseOperator):
         raise RuntimeError(f"{self.output_path} was to be finished.")
 
 
-def make_dag(kind: str, shape: str, count: int, prefix: str) -> DAG:
+def make_dag(kind: str, shape: str, count: int, prefix: str, dag_id: str) -> DAG:
     """The DAG of ``count`` steps in this shape, whose outputs are below ``prefix``."""
+    graph = SHAPES[shape](count)
     if kind == EXPERIMENT:
-        return dags.make_dag(kind, shape, count, prefix)
-    with DAG(dag_id_of(kind, shape, count), schedule=None, start_date=pendulum.datetime(2026, 1, 1)) as dag:
+        dag = experiment_dag(dag_id, last_steps(graph, steps_of(graph)), prefix=prefix)
+        assert dag is not None, "this is no cluster"
+        return dag
+    with DAG(dag_id, schedule=None, start_date=pendulum.datetime(2026, 1, 1)) as dag:
         root: list[BaseOperator] = [SkipAll(task_id="plan")] if kind == ONE_CALL else []
-        make = _idle_task if kind == ONE_CALL else _checking_task
         tasks: list[BaseOperator] = []
-        for index, reads in enumerate(SHAPES[shape](count)):
-            tasks.append(make(f"bench_step_{index:05}", prefix))
+        for index, reads in enumerate(graph):
+            tasks.append(_task(kind, index, prefix))
             tasks[-1].set_upstream([*root, *(tasks[read] for read in reads)])
     return dag
 
 
-def dag_id_of(kind: str, shape: str, count: int) -> str:
-    return dags.dag_id_of(kind.replace(" ", "_").replace("-", "_"), shape, count)
-
-
-def output_path_of(task_id: str, prefix: str) -> str:
-    """Where a task that checks for itself looks."""
-    return posixpath.join(prefix, "checked", task_id)
-
-
-def _idle_task(task_id: str, prefix: str) -> BaseOperator:
-    return dags.DoNothing(task_id=task_id, trigger_rule="none_failed")
-
-
-def _checking_task(task_id: str, prefix: str) -> BaseOperator:
-    return SelfCheck(task_id=task_id, output_path=output_path_of(task_id, prefix), trigger_rule="none_failed")
+def _task(kind: str, index: int, prefix: str) -> BaseOperator:
+    arguments: dict[str, Any] = {"task_id": f"bench_step_{index:05}", "trigger_rule": "none_failed"}
+    if kind == ONE_CALL:
+        return DoNothing(**arguments)
+    return SelfCheck(output_path=checked_output(index, prefix), **arguments)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from benchmarks.plans_costs import CLOUD, Planned
 from benchmarks.plans_dags import EXPERIMENT, ONE_CALL, SELF_CHECK
-from benchmarks.plans_runs import Case, Run, medians_of
+from benchmarks.plans_runs import Run, medians_of
 from benchmarks.report import Table, seconds
 
 MOST_SECONDS = {1_000: 2.0, 10_000: 15.0}
@@ -45,7 +46,7 @@ def _plan_goals(plans: Sequence[Planned]) -> Iterator[Row]:
 def _run_goals(runs: Sequence[Run]) -> Iterator[Row]:
     medians = medians_of(runs)
     for case, median in medians.items():
-        ours = medians.get(Case(EXPERIMENT, case.count))
+        ours = medians.get(replace(case, kind=EXPERIMENT))
         if ours is None:
             continue
         if case.kind == ONE_CALL:
@@ -58,7 +59,7 @@ def _run_goals(runs: Sequence[Run]) -> Iterator[Row]:
             )
         elif case.kind == SELF_CHECK:
             faster = median / ours
-            name = f"run of {case.count:,} reused steps beside a check in each task"
+            name = f"run of {case.count:,} reused steps beside a check in each task, {case.store}"
             yield (
                 name,
                 f">= {BELOW_SELF_CHECK:g} times faster",

@@ -1,25 +1,26 @@
 """Runs whose steps are all finished before, in a real Airflow, beside bare skipping and a check in each task.
 
-Every output is on this machine's disk, so that what is compared is the way of skipping.
+The bare call is compared where outputs are on this machine's disk, the check where they are in a Cloud Storage: a
+process that looks there loads its client first, and it matters whether one process does or each.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plans_dags import EXPERIMENT, ONE_CALL, SELF_CHECK, dag_id_of, output_path_of
-from benchmarks.plans_store import experiment_of, write_finished
+from benchmarks.plans_dags import EXPERIMENT, ONE_CALL, SELF_CHECK
+from benchmarks.plans_store import BUCKET_PREFIX, checked_files, cloud_of, experiment_of, write_files, write_finished
 from benchmarks.report import Table, ratio, seconds
-from tradewind.records.status import Status, write_status
 from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
 from tradewind.rehearsal.local_airflow import LocalAirflow
 from tradewind.rehearsal.processes import LocalStack
@@ -27,22 +28,25 @@ from tradewind.rehearsal.processes import LocalStack
 ROOT = Path(__file__).parents[1]
 DAG_FILE = (
     "from benchmarks.plans_dags import make_dag  # airflow\n\n"
-    "dag = make_dag({kind!r}, {shape!r}, {count}, {prefix!r})\n"
+    "dag = make_dag({kind!r}, {shape!r}, {count}, {prefix!r}, {dag_id!r})\n"
 )
 SHAPE = "fan"
+LATENCY_S = 0.02
+LOCAL, CLOUD = "local", "gs"
 PARSE_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A DAG that is run: its kind and size."""
+    """A DAG that is run: its kind and size, and where the outputs are."""
 
     kind: str
     count: int
+    store: str = LOCAL
 
     @property
     def dag_id(self) -> str:
-        return dag_id_of(self.kind, SHAPE, self.count)
+        return f"{re.sub('[^a-z]', '_', self.kind)}_{self.count}_{self.store}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Size:
         two that are nearly alike take turns.
         """
         alike = [Case(EXPERIMENT, self.skipped), Case(ONE_CALL, self.skipped)] * self.repeats
-        return [*([Case(EXPERIMENT, self.checked)] * self.repeats), *alike, Case(SELF_CHECK, self.checked)]
+        stored = [Case(kind, self.checked, store) for store in (LOCAL, CLOUD) for kind in (EXPERIMENT, SELF_CHECK)]
+        return [*[case for case in stored if case.kind == EXPERIMENT] * self.repeats, *alike, *stored[1::2]]
 
 
 FULL = Size(1_000, 500, 3, 300.0)
@@ -95,7 +100,8 @@ def runs_table(runs: Sequence[Run]) -> Table:
         ("DAG", "runs", "trigger → end", "÷ experiment", "tasks done"),
         notes=(
             "Airflow's defaults except what the rehearsal sets: SQLite, LocalExecutor with 8 workers, short pauses.",
-            "fan: one step, then all but two side by side, then one.",
+            "One step, then all but two side by side, then one. local: outputs on this machine's disk;",
+            f"gs: in a Cloud Storage on loopback that answers after {LATENCY_S * 1000:.0f} ms.",
             f"{ONE_CALL}: a first task skips all others and looks at nothing.",
             f"{SELF_CHECK}: every task reads its status and skips itself.",
             "~ means that the run was given up, and that its time is what all tasks take at the speed until then.",
@@ -103,12 +109,12 @@ def runs_table(runs: Sequence[Run]) -> Table:
     )
     medians = medians_of(runs)
     for case, median in medians.items():
-        ours = medians.get(Case(EXPERIMENT, case.count), 0.0)
+        ours = medians.get(replace(case, kind=EXPERIMENT), 0.0)
         mine = [run for run in runs if run.case == case]
         worst = min(mine, key=lambda run: run.tasks_done)
         mark = "" if worst.tasks_done == worst.tasks else "~ "
         table.add(
-            f"{SHAPE} {case.count:,} {case.kind}",
+            f"{case.store} {case.count:,} {case.kind}",
             str(len(mine)),
             mark + seconds(median),
             mark + ratio(median, ours),
@@ -154,11 +160,14 @@ def _airflow(cases: Sequence[Case]) -> Iterator[AirflowApi]:
     """An Airflow that knows one DAG file for each case, in a folder that is gone afterwards."""
     root = Path(tempfile.mkdtemp(prefix="tradewind-bench-"))
     stack = LocalStack(root)
+    in_cloud = max((case.count for case in cases if case.store == CLOUD), default=0)
     try:
         _write_dags(cases, root / "dags", str(root / "store"))
-        airflow = LocalAirflow(stack, dags_folder=root / "dags", connections={}, settings=_settings())
-        airflow.start()
-        yield AirflowApi(airflow.url, airflow.username, airflow.password)
+        with cloud_of(SHAPE, in_cloud, LATENCY_S) as cloud:
+            settings = _settings() | {"STORAGE_EMULATOR_HOST": cloud.url}
+            airflow = LocalAirflow(stack, dags_folder=root / "dags", connections={}, settings=settings)
+            airflow.start()
+            yield AirflowApi(airflow.url, airflow.username, airflow.password)
     finally:
         stack.stop(grace_seconds=5.0)
         shutil.rmtree(root, ignore_errors=True)
@@ -173,10 +182,12 @@ def _write_dags(cases: Sequence[Case], folder: Path, prefix: str) -> None:
     """One file for each DAG, since every task process reads its DAG's file; and outputs that are finished."""
     folder.mkdir(parents=True)
     for case in cases:
-        text = DAG_FILE.format(kind=case.kind, shape=SHAPE, count=case.count, prefix=prefix)
+        place = prefix if case.store == LOCAL else BUCKET_PREFIX
+        text = DAG_FILE.format(kind=case.kind, shape=SHAPE, count=case.count, prefix=place, dag_id=case.dag_id)
         (folder / f"{case.dag_id}.py").write_text(text)
+        if case.store == CLOUD:
+            continue
         if case.kind == EXPERIMENT:
             write_finished(experiment_of(SHAPE, case.count, prefix))
         elif case.kind == SELF_CHECK:
-            for index in range(case.count):
-                write_status(output_path_of(f"bench_step_{index:05}", prefix), Status.SUCCESS)
+            write_files(checked_files(case.count, prefix))

@@ -11,8 +11,9 @@ import posixpath
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,9 +82,25 @@ def finished_files(experiment: ResolvedExperiment) -> Iterator[tuple[str, str]]:
         yield posixpath.join(step.output_path, WITNESS), "a result"
 
 
+def checked_output(index: int, prefix: str) -> str:
+    """Where the task of that number looks, if every task looks for itself."""
+    return posixpath.join(prefix, "checked", str(index))
+
+
+def checked_files(count: int, prefix: str) -> Iterator[tuple[str, str]]:
+    """Path and text of the status of each output that a task looks for itself."""
+    for index in range(count):
+        yield status_path(checked_output(index, prefix)), Status.SUCCESS.value
+
+
 def write_finished(experiment: ResolvedExperiment) -> None:
     """Make all outputs of ``experiment``, whose prefix is a folder, finished ones."""
-    for path, text in finished_files(experiment):
+    write_files(finished_files(experiment))
+
+
+def write_files(files: Iterable[tuple[str, str]]) -> None:
+    """Write these texts to files of this machine."""
+    for path, text in files:
         file = Path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -93,7 +110,8 @@ def main(shape: str, count: str, latency: str) -> None:
     """Serve a store until standard input ends."""
     server = LocalCloudStorage()
     server.buckets.create(BUCKET)
-    for path, text in finished_files(experiment_of(shape, int(count), BUCKET_PREFIX)):
+    experiment = experiment_of(shape, int(count), BUCKET_PREFIX)
+    for path, text in chain(finished_files(experiment), checked_files(int(count), BUCKET_PREFIX)):
         server.buckets.put(BUCKET, path.removeprefix(f"gs://{BUCKET}/"), text.encode(), {}, {})
     server.start()
     server.latency_s = float(latency)

@@ -276,8 +276,8 @@ def test_goals_of_plans_are_judged_by_time_listings_memory_and_both_peers() -> N
 def test_a_run_that_was_given_up_is_marked_and_counted_at_its_speed() -> None:
     runs = [*runs_of(EXPERIMENT, 500, 2.0), *runs_of(SELF_CHECK, 500, 30.0, done=100)]
     rows = plans_runs.runs_table(runs).rows
-    assert list(rows[0]) == ["fan 500 experiment", "1", "2.00 s", "1.00", "500 of 500"]
-    assert list(rows[1]) == ["fan 500 self-check", "1", "~ 150.00 s", "~ 75", "100 of 500"]
+    assert list(rows[0]) == ["local 500 experiment", "1", "2.00 s", "1.00", "500 of 500"]
+    assert list(rows[1]) == ["local 500 self-check", "1", "~ 150.00 s", "~ 75", "100 of 500"]
 
 
 def test_a_plan_is_told_with_its_requests_and_beside_its_bound() -> None:
@@ -288,5 +288,6 @@ def test_a_plan_is_told_with_its_requests_and_beside_its_bound() -> None:
 
 def test_what_goes_on_after_it_was_given_up_is_run_last() -> None:
     cases = plans_runs.Size(1_000, 500, 2, 1.0).cases()
-    assert cases[-1].kind == SELF_CHECK and [case.kind for case in cases].count(SELF_CHECK) == 1
-    assert [case.count for case in cases] == [500, 500, 1_000, 1_000, 1_000, 1_000, 500]
+    assert [case.kind for case in cases] == [EXPERIMENT] * 4 + [EXPERIMENT, ONE_CALL] * 2 + [SELF_CHECK] * 2
+    assert [case.count for case in cases] == [500] * 4 + [1_000] * 4 + [500] * 2
+    assert len({case.dag_id for case in cases}) == len(set(cases)) == 6

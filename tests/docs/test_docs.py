@@ -15,12 +15,14 @@ import pytest
 from airflow.utils.file import might_contain_dag
 
 import tradewind
+from tradewind.cli.options import EXPERIMENTS
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.provider_info import get_provider_info
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+COMMAND_LINE = (ROOT / "docs" / "command-line.md").read_text()
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 NO_RUN = "<!-- no-run -->"
@@ -149,6 +151,20 @@ def test_the_reference_names_every_argument_of_the_job_operator() -> None:
     assert [name for name in ours if f"`{name}`" not in section] == []
 
 
+def test_the_reference_names_every_argument_of_an_experiment() -> None:
+    section = REFERENCE.partition("### Experiments")[2].partition("\n## ")[0]
+    arguments = inspect.signature(tradewind.experiment_dag).parameters
+    assert "max_concurrent" in arguments
+    assert [name for name in arguments if not re.search(rf"\b{name}\b", section)] == []
+
+
+def test_the_command_line_page_names_every_option_about_experiments() -> None:
+    flags = {flag for command in EXPERIMENTS for one in command.options for flag in one.flags if flag.startswith("-")}
+    assert "--older-than" in flags
+    assert [flag for flag in sorted(flags) if not re.search(rf"`[^`\n]*{flag}\b", COMMAND_LINE)] == []
+    assert [command.name for command in EXPERIMENTS if f"### `{command.name}`" not in COMMAND_LINE] == []
+
+
 def test_the_reference_names_every_option_and_connection_field() -> None:
     info = get_provider_info()
     options = info["config"]["tradewind"]["options"]
@@ -163,8 +179,11 @@ def test_the_reference_names_every_environment_variable() -> None:
     assert [name for name in sorted(used) if name not in REFERENCE] == []
 
 
-def test_the_reference_names_every_error_of_steps_tasks_and_jobs() -> None:
+def test_the_reference_names_every_error_of_steps_tasks_jobs_plans_and_records() -> None:
+    package = ROOT / "operators" / "tradewind"
     layers = ("steps/errors", "operators/errors", "operators/job_errors", "ray_jobs/errors", "runtime/errors")
-    sources = "".join((ROOT / "operators" / "tradewind" / f"{layer}.py").read_text() for layer in layers)
+    files = [package / f"{layer}.py" for layer in layers]
+    files += [*(package / "plans").glob("*.py"), *(package / "records").rglob("*.py")]
+    sources = "".join(file.read_text() for file in files)
     public = set(re.findall(r"^class (\w+Error)\(", sources, re.MULTILINE)) - {"StepConfigTypeError"}
     assert [name for name in sorted(public) if f"`{name}" not in REFERENCE] == []

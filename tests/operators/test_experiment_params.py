@@ -63,7 +63,7 @@ def form_of(dag: DAG) -> dict[str, dict[str, Any]]:
 
 def test_every_experiment_has_its_own_section_in_the_trigger_form() -> None:
     form = form_of(make(params={"lr": Param(0.1, "Learning rate", type="number")}))
-    assert list(form) == ["lr", "run_only", "force", "force_downstream", "force_run_failed", "dry_run"]
+    assert list(form) == ["lr", "run_only", "force", "force_downstream", "force_run_failed", "verify", "dry_run"]
     assert "section" not in form["lr"]["schema"]
     for name in RUN_PARAMS:
         field = form[name]
@@ -73,6 +73,7 @@ def test_every_experiment_has_its_own_section_in_the_trigger_form() -> None:
         "force": [],
         "force_downstream": False,
         "force_run_failed": True,
+        "verify": False,
         "dry_run": False,
     }
 

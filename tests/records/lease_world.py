@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 import fsspec
-import greenlet
+import greenlet  # type: ignore[import-untyped]
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tradewind.records.conditional import Stored

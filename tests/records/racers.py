@@ -53,7 +53,7 @@ class Race:
             for number in list(waiting):
                 if self._is_made(number, luck, die):
                     del waiting[number]
-            time.sleep(luck.uniform(0.0, 0.5 * self.heartbeat_s))
+            time.sleep(luck.uniform(0.0, 2 * self.heartbeat_s))
 
     def _is_made(self, number: int, luck: random.Random, die: Callable[[random.Random], None]) -> bool:
         path = self.outputs[number]

@@ -113,7 +113,8 @@ class LeaseMachine(RuleBasedStateMachine):
     @initialize(events=st.integers(0, 4), answered=REQUESTS)
     def something_has_happened(self, events: int, answered: int) -> None:
         if events > 0:
-            self.a_try_starts("one", False, answered)
+            self.a_try_starts("two", False, answered if answered < 4 else 1)
+            self.a_try_starts("one", False, 40 if events > 1 else answered)
         if events > 1 and self.jobs:
             self.a_follower_renews(0, answered)
             self.ray_starts_a_job(0, 40 if events > 2 else answered)
@@ -132,6 +133,12 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(pick=PICKS, answered=REQUESTS)
     def goes_on(self, pick: int, answered: int) -> None:
         let_go_on(self.active()[pick % len(self.active())], answered)
+
+    @precondition(lambda self: self.active())
+    @rule(backwards=st.booleans())
+    def everybody_goes_on(self, backwards: bool) -> None:
+        for process in self.active()[:: -1 if backwards else 1]:
+            let_go_on(process, 10)
 
     @precondition(lambda self: self.active())
     @rule(pick=PICKS, fate=BAD_FATES)

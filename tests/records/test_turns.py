@@ -176,6 +176,15 @@ def test_what_a_lost_turn_made_does_not_count(path: str) -> None:
     assert winner.commit().attempt == 2
 
 
+def test_who_lost_its_turn_does_not_even_say_that_it_stopped(path: str) -> None:
+    lost = Turn(path).begin()
+    Turn(path)
+    story = lost.story
+    with pytest.raises(LeaseLostError):
+        stop_turn(lost.finish, path, lost.attempt, Outcome.STOPPED)
+    assert lost.story == story and story is not None and story.outcome is Outcome.LOST
+
+
 # ---- the moment after the swap
 
 

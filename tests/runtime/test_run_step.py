@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,33 @@ from typing import Any
 import psutil
 import pytest
 
-from tradewind.records.attempts import Attempt, Outcome, attempt_path, claim_attempt, end_attempt, newest_attempt
+from tests.turns import claimed
+from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_attempt, read_attempt
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
+from tradewind.records.reading import read_record, read_records
+from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status
+from tradewind.records.turns import complete_commit, input_digests
+from tradewind.rehearsal.cloud_storage import LocalCloudStorage
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.runtime.spec import step_spec
-from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
+from tradewind.steps import ExecutorStep, ResolvedStep, resolve, this_output_path, versioned
 
 REPOSITORY = Path(__file__).parents[2]
+QUICK_S = 1.5
+"""A heartbeat for tests that wait for a lease to run out."""
+BRISK_S = 6.0
+"""One for tests that wait until a driver looks at its lease; a busy machine delays no driver for so long."""
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Config:
     output_path: Any
     value: Any = None
+    folder: str | None = None
 
 
 def returns(config: Config) -> dict[str, int]:
@@ -52,37 +65,65 @@ def leaves(config: Config) -> None:
 
 
 def hangs(config: Config) -> None:
-    Path(config.output_path, "pid").write_text(str(os.getpid()))
+    Path(config.folder or config.output_path, "pid").write_text(str(os.getpid()))
     signal.pause()
 
 
-def gives_up_its_own_attempt(config: Config) -> None:
-    attempt = newest_attempt(config.output_path)
-    assert attempt is not None
-    end_attempt(config.output_path, attempt, Outcome.LOST)
+def lists_what_it_finds(config: Config) -> list[str]:
+    found = sorted(path.name for path in Path(config.output_path).glob("*") if not path.name.startswith("."))
+    Path(config.output_path, "checkpoint").write_text("half way")
+    Path(config.output_path, "shard").write_text("half written")
+    return found
 
 
-def claim(fn: Any, store: Path) -> Attempt:
-    step = ExecutorStep("s", fn, Config(this_output_path(), versioned(fn.__name__)))
-    resolved = resolve([step], str(store)).of(step)
-    spec = step_spec(resolved, CodeFolder(REPOSITORY))
-    return claim_attempt(resolved.output_path, Attempt(1, "job", "cluster", {}, spec.to_json()))
+def hears_that_its_input_was_made_again(config: Config) -> None:
+    assert config.folder is not None
+    run(returns, Path(config.folder), withdraws=True)
 
 
-def start(attempt: Attempt) -> subprocess.Popen[str]:
-    file = attempt_path(attempt.spec["output_path"], 1)
-    command = [sys.executable, "-m", "tradewind.runtime.run_step", file]
+def resolved_step(fn: Any, store: str, folder: str | None = None, resumable: tuple[str, ...] = ()) -> ResolvedStep:
+    config = Config(this_output_path(), versioned(fn.__name__), folder)
+    step = ExecutorStep("s", fn, config, resumable=resumable)
+    return resolve([step], store).of(step)
+
+
+def claim(step: ResolvedStep, heartbeat_s: float = HEARTBEAT_S, **fields: Any) -> Attempt:
+    return claimed(step, step_spec(step, CodeFolder(REPOSITORY)), heartbeat_s=heartbeat_s, **fields)
+
+
+def file_of(attempt: Attempt) -> str:
+    return attempt_path(attempt.spec["output_path"], attempt.number)
+
+
+def start(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", *(driver or ["tradewind.runtime.run_step"]), file_of(attempt)]
     return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run(fn: Any, store: Path) -> tuple[int, str, str, Attempt]:
-    attempt = claim(fn, store)
-    driver = start(attempt)
-    text, _ = driver.communicate()
-    output_path = attempt.spec["output_path"]
-    ended = newest_attempt(output_path)
+def finish(driver: subprocess.Popen[str]) -> tuple[int, str]:
+    text, _ = driver.communicate(timeout=PATIENCE_S)
+    return driver.returncode, text
+
+
+def lease_of(output_path: str) -> Lease:
+    held = LeaseStore(output_path).read()
+    assert held is not None
+    return held.lease
+
+
+def until(is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def run(fn: Any, store: Path, **fields: Any) -> tuple[int, str, str, Attempt]:
+    attempt = claim(resolved_step(fn, str(store)), **fields)
+    code, text = finish(start(attempt))
+    ended = read_attempt(file_of(attempt))
     assert ended is not None
-    return driver.returncode, text, output_path, ended
+    return code, text, attempt.spec["output_path"], ended
 
 
 def test_a_function_that_returns_makes_a_success(tmp_path: Path) -> None:
@@ -122,12 +163,10 @@ def test_the_traceback_starts_at_the_steps_own_function(tmp_path: Path) -> None:
 
 @pytest.fixture
 def hanging(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, str]]:
-    attempt = claim(hangs, tmp_path)
+    attempt = claim(resolved_step(hangs, str(tmp_path)), BRISK_S)
     driver = start(attempt)
     file = Path(attempt.spec["output_path"], "pid")
-    deadline = time.monotonic() + 60
-    while not (file.exists() and file.read_text()) and time.monotonic() < deadline and driver.poll() is None:
-        time.sleep(0.05)
+    until(lambda: (file.exists() and file.read_text()) or driver.poll() is not None)
     yield driver, psutil.Process(int(file.read_text())), attempt.spec["output_path"]
     driver.kill()
     driver.communicate()
@@ -140,6 +179,7 @@ def test_a_driver_that_is_asked_to_stop_ends_the_function(hanging: Any) -> None:
     function.wait(60)
     ended = newest_attempt(output_path)
     assert ended is not None and ended.outcome is Outcome.STOPPED
+    assert lease_of(output_path).phase is Phase.STOPPED
     assert read_status(output_path) is Status.RUNNING  # and so not a result
 
 
@@ -153,21 +193,150 @@ def test_a_killed_driver_leaves_no_result_and_no_process(hanging: Any) -> None:
     assert unended is not None and unended.outcome is None
 
 
-def test_a_driver_whose_attempt_was_given_up_stops_and_leaves_the_record_alone(hanging: Any) -> None:
+def test_a_driver_that_is_asked_through_the_lease_stops_in_good_order(hanging: Any) -> None:
     driver, function, output_path = hanging
-    given_up = newest_attempt(output_path)
-    assert given_up is not None
-    end_attempt(output_path, given_up, Outcome.LOST)
-    assert driver.wait(60) == 128 + signal.SIGTERM
+    LeaseStore(output_path).request_stop("job-1", {"try": 2})
+    code, text = finish(driver)
+    assert code == 128 + signal.SIGTERM, text
     function.wait(60)
-    ended = newest_attempt(output_path)
-    assert ended is not None and ended.outcome is Outcome.LOST
+    lease = lease_of(output_path)
+    assert (lease.phase, lease.stop_requested) == (Phase.STOPPED, {"try": 2})
+
+
+# ---- whose turn it is
+
+
+def test_a_driver_whose_turn_went_to_another_exits_superseded_and_touches_nothing(tmp_path: Path) -> None:
+    step = resolved_step(returns, str(tmp_path))
+    first = claim(step)
+    claim(step)
+    output = Path(step.output_path)
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    code, text = finish(start(first))
+    assert (code, text.startswith("Superseded: ")) == (SUPERSEDED, True)
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+
+
+def test_of_two_drivers_of_one_job_one_works(tmp_path: Path) -> None:
+    attempt = claim(resolved_step(returns, str(tmp_path)))
+    drivers = [start(attempt), start(attempt)]
+    assert sorted(finish(driver)[0] for driver in drivers) == [0, SUPERSEDED]
+    assert read_record(attempt.spec["output_path"]).state is RecordState.FINISHED
+
+
+def test_a_driver_that_loses_its_turn_ends_its_function_and_leaves_the_record_alone(hanging: Any) -> None:
+    driver, function, output_path = hanging
+    step = resolved_step(hangs, str(Path(output_path).parent))
+    claim(step)
+    code, text = finish(driver)
+    function.wait(60)
+    assert (code, "somebody else holds its lease" in text) == (SUPERSEDED, True)
+    lost, lease = read_attempt(attempt_path(output_path, 1)), lease_of(output_path)
+    assert lost is not None and lost.outcome is Outcome.LOST
+    assert (lease.attempt, lease.phase) == (2, Phase.CLAIMED)
     assert read_status(output_path) is Status.RUNNING
 
 
-def test_what_is_made_after_the_attempt_was_given_up_does_not_count(tmp_path: Path) -> None:
-    attempt = claim(gives_up_its_own_attempt, tmp_path)
+# ---- killed on the way to the commit
+
+
+def test_a_keeper_that_is_killed_before_the_swap_leaves_nothing_that_counts_and_the_next_attempt_wins(
+    tmp_path: Path,
+) -> None:
+    step = resolved_step(returns, str(tmp_path))
+    first = claim(step, QUICK_S)
+    code, _ = finish(start(first, "tests.runtime.killed_at", "tradewind.records.turns:check_inputs_unchanged"))
+    assert code == -signal.SIGKILL
+    assert Path(step.output_path, ".manifest.json").exists()  # it was that close
+    assert lease_of(step.output_path).phase is Phase.RUNNING
+    until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
+    assert read_record(step.output_path).state is RecordState.STOPPED
+    code, text, _, ended = run(returns, tmp_path)
+    assert (code, ended.number, ended.outcome) == (0, 2, Outcome.SUCCEEDED), text
+    assert read_record(step.output_path).state is RecordState.FINISHED
+    lost = read_attempt(file_of(first))
+    assert lost is not None and lost.outcome is Outcome.LOST
+
+
+def test_a_keeper_that_is_killed_after_the_swap_has_made_a_result_and_any_reader_completes_it(tmp_path: Path) -> None:
+    step = resolved_step(returns, str(tmp_path))
+    path = step.output_path
+    attempt = claim(step)
+    code, _ = finish(start(attempt, "tests.runtime.killed_at", "tradewind.records.turns:complete_commit"))
+    assert code == -signal.SIGKILL
+    assert (read_record(path).state, read_status(path)) == (RecordState.FINISHED, Status.RUNNING)
+    committed = lease_of(path)
+    complete_commit(path, committed)
+    ended = newest_attempt(path)
+    assert ended is not None and (ended.number, ended.outcome) == (1, Outcome.SUCCEEDED)
+    assert read_status(path) is Status.SUCCESS
+    again = claim(step, withdraws=True)
+    complete_commit(path, committed)  # by somebody who read it before the clear
+    assert read_record(path).state is RecordState.AT_WORK
+    assert finish(start(again))[0] == 0
+    assert (lease_of(path).attempt, read_record(path).state) == (2, RecordState.FINISHED)
+
+
+# ---- what an attempt finds
+
+
+def found_by(step: ResolvedStep, **fields: Any) -> str:
+    code, text = finish(start(claim(step, **fields)))
+    assert code == 0, text
+    return Path(step.output_path, ".artifact.json").read_text()
+
+
+def test_leftovers_of_earlier_attempts_are_removed_except_what_the_step_goes_on_from(tmp_path: Path) -> None:
+    step = resolved_step(lists_what_it_finds, str(tmp_path), resumable=("checkpoint",))
+    first = claim(step)
+    finish(start(first, "tests.runtime.killed_at", "tradewind.records.turns:check_inputs_unchanged"))
+    assert Path(step.output_path, "shard").exists()
+    assert found_by(step) == '["checkpoint"]'
+    assert found_by(step, withdraws=True) == "[]"  # a result that is made again is made from nothing
+
+
+def test_an_attempt_whose_input_changed_meanwhile_is_not_committed(tmp_path: Path) -> None:
+    _, _, input_path, _ = run(returns, tmp_path / "input")
+    step = resolved_step(hears_that_its_input_was_made_again, str(tmp_path), folder=str(tmp_path / "input"))
+    attempt = claim(step, inputs=input_digests(read_records([input_path])))
+    code, text = finish(start(attempt))
+    assert (code, "was made again while attempt 1 was at work" in text) == (SUPERSEDED, True), text
+    ended = newest_attempt(step.output_path)
+    assert ended is not None and ended.outcome is Outcome.LOST
+    assert read_record(step.output_path).state is RecordState.STOPPED
+
+
+# ---- without its store
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudStorage]:
+    server = LocalCloudStorage()
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def test_a_driver_without_its_store_for_longer_than_the_fence_ends_itself_and_says_nothing(
+    cloud: LocalCloudStorage, tmp_path: Path
+) -> None:
+    bucket = cloud.buckets.create("outputs").name
+    step = resolved_step(hangs, f"gs://{bucket}/prefix", folder=str(tmp_path))
+    attempt = claim(step, QUICK_S)
     driver = start(attempt)
-    text, _ = driver.communicate()
-    assert (driver.returncode, read_status(attempt.spec["output_path"])) == (SUPERSEDED, Status.RUNNING)
-    assert "ended from outside" in text
+    try:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() or driver.poll() is not None)
+        function = psutil.Process(int((tmp_path / "pid").read_text()))
+        cloud.failures = 10**9
+        function.wait(PATIENCE_S)
+        cloud.failures = 0
+        code, text = finish(driver)
+    finally:
+        driver.kill()
+    assert (code, "its lease could not be renewed in time" in text) == (SUPERSEDED, True), text
+    assert lease_of(step.output_path).phase is Phase.RUNNING
+    unended = read_attempt(file_of(attempt))
+    assert unended is not None and unended.outcome is None

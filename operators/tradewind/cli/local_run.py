@@ -8,22 +8,19 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from tradewind.cli.local_step import Drivers, LocalStep, StepFailedError, make_output
-from tradewind.plans.plan import Decision, Plan, PlannedStep, make_plan
-from tradewind.plans.reasons import explain_steps
+from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
 from tradewind.plans.start import Task
 from tradewind.plans.table import plan_table
 from tradewind.records.attempts import utc_now
 from tradewind.records.experiment_info import write_experiment_info
-from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import step_info
 from tradewind.runtime.references import CodeFolder, function_name
@@ -106,12 +103,10 @@ def _plan(steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Sel
     wanted = wanted_steps(steps)
     # Who names a step that is only read without waiting wants it all the same.
     candidates = experiment.steps if selection.run_only or selection.force else experiment.needed(wanted)
-    records = read_records([step.output_path for step in candidates])
+    outputs = read_outputs([step.output_path for step in candidates])
     tasks = [(step.version_json, step) for step in candidates]
     roots = {experiment.of(step).version_json for step in wanted}
-    now = time.time()
-    plan = make_plan(prefix, tasks, roots, records, selection, partial(explain_steps, now=now), now=now)
-    return _Run(experiment, candidates, records, plan)
+    return _Run(experiment, candidates, outputs.records, plan_now(prefix, tasks, roots, outputs, selection))
 
 
 def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder) -> LocalStep:

@@ -241,6 +241,10 @@ PLAN: Final = Command(
             "--no-force-run-failed", dest="force_run_failed", action="store_false", default=None,
             help="do not run steps again that failed before",
         ),
+        option(
+            "--verify", action="store_true",
+            help="compare every output that would be reused with its manifest, file by file",
+        ),
         _JSON,
     ),
 )  # fmt: skip

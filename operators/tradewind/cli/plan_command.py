@@ -8,20 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
-from functools import partial
 
 from tradewind.cli import explain
 from tradewind.cli.experiments import Experiment, ExperimentRun, RunChoice, default_prefix, load_experiments
 from tradewind.cli.output import write_lines
-from tradewind.plans.costs import read_estimates
-from tradewind.plans.estimates import with_estimates
-from tradewind.plans.plan import Decision, Plan, make_plan
-from tradewind.plans.reasons import explain_steps
+from tradewind.plans.plan import Decision, Plan
+from tradewind.plans.planning import Outputs, plan_now, read_outputs
 from tradewind.plans.selection import Selection
 from tradewind.plans.table import plan_table
-from tradewind.records.reading import read_records
-from tradewind.records.record import Record
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -35,7 +29,9 @@ def plan(arguments: argparse.Namespace) -> int:
     experiment = load_experiments().of(arguments.dag_id)
     choice = RunChoice.of(arguments)
     run = experiment.run(choice)
-    made = plan_of(run, read_run(run), selection_of(arguments, experiment.selection(choice)), time.time())
+    outputs = read_run(run, verify=arguments.verify)
+    selection = selection_of(arguments, experiment.selection(choice))
+    made = plan_now(run.prefix, run.tasks, run.wanted, outputs, selection)
     write_lines([json.dumps(made.to_json(), indent=2)] if arguments.json else plan_table(made).splitlines())
     _refuse_cross_region_reads(experiment, run, made)
     return 0
@@ -54,9 +50,11 @@ def why(arguments: argparse.Namespace) -> int:
     choice = RunChoice.of(arguments)
     run = experiment.run(choice)
     task_id, step = run.task(arguments.step)
-    records, now = read_run(run), time.time()
-    planned = plan_of(run, records, experiment.selection(choice), now).of_task(task_id)
-    return _told(explain.why(step, records[step.output_path], now=now, planned=planned), as_json=arguments.json)
+    outputs = read_run(run)
+    made = plan_now(run.prefix, run.tasks, run.wanted, outputs, experiment.selection(choice))
+    record = outputs.records[step.output_path]
+    told = explain.why(step, record, now=time.time(), planned=made.of_task(task_id))
+    return _told(told, as_json=arguments.json)
 
 
 def diff(arguments: argparse.Namespace) -> int:
@@ -72,16 +70,9 @@ def diff(arguments: argparse.Namespace) -> int:
     )
 
 
-def read_run(run: ExperimentRun) -> dict[str, Record]:
+def read_run(run: ExperimentRun, *, verify: bool = False) -> Outputs:
     """What the store says of the outputs of ``run`` now."""
-    return read_records([step.output_path for _, step in run.tasks])
-
-
-def plan_of(run: ExperimentRun, records: Mapping[str, Record], selection: Selection, now: float) -> Plan:
-    """The plan of ``run`` by these records."""
-    explained = partial(explain_steps, now=now)
-    made = make_plan(run.prefix, run.tasks, run.wanted, records, selection, explained, now=now)
-    return with_estimates(made, read_estimates(made))
+    return read_outputs([step.output_path for _, step in run.tasks], verify=verify)
 
 
 def _refuse_cross_region_reads(experiment: Experiment, run: ExperimentRun, made: Plan) -> None:

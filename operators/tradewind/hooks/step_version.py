@@ -101,7 +101,7 @@ class StepVersionHook(BaseHook):
                 if attempt.number > 1:
                     remove_leftovers(turns.path, ())
                 yield from _work(turns, attempt, keeper)
-        context["task_state_store"].set(NOTE, {"attempt": attempt.number, "max_tries": context["ti"].max_tries})
+        _note(context, attempt.number)
 
     def _resolve(self, name: str, config: Any, values: RunValues | None) -> ResolvedStep:
         bound = values or self._settings.values_of(get_current_context())
@@ -121,6 +121,7 @@ def _take(turns: StepTurns, context: Any) -> tuple[Any, Attempt]:
         is_result = record.state is RecordState.FINISHED
         if is_result and not _was_cleared(lease, context):
             made = f"by {task_name(lease.by)}" if lease is not None else "elsewhere"
+            _note(context, lease.attempt if lease is not None else 0)
             sentence = f"Step {turns.step.name!r}, version {turns.step.hash}, is finished: made {made}."
             logger.info("%s", sentence)
             raise AirflowSkipException(sentence)
@@ -144,11 +145,16 @@ def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVe
 
 
 def _was_cleared(lease: Lease | None, context: Any) -> bool:
-    """Whether a person cleared this very task after it had made this very output."""
+    """Whether a person cleared this very task after it had ended with this very output."""
     note: Any = context["task_state_store"].get(NOTE)
-    if not note or lease is None or lease.attempt != note["attempt"]:
+    if not note or note["attempt"] != (lease.attempt if lease is not None else 0):
         return False
     return bool(context["ti"].max_tries > note["max_tries"])
+
+
+def _note(context: Any, attempt: int) -> None:
+    """Keep which attempt this task ended with: a later try that Airflow allows more tries was cleared by a person."""
+    context["task_state_store"].set(NOTE, {"attempt": attempt, "max_tries": context["ti"].max_tries})
 
 
 def _version(step: ResolvedStep) -> StepVersion:

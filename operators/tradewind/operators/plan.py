@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -16,16 +14,13 @@ from tradewind.operators.code import code_folder
 from tradewind.operators.errors import asking_store, failing_at_once
 from tradewind.operators.plan_lines import push_plan
 from tradewind.operators.run_context import ExperimentSettings
-from tradewind.operators.run_params import is_dry_run, selection_of
+from tradewind.operators.run_params import is_dry_run, is_verified, selection_of
 from tradewind.operators.step_job import claimed_spec
 from tradewind.plans.chunks import chunks
-from tradewind.plans.costs import read_estimates
-from tradewind.plans.estimates import with_estimates
-from tradewind.plans.plan import Decision, Plan, make_plan
-from tradewind.plans.reasons import explain_steps
+from tradewind.plans.plan import Decision, Plan
+from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.table import plan_table
 from tradewind.records.experiment_info import write_experiment_info
-from tradewind.records.reading import read_records
 from tradewind.records.step_info import step_info
 from tradewind.runtime.references import CodeFolder, function_name
 from tradewind.steps import ExecutorStep, ResolvedExperiment, resolve
@@ -85,11 +80,8 @@ class PlanOperator(BaseOperator):
 
     def _plan(self, experiment: ResolvedExperiment, context: Context) -> Plan:
         tasks = [(task_id, experiment.of(step)) for task_id, step in self.steps.items()]
-        records = read_records([step.output_path for _, step in tasks])
-        now, selection = time.time(), selection_of(context)
-        explain = partial(explain_steps, now=now)
-        plan = make_plan(experiment.prefix, tasks, self.wanted, records, selection, explain, now=now)
-        return with_estimates(plan, read_estimates(plan))
+        outputs = read_outputs([step.output_path for _, step in tasks], verify=is_verified(context))
+        return plan_now(experiment.prefix, tasks, self.wanted, outputs, selection_of(context))
 
     def _skipped(self, plan: Plan, experiment: ResolvedExperiment, context: Context) -> list[str]:
         """The tasks that this plan leaves nothing to do; what cannot be done as planned is refused."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FORM_SECTION: Final = "Tradewind"
 DRY_RUN: Final = "dry_run"
+VERIFY: Final = "verify"
 _REGEXES: Final = {"type": ["array", "null"], "items": {"type": "string", "format": "regex"}}
 """As the form shows a text with one entry a line; it sends null when that text is emptied."""
 
@@ -45,6 +46,12 @@ _FORM: Final[Mapping[str, tuple[str, dict[str, Any], str]]] = {
         {"type": "boolean"},
         "Run steps again that failed in an earlier run. Off: they are blocked, and so is what reads them.",
     ),
+    VERIFY: (
+        "Verify",
+        {"type": "boolean"},
+        "Compare every output that would be reused with its manifest, file by file, and make damaged ones again. This "
+        "reads local outputs whole.",
+    ),
     DRY_RUN: (
         "Dry run",
         {"type": "boolean"},
@@ -54,7 +61,7 @@ _FORM: Final[Mapping[str, tuple[str, dict[str, Any], str]]] = {
 """Param -> title, schema and description, in the order of the form."""
 
 RUN_PARAMS: Final = frozenset(_FORM)
-_OF_SELECTION: Final = tuple(name for name in _FORM if name != DRY_RUN)
+_OF_SELECTION: Final = tuple(name for name in _FORM if name not in (VERIFY, DRY_RUN))
 
 
 class ReservedParamError(ExperimentError):
@@ -110,13 +117,18 @@ def is_dry_run(context: Context) -> bool:
 
 
 def _form(defaults: Selection) -> dict[str, AirflowParam]:
-    values = {name: getattr(defaults, name) for name in _OF_SELECTION} | {DRY_RUN: False}
+    values = {name: getattr(defaults, name) for name in _OF_SELECTION} | {VERIFY: False, DRY_RUN: False}
     return {
         name: AirflowParam(
             _as_json(values[name]), description, source="dag", title=title, section=FORM_SECTION, **schema
         )
         for name, (title, schema, description) in _FORM.items()
     }
+
+
+def is_verified(context: Context) -> bool:
+    """Whether the outputs that are reused are to be compared with their manifests."""
+    return bool(context["params"].get(VERIFY, False))
 
 
 def _as_json(value: Any) -> Any:

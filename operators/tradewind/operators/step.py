@@ -149,13 +149,21 @@ class StepOperator(BaseOperator):
             if isinstance(start, Adopt):
                 raise self._failure(turns, start.lease)
             if isinstance(start, Wait):
-                return self._wait(turns, start.lease, progress, context, is_theirs=True)
+                whose, attempt = task_name(start.lease.by), start.lease.attempt
+                self.log.info("Attempt %d at %s is in progress in %s; waiting.", attempt, turns.name, whose)
+                return self._wait(turns.path, attempt, progress, context, is_theirs=True)
             if isinstance(start, StopFirst):
                 self._stop_first(turns, start.lease)
                 continue
             if isinstance(start, Rejoin) and (result := self._rejoin(turns, start.lease, progress, context)):
                 return result
-            turn = self._claim(turns, lease, isinstance(start, Claim) and start.withdraws, context)
+            try:
+                turn = self._claim(turns, lease, isinstance(start, Claim) and start.withdraws, context)
+            except MissingInputError as error:
+                if error.at_work is None:
+                    raise PlanOutdatedError(f"{error} Clear the plan task too, and it will be made.") from error
+                self.log.info("%s It is being made; waiting.", error)
+                return self._wait(error.output_path, error.at_work.attempt, progress, context, is_theirs=False)
             if turn is not None:
                 return self._run(turns, turn, progress, context)
 
@@ -185,17 +193,14 @@ class StepOperator(BaseOperator):
         cluster = "" if self._is_in_worker else self.settings.cluster_of(self.step)
         if cluster:
             connect(turns.step.name, cluster)  # nothing is claimed for a cluster that cannot be used
-        try:
-            with failing_at_once():
-                return turns.claim(
-                    over,
-                    lambda: claimed_spec(turns.step, code),
-                    withdraws=withdraws,
-                    cluster=cluster,
-                    code_commit=CodeFolder(code).commit(),
-                )
-        except MissingInputError as error:
-            raise PlanOutdatedError(f"{error} Clear the plan task too, and it will be made.") from error
+        with failing_at_once():
+            return turns.claim(
+                over,
+                lambda: claimed_spec(turns.step, code),
+                withdraws=withdraws,
+                cluster=cluster,
+                code_commit=CodeFolder(code).commit(),
+            )
 
     def _run(self, turns: StepTurns, turn: Turn, progress: Progress, context: Context) -> dict[str, Any]:
         attempt, code = turn.attempt, code_folder(context["dag"])
@@ -219,7 +224,7 @@ class StepOperator(BaseOperator):
             self.log.info("Attempt %d was claimed by a try that died before it submitted it.", lease.attempt)
             return None
         self.log.info("Attempt %d is lost; what it left may live on for a while.", lease.attempt)
-        return self._wait(turns, lease, progress, context, is_theirs=False)
+        return self._wait(turns.path, lease.attempt, progress, context, is_theirs=False)
 
     def _follow(
         self, cluster: RayCluster, turns: StepTurns, number: int, progress: Progress, context: Context
@@ -246,18 +251,18 @@ class StepOperator(BaseOperator):
         return self._judge(turns, attempt.job, ending, progress, context)
 
     def _wait(
-        self, turns: StepTurns, lease: Lease, progress: Progress, context: Context, *, is_theirs: bool
+        self, output_path: str, attempt: int, progress: Progress, context: Context, *, is_theirs: bool
     ) -> dict[str, Any]:
-        """Wait until nobody is at work, in the triggerer or here, then look again."""
-        if is_theirs:
-            whose = task_name(lease.by)
-            self.log.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, turns.name, whose)
+        """Wait until nobody is at work at an output, in the triggerer or here, then look again.
+
+        ``is_theirs`` says that it is this step's own output, at which somebody else is at work.
+        """
         payload = {"progress": asdict(progress), "is_theirs": is_theirs}
         if self.deferrable or _DEFERS_BY_DEFAULT:  # who waits is not at work: ``max_concurrent`` does not count it
-            trigger = LeaseTrigger(turns.path, lease.attempt, payload=payload)
+            trigger = LeaseTrigger(output_path, attempt, payload=payload)
             self.defer(trigger=trigger, method_name=self.execute_waited.__name__)
-        attempt = asyncio.run(await_turn_end(turns.path, lease.attempt, self.log.info))
-        return self.execute_waited(context, {"attempt": attempt, **payload})
+        last = asyncio.run(await_turn_end(output_path, attempt, self.log.info))
+        return self.execute_waited(context, {"attempt": last, **payload})
 
     def _stop_first(self, turns: StepTurns, lease: Lease) -> None:
         """Stop the turn of an earlier try, which a person cleared, and wait until it has ended."""
@@ -320,7 +325,7 @@ class StepOperator(BaseOperator):
         lost = replace(progress, losses=progress.losses + 1)
         if verdict is Verdict.WAIT_UNTIL_STALE:
             self.log.warning("%s The next attempt follows when its lease has run out.", sentence)
-            return self._wait(turns, lease, lost, context, is_theirs=False)
+            return self._wait(turns.path, lease.attempt, lost, context, is_theirs=False)
         turns.end_unstarted(lease.job, Phase.STOPPED, Outcome.LOST)
         if ending.kind is EndingKind.NOT_STARTED:
             self.log.info("%s It queues again.", sentence)

@@ -154,6 +154,7 @@ def make_plan(
     warnings = [f"run_only: {regex!r} matches no step." for regex in only.unused]
     warnings += [f"force: {regex!r} matches no step." for regex in forced.unused]
     warnings += _check_versions(choice)
+    warnings += choice.left_behind()
     explained = explain(asked) if explain is not None and (asked := choice.unexplained()) else {}
     lines = tuple(_line(task_id, step, choice, explained.get(step.output_path), now) for task_id, step in tasks)
     return Plan(prefix, lines, tuple(warnings))
@@ -196,6 +197,15 @@ class _Choice:
     def feeds(self, step: ResolvedStep) -> str:
         """Why nothing needs a pruned step."""
         return f"feeds only {' and '.join(sorted(self._feeds[step]))} steps" if step in self.asked else "not asked for"
+
+    def left_behind(self) -> list[str]:
+        """Warnings of results that stay although what they were made from is made again."""
+        return [
+            f"{step.name!r} is reused although its input {cause.name!r} is made again: force_downstream would renew it."
+            for step in self.steps
+            if self.decisions[step] is Decision.REUSE
+            and (cause := next((each for each in step.dependencies if each in self.forced), None)) is not None
+        ]
 
     def _has_own_reason(self, step: ResolvedStep) -> bool:
         match self.decisions[step]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from tradewind.records.attempts import (
     Attempt,
@@ -61,6 +62,13 @@ def take_turn(
     return held
 
 
+_UNSAID: Final[Mapping[Phase | None, Outcome]] = {
+    Phase.CLAIMED: Outcome.LOST,
+    Phase.RUNNING: Outcome.LOST,
+    Phase.STOPPED: Outcome.STOPPED,
+}
+"""How an attempt ended that did not say so, by the phase in which it left the lease."""
+
 Finish = Callable[..., Held]
 """Writes the last state of the turn, given as fields of the lease; whoever renews it does so until then."""
 
@@ -96,10 +104,10 @@ def stop_turn(finish: Finish, output_path: str, attempt: Attempt, outcome: Outco
     """End the turn without a result and without a fault of its function.
 
     Raises:
-        LeaseLostError: The turn is over.
+        LeaseLostError: The turn is over; nothing was written.
     """
-    write_attempt(output_path, attempt.ended(outcome))
     finish(phase=Phase.STOPPED)
+    write_attempt(output_path, attempt.ended(outcome))
 
 
 def complete_commit(output_path: str, lease: Lease) -> None:
@@ -150,8 +158,9 @@ def _left_to_withdraw(output_path: str, before: Lease) -> bool:
 
 def _close(output_path: str, before: Lease) -> None:
     """Note the end of the attempt before, if it died without saying it."""
-    if before.phase not in (Phase.CLAIMED, Phase.RUNNING):
+    outcome = _UNSAID.get(before.phase)
+    if outcome is None:
         return
     attempt = read_attempt(attempt_path(output_path, before.attempt))
     if attempt is not None and attempt.outcome is None:
-        write_attempt(output_path, attempt.ended(Outcome.LOST))
+        write_attempt(output_path, attempt.ended(outcome))

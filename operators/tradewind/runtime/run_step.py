@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -70,6 +71,10 @@ def main() -> int:
             code = run_attempt(attempt_file, attempt, spec, keeper)
         except LeaseLostError:
             return _superseded(keeper)
+        except Exception as error:  # ours: it would only come again
+            traceback.print_exc()
+            described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
+            return _failed(spec, attempt, keeper, described)
     if attempt.cluster and keeper.end is TurnEnd.STOP_REQUESTED:
         _await_signal()
     return code
@@ -91,9 +96,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
         return 128 + signal.SIGTERM
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done: only its record is missing
     if error is not None:
-        _until_fenced(lambda: fail_turn(keeper.finish, path, attempt, error))
-        print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
-        return 1
+        return _failed(spec, attempt, keeper, error)
     try:
         _until_fenced(lambda: commit_turn(keeper.finish, path, attempt))
     except InputChangedError as changed:
@@ -101,6 +104,12 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
         _until_fenced(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
         return SUPERSEDED
     return 0
+
+
+def _failed(spec: StepSpec, attempt: Attempt, keeper: Keeper, error: AttemptError) -> int:
+    _until_fenced(lambda: fail_turn(keeper.finish, spec.output_path, attempt, error))
+    print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
+    return 1
 
 
 def _work(attempt_file: str, attempt: Attempt, spec: StepSpec) -> AttemptError | None:

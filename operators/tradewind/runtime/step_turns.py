@@ -20,7 +20,7 @@ from tradewind.records.job_ids import step_job_id
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
 from tradewind.records.reading import read_record, read_records
-from tradewind.records.record import Record
+from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import write_step_info
 from tradewind.records.turns import input_digests, next_number, take_turn, unfinished
 from tradewind.runtime.spec import StepSpec
@@ -28,7 +28,12 @@ from tradewind.steps import ResolvedStep
 
 
 class MissingInputError(RecordsError):
-    """An output that a step reads is no result."""
+    """An output that a step reads is no result; ``at_work`` is the lease of whoever is making it."""
+
+    def __init__(self, message: str, output_path: str, at_work: Lease | None) -> None:
+        super().__init__(message)
+        self.output_path = output_path
+        self.at_work = at_work
 
 
 @dataclass(frozen=True)
@@ -120,10 +125,12 @@ class StepTurns:
     def _inputs(self) -> Mapping[str, str | None]:
         records = self._input_records()
         if missing := unfinished(records):
+            path, record = missing[0], records[missing[0]]
             names = {dependency.output_path: dependency.name for dependency in self.step.dependencies}
             raise MissingInputError(
-                f"Step {self.step.name!r} reads step {names[missing[0]]!r}, which has no finished output at "
-                f"{missing[0]}."
+                f"Step {self.step.name!r} reads step {names[path]!r}, which has no finished output at {path}.",
+                path,
+                record.lease if record.state is RecordState.AT_WORK else None,
             )
         return input_digests(records)
 

@@ -1,0 +1,88 @@
+"""Planning from what the store says now: the records are read, checked where that is asked for, and explained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tradewind.plans.costs import read_estimates
+from tradewind.plans.estimates import with_estimates
+from tradewind.plans.plan import EVERYTHING, Plan, make_plan
+from tradewind.plans.reasons import explain_steps
+from tradewind.plans.selection import Selection
+from tradewind.records.manifests import BadManifestError, read_manifest, verify_output
+from tradewind.records.reading import read_records
+from tradewind.records.record import Record, RecordState
+from tradewind.steps import ResolvedStep
+
+CHECKED_AT_ONCE: Final = 4
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the store says of outputs.
+
+    Attributes:
+        records: The record of each output path.
+        faults: Output path → what is wrong with a result, of those that are not as they were committed.
+    """
+
+    records: Mapping[str, Record]
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_outputs(output_paths: Sequence[str], *, verify: bool = False) -> Outputs:
+    """Read the records, and with ``verify`` compare every result with its manifest, file by file.
+
+    A result that is not as it was committed counts as gone. One that Marin made has no manifest to be compared with.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    records = read_records(output_paths)
+    if not verify:
+        return Outputs(records)
+    results = [(path, record) for path, record in records.items() if record.state is RecordState.FINISHED]
+    with ThreadPoolExecutor(CHECKED_AT_ONCE) as pool:
+        found = zip(results, pool.map(lambda result: _fault(*result), results), strict=True)
+        faults = {path: fault for (path, _), fault in found if fault is not None}
+    checked = {
+        path: replace(record, has_output=path not in faults and record.has_output) for path, record in records.items()
+    }
+    return Outputs(checked, faults)
+
+
+def plan_now(
+    prefix: str,
+    tasks: Iterable[tuple[str, ResolvedStep]],
+    wanted: Container[str],
+    outputs: Outputs,
+    selection: Selection = EVERYTHING,
+) -> Plan:
+    """The plan by these outputs, with reasons and estimates; see ``make_plan``."""
+    now = time.time()
+
+    def explain(steps: Sequence[tuple[ResolvedStep, Record]]) -> dict[str, str]:
+        return {**explain_steps(steps, now=now), **outputs.faults}
+
+    plan = make_plan(prefix, tasks, wanted, outputs.records, selection, explain, now=now)
+    return with_estimates(plan, read_estimates(plan))
+
+
+def _fault(output_path: str, record: Record) -> str | None:
+    if record.lease is None or record.lease.is_marins:
+        return None
+    try:
+        manifest = read_manifest(output_path)
+    except BadManifestError as error:
+        return f"ran, but {error}"
+    if manifest is None:
+        return "ran, manifest gone"
+    problems = verify_output(output_path, manifest, record.lease.digest)
+    if not problems:
+        return None
+    more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"ran, output damaged: {problems[0]}{more}"

@@ -1,0 +1,177 @@
+"""Those who wait for a turn share their questions to the store, and learn of its end whatever the store does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.lease_store import Claim, Held, LeaseStore
+from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.reading import read_records
+from tradewind.records.record import Record
+from tradewind.triggers import lease as lease_trigger
+from tradewind.triggers import lease_reader
+from tradewind.triggers.claimed_lease import renew_while_claimed
+from tradewind.triggers.lease import LeaseTrigger, await_turn_end
+from tradewind.triggers.lease_reader import read_shared
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):
+        monkeypatch.setattr(lease_trigger, name, 0.05)
+    MemoryFileSystem.store.clear()
+    yield
+    MemoryFileSystem.store.clear()
+
+
+class Asked:
+    """Reads as the reader does, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.questions: list[list[str]] = []
+        self.errors: list[Exception] = []
+
+    def __call__(self, paths: Sequence[str]) -> dict[str, Record]:
+        self.questions.append(list(paths))
+        if self.errors:
+            raise self.errors.pop()
+        return read_records(paths)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    asked = Asked()
+    monkeypatch.setattr(lease_reader, "read_records", asked)
+    return asked
+
+
+def begun(path: str, number: int = 1, heartbeat_s: float = 30.0) -> tuple[LeaseStore, Held]:
+    store = LeaseStore(path)
+    claim = Claim(number, f"job-{number}", "", {}, "v", heartbeat_s)
+    assert store.claim(store.read(), claim) is not None
+    return store, store.begin(f"job-{number}", f"keeper-{number}")
+
+
+async def event_of(trigger: LeaseTrigger) -> object:
+    async for event in trigger.run():
+        return event.payload
+    return None
+
+
+# ---- one question for many
+
+
+async def test_those_who_ask_within_a_moment_share_one_question(asked: Asked) -> None:
+    paths = [f"memory://wait/{n % 3}" for n in range(30)]
+    begun("memory://wait/0")
+    records = await asyncio.gather(*map(read_shared, paths))
+    assert asked.questions == [["memory://wait/0", "memory://wait/1", "memory://wait/2"]]
+    assert [record.lease is not None for record in records] == [n % 3 == 0 for n in range(30)]
+
+
+async def test_who_asks_later_gets_an_answer_of_his_own(asked: Asked) -> None:
+    assert (await read_shared("memory://wait/0")).lease is None
+    begun("memory://wait/0")
+    assert (await read_shared("memory://wait/0")).lease is not None
+    assert len(asked.questions) == 2
+
+
+async def test_everybody_hears_that_the_store_does_not_answer(asked: Asked) -> None:
+    asked.errors.append(StoreUnavailableError("503"))
+    answers = await asyncio.gather(*(read_shared(f"memory://wait/{n}") for n in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreUnavailableError] * 3
+
+
+async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
+    gone, stays = (asyncio.create_task(read_shared("memory://wait/0")) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert (await stays).lease is None
+
+
+# ---- the end of a turn
+
+
+@pytest.mark.parametrize("phase", [Phase.COMMITTED, Phase.FAILED, Phase.STOPPED])
+async def test_a_turn_is_waited_for_until_it_ends(phase: Phase) -> None:
+    store, held = begun("memory://wait/0")
+    waiting = asyncio.create_task(await_turn_end("memory://wait/0", 1, lambda _: None))
+    done, _ = await asyncio.wait({waiting}, timeout=0.6)
+    assert not done
+    store.change(held, phase=phase)
+    assert await asyncio.wait_for(waiting, PATIENCE_S) == 1
+
+
+async def test_a_turn_that_runs_out_has_ended(tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    begun(path)
+    waiting = asyncio.create_task(await_turn_end(path, 1, lambda _: None))
+    done, _ = await asyncio.wait({waiting}, timeout=0.4)
+    assert not done
+    long_ago = time.time() - 100
+    os.utime(lease_path(path), (long_ago, long_ago))
+    assert await asyncio.wait_for(waiting, PATIENCE_S) == 1
+
+
+async def test_the_attempt_that_is_told_is_the_last_that_was_at_work(asked: Asked) -> None:
+    begun("memory://wait/0")
+    waiting = asyncio.create_task(await_turn_end("memory://wait/0", 1, lambda _: None))
+    store, held = begun("memory://wait/0", 2)
+    while not asked.questions:
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.5)
+    store.change(held, phase=Phase.FAILED)
+    assert await asyncio.wait_for(waiting, PATIENCE_S) == 2
+
+
+async def test_a_store_that_does_not_answer_is_asked_again(asked: Asked) -> None:
+    said: list[str] = []
+    asked.errors += [StoreUnavailableError("The store is away."), StoreUnavailableError("The store is away.")]
+    assert await asyncio.wait_for(await_turn_end("memory://wait/0", 4, said.append), PATIENCE_S) == 4
+    assert said == ["The store is away. Asking again."] * 2
+
+
+async def test_the_trigger_tells_the_attempt_and_hands_its_payload_back() -> None:
+    trigger = LeaseTrigger("memory://wait/0", 3, payload={"is_theirs": True})
+    path, arguments = trigger.serialize()
+    assert path == "tradewind.triggers.lease.LeaseTrigger"
+    assert await event_of(LeaseTrigger(**arguments)) == {"attempt": 3, "is_theirs": True}
+
+
+# ---- the follower's part
+
+
+def lease(path: str) -> Lease:
+    held = LeaseStore(path).read()
+    assert held is not None
+    return held.lease
+
+
+async def test_a_claimed_lease_is_renewed_until_its_keeper_takes_it_over() -> None:
+    path = "memory://wait/0"
+    store = LeaseStore(path)
+    store.claim(None, Claim(1, "job-1", "", {}, "v", 0.05))
+    renewing = asyncio.create_task(renew_while_claimed(path, "job-1"))
+    while lease(path).counter < 4:
+        await asyncio.sleep(0.01)
+    begun_at = store.begin("job-1", "keeper").lease
+    await asyncio.wait_for(renewing, PATIENCE_S)
+    assert lease(path) == begun_at
+
+
+@pytest.mark.parametrize("job", ["job-1", "another"])
+async def test_only_ones_own_claim_is_renewed(job: str) -> None:
+    path = "memory://wait/0"
+    _, held = begun(path)
+    await asyncio.wait_for(renew_while_claimed(path, job), PATIENCE_S)
+    assert lease(path) == held.lease
