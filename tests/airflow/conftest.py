@@ -61,14 +61,11 @@ class House:
             self.api.wait_for_run(dag_id, run.run_id, RUN_TIMEOUT_S)
         return runs
 
-    def start_backfill(
-        self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None, at_once: int = 10
-    ) -> list[HouseRun]:
+    def start_backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
         """Create the backfill's runs."""
         self.api.wait_for_dag(dag_id, 60)
         self.api.unpause(dag_id)
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
-        command += ["--max-active-runs", str(at_once)]
         done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
         assert done.returncode == 0, done.stderr
         ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tradewind import ExecutorStep, this_output_path, versioned
-from tradewind.plans.plan import Decision, Plan
+from tradewind.plans.plan import EVERYTHING, Decision, Plan
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
 from tradewind.records.attempts import Attempt, utc_now
@@ -48,7 +48,7 @@ def tasks(tmp_path: Path) -> list[tuple[str, ResolvedStep]]:
     return [(step.name, step) for step in experiment.steps]
 
 
-def plan(tasks: list[tuple[str, ResolvedStep]], *, verify: bool = False, selection: Selection = Selection()) -> Plan:
+def plan(tasks: list[tuple[str, ResolvedStep]], *, verify: bool = False, selection: Selection = EVERYTHING) -> Plan:
     outputs = read_outputs([step.output_path for _, step in tasks], verify=verify)
     return plan_now("/", tasks, ["second"], outputs, selection)
 

@@ -42,6 +42,7 @@ PAUSES_S = (1.0, 10.0, 29.0, 31.0, 61.0, 91.0, 200.0)
 PICKS = st.integers(0, 99)
 REQUESTS = st.sampled_from([40, 40, 40, 1, 2, 3, 4, 5, 8])
 """How many requests of a process are answered at once: most often all."""
+FATES = st.sampled_from(Fate)
 BAD_FATES = st.sampled_from([fate for fate in Fate if fate is not Fate.ANSWERED])
 
 
@@ -119,7 +120,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.a_follower_renews(0, answered)
             self.ray_starts_a_job(0, 40 if events > 2 else answered)
         if events > 3 and self.kept():
-            self.a_function_ends(0, "returns", answered, Fate.ANSWERED)
+            self.a_function_ends_and_the_last_write_goes_wrong(0, "returns", False, Fate.ANSWERED)
 
     @rule(run=st.sampled_from(RUNS), seconds=st.sampled_from((31.0, 61.0, 91.0, 100.0)), answered=REQUESTS)
     def another_try_comes_after_a_while(self, run: str, seconds: float, answered: int) -> None:
@@ -265,6 +266,19 @@ class LeaseMachine(RuleBasedStateMachine):
         let_go_on(driver.process, answered)
         if not driver.process.ended:
             driver.process.resume(then)
+
+    @precondition(lambda self: self.kept())
+    @rule(pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), is_sent=st.booleans(), fate=FATES)
+    def a_function_ends_and_the_last_write_goes_wrong(self, pick: int, how: str, is_sent: bool, fate: Fate) -> None:
+        driver = self.kept()[-1 - pick % len(self.kept())]
+        driver.how_it_ends = how
+        for _ in range(20):
+            if not driver.process.ended and not driver.is_writing:
+                driver.process.resume()
+        if is_sent and not driver.process.ended:
+            driver.process.resume()
+        if fate is not Fate.ANSWERED and not driver.process.ended:
+            driver.process.resume(fate)
 
     @precondition(lambda self: self.jobs)
     @rule(pick=PICKS, answered=REQUESTS)
