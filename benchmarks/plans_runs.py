@@ -73,13 +73,13 @@ class Size:
     repeats: int
     budget: float
 
-    def cases(self) -> list[Case]:
-        """In the order in which they run. What goes on after it was given up comes last, since it slows the others; the
-        two that are nearly alike take turns.
+    def airflows(self) -> list[list[Case]]:
+        """The cases of each Airflow, in their order. What goes on after it was given up would slow others, so each of
+        those has an Airflow of its own; the two that are nearly alike take turns.
         """
         alike = [Case(EXPERIMENT, self.skipped), Case(ONE_CALL, self.skipped)] * self.repeats
         stored = [Case(kind, self.checked, store) for store in (LOCAL, CLOUD) for kind in (EXPERIMENT, SELF_CHECK)]
-        return [*[case for case in stored if case.kind == EXPERIMENT] * self.repeats, *alike, *stored[1::2]]
+        return [[*stored[::2] * self.repeats, *alike], *([case] for case in stored[1::2])]
 
 
 FULL = Size(1_000, 500, 3, 300.0)
@@ -87,10 +87,12 @@ QUICK = Size(20, 20, 1, 120.0)
 
 
 def measure_runs(size: Size) -> list[Run]:
-    """Run all cases in one Airflow."""
-    cases = size.cases()
-    with _airflow(list(dict.fromkeys(cases))) as api:
-        return [_run(api, case, size.budget) for case in cases]
+    """Run all cases."""
+    runs: list[Run] = []
+    for cases in size.airflows():
+        with _airflow(list(dict.fromkeys(cases))) as api:
+            runs += [_run(api, case, size.budget) for case in cases]
+    return runs
 
 
 def runs_table(runs: Sequence[Run]) -> Table:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.graphs import SHAPES, last_steps, steps_of
+from benchmarks.plans_store import write_finished
 from benchmarks.report import Table, ratio, seconds
-from tradewind.records.status import Status, write_status
 from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
 from tradewind.rehearsal.local_airflow import LocalAirflow
 from tradewind.rehearsal.processes import LocalStack
@@ -187,5 +187,4 @@ def _write_dags(cases: Sequence[Case], folder: Path, prefix: str) -> None:
         (folder / f"{case.dag_id}.py").write_text(text)
         if case.kind == "experiment":
             graph = SHAPES[case.shape](case.count)
-            for step in resolve(last_steps(graph, steps_of(graph)), prefix).steps:
-                write_status(step.output_path, Status.SUCCESS)
+            write_finished(resolve(last_steps(graph, steps_of(graph)), prefix))

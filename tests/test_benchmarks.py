@@ -286,8 +286,10 @@ def test_a_plan_is_told_with_its_requests_and_beside_its_bound() -> None:
     assert (cloud[0], cloud[-1]) == ("gs:// 10", "10 get, 20 read")
 
 
-def test_what_goes_on_after_it_was_given_up_is_run_last() -> None:
-    cases = plans_runs.Size(1_000, 500, 2, 1.0).cases()
-    assert [case.kind for case in cases] == [EXPERIMENT] * 4 + [EXPERIMENT, ONE_CALL] * 2 + [SELF_CHECK] * 2
-    assert [case.count for case in cases] == [500] * 4 + [1_000] * 4 + [500] * 2
-    assert len({case.dag_id for case in cases}) == len(set(cases)) == 6
+def test_what_goes_on_after_it_was_given_up_has_an_airflow_of_its_own() -> None:
+    first, *others = plans_runs.Size(1_000, 500, 2, 1.0).airflows()
+    assert [case.kind for case in first] == [EXPERIMENT] * 4 + [EXPERIMENT, ONE_CALL] * 2
+    assert [case.count for case in first] == [500] * 4 + [1_000] * 4
+    assert [[(case.kind, case.count) for case in cases] for cases in others] == [[(SELF_CHECK, 500)]] * 2
+    every = sum(others, first)
+    assert len({case.dag_id for case in every}) == len(set(every)) == 6

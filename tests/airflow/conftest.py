@@ -7,6 +7,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,10 +67,24 @@ class House:
         self.api.wait_for_dag(dag_id, 60)
         self.api.unpause(dag_id)
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
-        done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
+        with self.idle():
+            done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
         assert done.returncode == 0, done.stderr
         ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]
         return [HouseRun(self, dag_id, run_id) for run_id in ids]
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """No scheduler for the length of the block, for those who create many runs.
+
+        On SQLite, a task that starts holds the database while the API server, which must let it go, waits for it to
+        create the next run; and a scheduler that meets half a backfill ends.
+        """
+        self.airflow.stop_component("scheduler")
+        try:
+            yield
+        finally:
+            self.airflow.start_component("scheduler")
 
     def output(self, name: str) -> Path:
         """The only output of the step of this name."""

@@ -45,7 +45,7 @@ ROWS = {
     "its driver broke while it ran": (JobEnd.FAILED_BY_ITSELF, Phase.RUNNING, False, Verdict.WAIT_UNTIL_STALE),
     "queued for too long inside Ray": (JobEnd.NOT_STARTED, Phase.CLAIMED, False, Verdict.NEXT),
     "stopped while it queued": (JobEnd.STOPPED, Phase.CLAIMED, True, Verdict.STOPPED),
-    "killed by Ray while it ran": (JobEnd.STOPPED, Phase.RUNNING, True, Verdict.WAIT_UNTIL_STALE),
+    "killed by Ray while it ran": (JobEnd.STOPPED, Phase.RUNNING, True, Verdict.STOPPED),
     "a lease of Marin's took its place": (JobEnd.LOST, None, False, Verdict.START_OVER),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,10 @@ def test_a_withdrawal_whose_keeper_never_began_is_still_to_be_done_by_the_next_t
     assert fourth.story is not None and fourth.story.withdraws
     fourth.begin()
     fifth = Turn(path)
-    assert fifth.story is not None and not fifth.story.withdraws
+    assert fifth.story is not None and fifth.story.withdraws, "nobody says that the result has been removed"
+    write_attempt(path, replace(fifth.story, has_withdrawn=True))
+    sixth = Turn(path)
+    assert sixth.story is not None and not sixth.story.withdraws
 
 
 def test_a_withdrawal_whose_claimant_died_before_it_wrote_its_file_is_not_forgotten(path: str) -> None:

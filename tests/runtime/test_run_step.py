@@ -213,7 +213,7 @@ def test_a_driver_whose_turn_went_to_another_exits_superseded_and_touches_nothin
     output = Path(step.output_path)
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     code, text = finish(start(first))
-    assert (code, text.startswith("Superseded: ")) == (SUPERSEDED, True)
+    assert (code, text.startswith("Superseded before it began: ")) == (SUPERSEDED, True)
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
 
 

@@ -67,7 +67,8 @@ class PlanOperator(BaseOperator):
             experiment = self._resolve(context)
             plan = self._plan(experiment, context)
             self.log.info("Plan for outputs below %s\n\n%s\n", plan.prefix, plan_table(plan))
-            push_plan(context, plan, chunks(plan))
+            has_work = any(step.decision in _TO_DO for step in plan.steps)
+            push_plan(context, plan, chunks(plan) if has_work else {})
             skipped = self._skipped(plan, experiment, context)
         if not is_dry_run(context):
             emit_reused(context, plan.steps)

@@ -11,7 +11,7 @@ from tradewind.plans.plan import Plan, PlannedStep
 
 
 def push_plan(context: Context, plan: Plan, pieces: dict[str, dict[str, Any]]) -> None:
-    """Make the plan the ``plan`` task's XCom: whole for people, in pieces for the steps' tasks."""
+    """Make the plan the ``plan`` task's XCom: whole for people, in pieces for the steps' tasks, if any has work."""
     ti: Any = context["ti"]
     ti.xcom_push(key="return_value", value=plan.to_json())
     for key, piece in pieces.items():
@@ -19,6 +19,10 @@ def push_plan(context: Context, plan: Plan, pieces: dict[str, dict[str, Any]]) -
 
 
 def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep | None:
-    """The line of the present task, which is the plan's number ``index``; None where no plan was made."""
-    piece = context["ti"].xcom_pull(task_ids=plan_task_id, key=chunk_key(index))
-    return planned_in(piece, context["ti"].task_id) if piece else None
+    """The line of the present task, which is the plan's number ``index``; None where no plan was made.
+
+    A plan that left nothing to do has no pieces: whoever is cleared after it reads the whole.
+    """
+    ti: Any = context["ti"]
+    piece = ti.xcom_pull(task_ids=plan_task_id, key=chunk_key(index)) or ti.xcom_pull(task_ids=plan_task_id)
+    return planned_in(piece, ti.task_id) if piece else None

@@ -88,4 +88,10 @@ def _of_claimed(end: JobEnd) -> Verdict:
 
 
 def _of_running(end: JobEnd) -> Verdict:
-    return Verdict.CONTRADICTION if end is JobEnd.SUCCEEDED else Verdict.WAIT_UNTIL_STALE
+    """Its driver went without a word. Ray stops a job only when somebody asks it to."""
+    match end:
+        case JobEnd.SUCCEEDED:
+            return Verdict.CONTRADICTION
+        case JobEnd.STOPPED:
+            return Verdict.STOPPED
+    return Verdict.WAIT_UNTIL_STALE

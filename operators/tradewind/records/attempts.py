@@ -52,6 +52,7 @@ class Attempt:
         spec: What to run; see ``tradewind.runtime.spec``.
         inputs: Output path -> digest of the result that it reads there; None for one that Marin made.
         withdraws: It replaces a finished output, of which nothing may be kept.
+        has_withdrawn: That output has been removed.
         code_commit: The Git commit of the code that travels, where there is one.
         started_at: When it was claimed, in ISO 8601, by the clock of the claimant.
         ended_at: The same for its end.
@@ -64,6 +65,7 @@ class Attempt:
     spec: dict[str, Any]
     inputs: Mapping[str, str | None] = field(default_factory=dict)
     withdraws: bool = False
+    has_withdrawn: bool = False
     code_commit: str | None = None
     started_at: str = ""
     ended_at: str = ""

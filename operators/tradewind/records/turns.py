@@ -73,14 +73,20 @@ Finish = Callable[..., Held]
 """Writes the last state of the turn, given as fields of the lease; whoever renews it does so until then."""
 
 
-def commit_turn(finish: Finish, output_path: str, attempt: Attempt) -> Held:
+def commit_turn(
+    finish: Finish, output_path: str, attempt: Attempt, check_turn: Callable[[], None] = lambda: None
+) -> Held:
     """Make the attempt's output a result.
+
+    ``check_turn`` raises when the turn is over, which may come while a large output's checksums are made: the manifest
+    of whoever came after must stay.
 
     Raises:
         InputChangedError: Its inputs are not what they were when it was claimed.
         LeaseLostError: The turn is over; the output does not count.
     """
     manifest = make_manifest(output_path, attempt.number)
+    check_turn()
     write_manifest(output_path, manifest)
     check_inputs_unchanged(attempt)
     committed = finish(phase=Phase.COMMITTED, digest=manifest.digest, witness=manifest.witness)
@@ -149,11 +155,13 @@ def check_inputs_unchanged(attempt: Attempt) -> None:
 
 
 def _left_to_withdraw(output_path: str, before: Lease) -> bool:
-    """Whether the turn before was to replace a result and never began to, perhaps before it had a file."""
-    if before.incarnation is not None:
-        return False
+    """Whether the turn before was to replace a result and has not removed it, perhaps before it had a file."""
     newest = newest_attempt(output_path)
-    return newest is not None and (newest.withdraws or newest.outcome is Outcome.SUCCEEDED)
+    if newest is None:
+        return False
+    if newest.withdraws:
+        return not newest.has_withdrawn
+    return before.incarnation is None and newest.outcome is Outcome.SUCCEEDED
 
 
 def _close(output_path: str, before: Lease) -> None:

@@ -22,8 +22,6 @@ from pathlib import Path
 USERNAME = "admin"
 # LocalExecutor forks all its workers at start; eight are plenty for one machine and cost little.
 WORKER_PROCESSES = 8
-SQLITE_PATIENCE = {"timeout": 60.0}
-"""Seconds that a writer waits for another one: all parts of Airflow write to one file, and 5 s is not much for that."""
 # Below the range from which Linux hands out ports by itself (32768 and up), so that no client socket takes one first.
 _PORTS = range(12_000, 32_000)
 
@@ -128,11 +126,7 @@ def _core_sections(home: Path, dags_folder: Path, known: Secrets) -> Sections:
             "simple_auth_manager_users": f"{USERNAME}:admin",
             "simple_auth_manager_passwords_file": home / "passwords.json",
         },
-        "database": {
-            "sql_alchemy_conn": f"sqlite:///{home}/airflow.db",
-            "sql_alchemy_connect_args": f"{__name__}.SQLITE_PATIENCE",
-            "sql_alchemy_connect_args_async": f"{__name__}.SQLITE_PATIENCE",
-        },
+        "database": {"sql_alchemy_conn": f"sqlite:///{home}/airflow.db"},
         "operators": {"default_deferrable": True},
     }
 

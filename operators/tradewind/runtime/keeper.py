@@ -76,6 +76,15 @@ class Keeper:
             self._done.set()
             return held
 
+    def check(self) -> None:
+        """Refuse to go on with a turn that is over.
+
+        Raises:
+            LeaseLostError: It is.
+        """
+        if self.end in (TurnEnd.LOST, TurnEnd.FENCED) or self.is_over:
+            raise LeaseLostError("The turn is over.")
+
     def look(self) -> None:
         """Look at the lease and renew it when that is due, as the first thread does every few seconds."""
         try:

@@ -16,13 +16,21 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import FrameType
 from typing import NoReturn
 
-from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_folder, read_attempt
+from tradewind.records.attempts import (
+    Attempt,
+    AttemptError,
+    Outcome,
+    attempt_folder,
+    read_attempt,
+    write_attempt,
+)
 from tradewind.records.errors import LeaseLostError, StoreUnavailableError
 from tradewind.records.lease_store import LeaseStore
-from tradewind.records.leftovers import UnsafeRemovalError, remove_leftovers
+from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.store import list_names, read_json
 from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
@@ -49,15 +57,15 @@ class Stopped(BaseException):
 def main() -> int:
     """Run the attempt whose file is the only argument; the exit code of the job."""
     attempt_file = sys.argv[1]
-    attempt = read_attempt(attempt_file)
-    if attempt is None:
-        raise SpecError(f"There is no attempt file at {attempt_file}.")
-    spec = StepSpec.from_json(attempt.spec)
-    store = LeaseStore(spec.output_path)
     try:
+        attempt = read_attempt(attempt_file)
+        if attempt is None:
+            raise SpecError(f"There is no attempt file at {attempt_file}.")
+        spec = StepSpec.from_json(attempt.spec)
+        store = LeaseStore(spec.output_path)
         held = store.begin(attempt.job, uuid.uuid4().hex)
-    except LeaseLostError as error:
-        print(f"Superseded: {error}")
+    except (LeaseLostError, StoreUnavailableError) as error:
+        print(f"Superseded before it began: {error}")
         return SUPERSEDED
     signal.signal(signal.SIGTERM, _raise_stopped)
     with (
@@ -68,16 +76,32 @@ def main() -> int:
             f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}"
         )
         try:
-            code = run_attempt(attempt_file, attempt, spec, keeper)
+            code = _code_of(attempt_file, attempt, spec, keeper)
         except LeaseLostError:
             return _superseded(keeper)
-        except Exception as error:  # ours: it would only come again
-            traceback.print_exc()
-            described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
-            return _failed(spec, attempt, keeper, described)
     if attempt.cluster and keeper.end is TurnEnd.STOP_REQUESTED:
         _await_signal()
     return code
+
+
+def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper) -> int:
+    """Run ``attempt``; whatever goes wrong in this driver itself is recorded too.
+
+    Raises:
+        LeaseLostError: The turn is over, so nothing was written.
+    """
+    try:
+        return run_attempt(attempt_file, attempt, spec, keeper)
+    except LeaseLostError:
+        raise
+    except StoreUnavailableError as error:
+        print(f"tradewind: the store does not answer ({error}): this attempt ends here.", flush=True)
+        _until_fenced(lambda: stop_turn(keeper.finish, spec.output_path, attempt, Outcome.LOST))
+        return SUPERSEDED
+    except Exception as error:  # ours, so it would only come again
+        described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
+        traceback.print_exc()
+        return _failed(spec, attempt, keeper, described)
 
 
 def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper) -> int:
@@ -88,7 +112,8 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     """
     path = spec.output_path
     try:
-        error = _work(attempt_file, attempt, spec)
+        attempt = _prepared(attempt, spec)
+        error = _run_children(attempt_file, attempt, spec)
     except Stopped:
         if keeper.end is TurnEnd.STOP_REQUESTED:
             print("Somebody asked this attempt to stop.")
@@ -98,7 +123,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     if error is not None:
         return _failed(spec, attempt, keeper, error)
     try:
-        _until_fenced(lambda: commit_turn(keeper.finish, path, attempt))
+        _until_fenced(lambda: commit_turn(keeper.finish, path, attempt, keeper.check))
     except InputChangedError as changed:
         print(f"Step {spec.name!r}: {changed}")
         _until_fenced(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
@@ -112,15 +137,6 @@ def _failed(spec: StepSpec, attempt: Attempt, keeper: Keeper, error: AttemptErro
     return 1
 
 
-def _work(attempt_file: str, attempt: Attempt, spec: StepSpec) -> AttemptError | None:
-    """What went wrong in the step's function, or in making its place ready."""
-    try:
-        _prepare(attempt, spec)
-    except UnsafeRemovalError as error:
-        return AttemptError(type(error).__qualname__, str(error))
-    return _run_children(attempt_file, attempt, spec)
-
-
 def _until_fenced(write: Callable[[], object]) -> None:
     """Write the end of a turn, again and again while the store does not answer; the keeper ends that in time."""
     while True:
@@ -132,13 +148,16 @@ def _until_fenced(write: Callable[[], object]) -> None:
             time.sleep(STORE_PAUSE_S)
 
 
-def _prepare(attempt: Attempt, spec: StepSpec) -> None:
+def _prepared(attempt: Attempt, spec: StepSpec) -> Attempt:
     """Remove what earlier attempts left, except what the step goes on from; nothing of a result that is withdrawn."""
     write_status(spec.output_path, Status.RUNNING)
     if attempt.number > 1:
         removed = remove_leftovers(spec.output_path, () if attempt.withdraws else spec.resumable)
         if removed:
             print(f"Removed {len(removed)} files of earlier attempts.")
+    if not attempt.withdraws:
+        return attempt
+    return write_attempt(spec.output_path, replace(attempt, has_withdrawn=True))
 
 
 def _await_signal() -> None:
@@ -207,6 +226,7 @@ def _ending(code: int) -> str:
 
 
 def _raise_stopped(signum: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would leave children behind that are being ended
     raise Stopped
 
 
