@@ -36,12 +36,13 @@ def until(condition: Callable[[], object], what: str, seconds: float = 180.0) ->
 
 @dataclass(frozen=True)
 class House:
-    """What a test has: Airflow's API and command line, the store, and the cluster's address."""
+    """What a test has: Airflow's API and command line, the cluster's address, the store, and the DAG files."""
 
     airflow: LocalAirflow
     api: AirflowApi
     ray_address: str
     store: Path
+    dags: Path
 
     def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> HouseRun:
         """Trigger a run and wait for its end."""
@@ -152,7 +153,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     try:
         ray.start()
         airflow.start()
-        yield House(airflow, AirflowApi(airflow.url, airflow.username, airflow.password), ray.address, store)
+        yield House(airflow, AirflowApi(airflow.url, airflow.username, airflow.password), ray.address, store, dags)
     finally:
         stack.stop(grace_seconds=5.0)
     assert stack.processes() == []

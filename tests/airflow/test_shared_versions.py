@@ -165,6 +165,24 @@ def test_a_plan_cleared_while_steps_run_leaves_them_alone(house: House, tmp_path
     assert run.state == "success" and calls(house, "gated/shared") == before + 1
 
 
+def test_edited_code_goes_with_the_next_attempt_and_an_edited_config_asks_for_a_new_plan(
+    house: House, tmp_path: Path
+) -> None:
+    file, gate = house.dags / "edited.py", tmp_path / "open"
+    run = house.begin("edited", {"gate": str(gate)})
+    until(lambda: run.states().get("edited_first") == "running", "the first step to run")
+    file.write_text(file.read_text().replace("VALUE = 1", "VALUE = 2").replace('WORD = "old"', 'WORD = "new"'))
+    gate.touch()
+    house.api.wait_for_run("edited", run.run_id, 120)
+    assert run.states()["edited_second"] == "failed"
+    assert "but this run was planned with" in run.log("edited_second")
+    assert "Clear the plan task too" in run.log("edited_second")
+    house.api.clear_task("edited", run.run_id, "plan", downstream=True)
+    until(lambda: run.state == "success", "the run, planned anew")
+    assert (house.output("edited/second") / "word").read_text() == "new"
+    assert run.states()["edited_first"] == "skipped", "code is no part of a version"
+
+
 def test_a_made_output_wakes_its_consumers_and_a_reused_one_says_that_it_is(house: House) -> None:
     house.api.unpause("consumer")
     house.run("told")
