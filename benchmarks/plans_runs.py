@@ -6,24 +6,21 @@ process that looks there loads its client first, and it matters whether one proc
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import statistics
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.airflow_house import bench_airflow
 from benchmarks.plans_dags import EXPERIMENT, ONE_CALL, SELF_CHECK
 from benchmarks.plans_store import BUCKET_PREFIX, checked_files, cloud_of, experiment_of, write_files, write_finished
 from benchmarks.report import Table, ratio, seconds
 from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
-from tradewind.rehearsal.local_airflow import LocalAirflow
-from tradewind.rehearsal.processes import LocalStack
 
 ROOT = Path(__file__).parents[1]
 DAG_FILE = (
@@ -159,25 +156,11 @@ def _check(case: Case, run_state: str, states: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _airflow(cases: Sequence[Case]) -> Iterator[AirflowApi]:
-    """An Airflow that knows one DAG file for each case, in a folder that is gone afterwards."""
-    root = Path(tempfile.mkdtemp(prefix="tradewind-bench-"))
-    stack = LocalStack(root)
+    """An Airflow that knows one DAG file for each case, and a Cloud Storage for those whose outputs are there."""
     in_cloud = max((case.count for case in cases if case.store == CLOUD), default=0)
-    try:
-        _write_dags(cases, root / "dags", str(root / "store"))
-        with cloud_of(SHAPE, in_cloud, LATENCY_S) as cloud:
-            settings = _settings() | {"STORAGE_EMULATOR_HOST": cloud.url}
-            airflow = LocalAirflow(stack, dags_folder=root / "dags", connections={}, settings=settings)
-            airflow.start()
-            yield AirflowApi(airflow.url, airflow.username, airflow.password)
-    finally:
-        stack.stop(grace_seconds=5.0)
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _settings() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {"PYTHONPATH": path, "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
+    with cloud_of(SHAPE, in_cloud, LATENCY_S) as cloud:
+        with bench_airflow(partial(_write_dags, cases), STORAGE_EMULATOR_HOST=cloud.url) as api:
+            yield api
 
 
 def _write_dags(cases: Sequence[Case], folder: Path, prefix: str) -> None:

@@ -6,23 +6,19 @@ each get a worker process that does nothing, and ``empty``, Airflow's ``EmptyOpe
 
 from __future__ import annotations
 
-import os
-import shutil
 import statistics
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.airflow_house import bench_airflow
 from benchmarks.graphs import SHAPES, last_steps, steps_of
 from benchmarks.plans_store import write_finished
 from benchmarks.report import Table, ratio, seconds
 from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
-from tradewind.rehearsal.local_airflow import LocalAirflow
-from tradewind.rehearsal.processes import LocalStack
 from tradewind.steps import resolve
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +72,8 @@ def bench_reuse(quick: bool = False) -> list[Table]:
             "> means that the run was given up then: a lower bound.",
         ),
     )
-    with _airflow([case for group in groups for case in group]) as api:
+    every = [case for group in groups for case in group]
+    with bench_airflow(partial(_write_dags, every)) as api:
         for group in groups:
             _add_group(table, api, group)
     return [table]
@@ -157,26 +154,6 @@ def _check(case: Case, run_state: str, tasks: Sequence[dict[str, Any]]) -> None:
         )
     ):
         raise RuntimeError(f"{case.dag_id} did not reuse all its steps: {states}")
-
-
-@contextmanager
-def _airflow(cases: Sequence[Case]) -> Iterator[AirflowApi]:
-    """An Airflow that knows one DAG file for each case, in a folder that is gone afterwards."""
-    root = Path(tempfile.mkdtemp(prefix="tradewind-bench-"))
-    stack = LocalStack(root)
-    try:
-        _write_dags(cases, root / "dags", str(root / "store"))
-        airflow = LocalAirflow(stack, dags_folder=root / "dags", connections={}, settings=_settings())
-        airflow.start()
-        yield AirflowApi(airflow.url, airflow.username, airflow.password)
-    finally:
-        stack.stop(grace_seconds=5.0)
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _settings() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {"PYTHONPATH": path, "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
 
 
 def _write_dags(cases: Sequence[Case], folder: Path, prefix: str) -> None:
