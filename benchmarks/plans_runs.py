@@ -158,9 +158,11 @@ def _check(case: Case, run_state: str, states: Mapping[str, Any]) -> None:
 def _airflow(cases: Sequence[Case]) -> Iterator[AirflowApi]:
     """An Airflow that knows one DAG file for each case, and a Cloud Storage for those whose outputs are there."""
     in_cloud = max((case.count for case in cases if case.store == CLOUD), default=0)
-    with cloud_of(SHAPE, in_cloud, LATENCY_S) as cloud:
-        with bench_airflow(partial(_write_dags, cases), STORAGE_EMULATOR_HOST=cloud.url) as api:
-            yield api
+    with (
+        cloud_of(SHAPE, in_cloud, LATENCY_S) as cloud,
+        bench_airflow(partial(_write_dags, cases), STORAGE_EMULATOR_HOST=cloud.url) as api,
+    ):
+        yield api
 
 
 def _write_dags(cases: Sequence[Case], folder: Path, prefix: str) -> None:

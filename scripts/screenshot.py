@@ -1,4 +1,4 @@
-"""Take the pictures of docs/images from the demo that is running: the graph of its last run, and the trigger form.
+"""Take the pictures of docs/images from the demo that is running: its last run's graph and plan, and the trigger form.
 
 They show what a person sees who logs in with a browser; nothing on the page is made up or hidden. The browser is
 Debian's Chromium with an empty profile, told to talk to nobody but this machine.
@@ -73,6 +73,14 @@ def picture_trigger_form(page: Page, url: str, dag_id: str, path: Path) -> None:
     page.screenshot(path=path)
 
 
+def picture_plan(page: Page, url: str, dag_id: str, run_id: str, path: Path) -> None:
+    """The tab of a run that shows what its plan decided, and why."""
+    page.goto(f"{url}/dags/{dag_id}/runs/{run_id}/plugin/tradewind_plan")
+    page.frame_locator("iframe").locator("table").wait_for()
+    page.wait_for_timeout(SETTLE_MILLISECONDS)
+    page.screenshot(path=path)
+
+
 def newest_run(api: AirflowApi, dag_id: str) -> str:
     runs = api.dag_runs(dag_id)
     if not runs:
@@ -95,6 +103,7 @@ def main() -> int:
     with browser_page() as page:
         log_in(page, addresses.airflow, addresses.username, password(stack))
         picture_graph(page, addresses.airflow, options.dag, run_id, options.out / "dag.png")
+        picture_plan(page, addresses.airflow, options.dag, run_id, options.out / "plan.png")
         picture_trigger_form(page, addresses.airflow, options.dag, options.out / "trigger_form.png")
     return 0
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
+from airflow.sdk.exceptions import AirflowException
 
 from tradewind.links.ray import RayJobLink, RayLogLink, push_links
 from tradewind.operators.assets import emit_made
@@ -209,8 +210,12 @@ class StepOperator(BaseOperator):
             exit_code = run_in_worker(attempt_path(turns.path, attempt.number), code, job_logger)
             return self._judge(turns, attempt.job, process_ending(exit_code), progress, context)
         jobs = connect(turns.step.name, attempt.cluster)
-        with renewed_while_claimed(turns.path, attempt.job):  # a large folder takes its time to travel
-            submit(jobs, attempt, code)
+        try:
+            with renewed_while_claimed(turns.path, attempt.job):  # a large folder takes its time to travel
+                submit(jobs, attempt, code)
+        except AirflowException:  # nobody has to wait until this claim runs out
+            turns.end_unstarted(attempt.job, Phase.STOPPED, Outcome.LOST)
+            raise
         self.log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, turns.name, attempt.job)
         return self._follow(jobs.cluster, turns, attempt.number, progress, context)
 
