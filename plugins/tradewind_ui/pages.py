@@ -25,6 +25,13 @@ table { border-collapse: collapse } th, td { text-align: left; padding: .35rem .
 td { vertical-align: top } a { color: inherit } .warning { color: #b45309 }
 td.version, td.path { font-family: ui-monospace, monospace; font-size: 12px } .RUN { color: #c2410c }
 .REUSE { color: #15803d } .WAIT { color: #1d4ed8 } .BLOCKED { color: #b91c1c } .PRUNED { color: #6b7280 }
+/* Airflow shows the page beside the graph, in a third of the window: there each step is a block of lines. */
+@media (max-width: 60rem) {
+  table.plan, .plan tbody, .plan tr, .plan td { display: block } .plan thead, .plan td:empty { display: none }
+  .plan tr { padding: .6rem 0; border-bottom: 1px solid #8884 } .plan td { border: 0; padding: .05rem 0 }
+  .plan td:first-child, .plan td:nth-child(2), .plan td.version { display: inline; padding-right: .6rem }
+  .plan td.producer { display: none } .plan td.path { overflow-wrap: anywhere; opacity: .7 }
+}
 """
 # Airflow shows the page in a frame whose links may not leave it, so the page around it is asked to follow them.
 SCRIPT = """
@@ -110,20 +117,21 @@ def _facts(step: PlannedStep) -> str:
 
 def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
     head = "".join(f"<th>{title}</th>" for title in TITLES)
-    rows = "".join(_row(step, task_page(step.task_id)) for step in plan.steps)
+    rows = "".join(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps)
     counts = ", ".join(f"{len(found)} {each.value}" for each in Decision if (found := plan.decided(each)))
     summary = f"<p>{len(plan.steps)} steps: {counts}{escape(f'; {plan.estimate}') if plan.estimate else ''}</p>"
     warnings = "".join(f"<p class=warning>{escape(warning)}</p>" for warning in plan.warnings)
-    return f"{summary}{warnings}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"{summary}{warnings}<table class=plan><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _row(step: PlannedStep, task_page: str) -> str:
+def _row(step: PlannedStep, prefix: str, task_page: str) -> str:
     name = escape(step.name)
+    below = step.output_path.removeprefix(f"{prefix.rstrip('/')}/")
     if step.decision in LINKED:
         name = f'<a href="{escape(task_page)}">{name}</a>'
     return (
         f"<tr><td class={step.decision.value}>{step.decision.value}</td><td>{name}</td>"
         f"<td class=version>{escape(step.hash)}</td><td>{escape(step.reason)}</td>"
-        f"<td>{escape(step.producer or '')}</td><td>{escape(step.estimate or '')}</td>"
-        f"<td class=path>{escape(step.output_path)}</td></tr>"
+        f"<td class=producer>{escape(step.producer or '')}</td><td>{escape(step.estimate or '')}</td>"
+        f'<td class=path title="{escape(step.output_path)}">{escape(below)}</td></tr>'
     )

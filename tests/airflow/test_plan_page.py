@@ -33,8 +33,10 @@ def get(house: House, path: str, headers: dict[str, str]) -> requests.Response:
 def test_the_plan_of_a_run_is_shown(house: House, run: HouseRun) -> None:
     page = get(house, f"plan/hello_world/{quote(run.run_id)}", token(house))
     assert page.status_code == 200
-    for text in ("hello_world/data", "hello_world/stats", str(house.output("hello_world/stats"))):
-        assert f">{text}</a></td>" in page.text or f"<td class=path>{text}</td>" in page.text
+    for text in ("hello_world/data", "hello_world/stats"):
+        assert f">{text}</a></td>" in page.text
+    output = house.output("hello_world/stats")
+    assert f'<td class=path title="{output}">{output.relative_to(house.store)}</td>' in page.text
 
 
 def test_a_step_that_a_run_skipped_is_told_of_by_its_plan(house: House, run: HouseRun) -> None:
@@ -70,7 +72,7 @@ def test_whatever_a_plan_holds_is_shown_as_text_and_only_what_ran_has_a_link() -
     steps = [PlannedStep("t/1", evil, evil, evil, each, evil, producer=evil, estimate=evil) for each in Decision]
     page = pages._body(Plan(evil, tuple(steps), (evil,), evil), lambda task_id: f'/x"{task_id}')
     assert "<b>" not in page + pages._facts(steps[0])
-    assert page.count("&lt;b&gt;&quot;&amp;&#x27;") == 2 + 6 * len(steps)
+    assert page.count("&lt;b&gt;&quot;&amp;&#x27;") == 2 + 7 * len(steps)
     assert page.count('<a href="/x&quot;t/1">') == 2
     for each in Decision:
         assert f"<td class={each.value}>{each.value}</td>" in page
