@@ -15,6 +15,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 
+from tradewind.plans.phrases import count_text
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind_ui import URL_PREFIX
 
@@ -119,7 +120,8 @@ def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
     head = "".join(f"<th>{title}</th>" for title in TITLES)
     rows = "".join(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps)
     counts = ", ".join(f"{len(found)} {each.value}" for each in Decision if (found := plan.decided(each)))
-    summary = f"<p>{len(plan.steps)} steps: {counts}{escape(f'; {plan.estimate}') if plan.estimate else ''}</p>"
+    estimate = f"; {escape(plan.estimate)}" if plan.estimate else ""
+    summary = f"<p>{count_text(len(plan.steps), 'step')}: {counts}{estimate}</p>"
     warnings = "".join(f"<p class=warning>{escape(warning)}</p>" for warning in plan.warnings)
     return f"{summary}{warnings}<table class=plan><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 

@@ -93,7 +93,7 @@ class _Report:
         verb = "removed" if self.deletes else "would be removed with --delete"
         return (
             f"{human_size(sum(each.bytes for each in gone))} in {len(gone)} of {sweep.outputs} outputs below "
-            f"{sweep.prefix} {verb}; {sweep.needed} are needed, {sweep.young} others are too young."
+            f"{sweep.prefix} {verb}; {sweep.needed} needed, {sweep.young} too young."
         )
 
     def _fields(self, sweep: Sweep, problems: Mapping[str, str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a run is likely to cost: what earlier attempts of the same step took, in hours on what they ran on.
 
-An estimate is a memory, not a promise: it counts no queueing, and only steps that will RUN are estimated. A step is
-looked up by its output path, then by its name; a step that nothing is known of stays without.
+An estimate is a memory, not a promise: it counts from the claim to the end, a queue included, and only steps that will
+RUN are estimated. A step is looked up by its output path, then by its name; one that nothing is known of stays without.
 """
 
 from __future__ import annotations

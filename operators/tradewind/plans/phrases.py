@@ -34,12 +34,17 @@ def change_text(old: Any, new: Any) -> str:
     return f"{shorten(before, LONGEST_VALUE)} → {shorten(after, LONGEST_VALUE)}"
 
 
+def count_text(count: int, noun: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def age_text(seconds: float) -> str:
     """``3 days ago``, ``1 hour ago``, ``a moment ago``."""
     for size, unit in _AGES:
         count = int(seconds // size)
         if count >= 1:
-            return f"{count} {unit}{'' if count == 1 else 's'} ago"
+            return f"{count_text(count, unit)} ago"
     return "a moment ago"
 
 

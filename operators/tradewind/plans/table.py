@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from tradewind.plans.phrases import shorten
+from tradewind.plans.phrases import count_text, shorten
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 
 WIDTH: Final = 200
@@ -76,7 +76,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def _last_lines(plan: Plan) -> list[str]:
     counts = Counter(step.decision for step in plan.steps)
     summary = ", ".join(f"{counts[decision]} {decision.value}" for decision in Decision if counts[decision])
-    lines = [f"{len(plan.steps)} steps: {summary}"]
+    lines = [f"{count_text(len(plan.steps), 'step')}: {summary}"]
     if plan.estimate:
         lines.append(f"Estimate: {plan.estimate}")
     return lines + [f"Warning: {warning}" for warning in plan.warnings]
