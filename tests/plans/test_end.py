@@ -34,7 +34,7 @@ ROWS = {
     "stopped through the lease, and Ray calls that lost": (JobEnd.LOST, Phase.STOPPED, True, Verdict.STOPPED),
     "stopped by Ray itself, in good order": (JobEnd.STOPPED, Phase.STOPPED, False, Verdict.STOPPED),
     "its node was taken away, and it ended in good order": (JobEnd.LOST, Phase.STOPPED, False, Verdict.NEXT),
-    "an input changed while it was at work": (JobEnd.SUPERSEDED, Phase.STOPPED, False, Verdict.START_OVER),
+    "an input changed while it was at work": (JobEnd.SUPERSEDED, Phase.STOPPED, False, Verdict.NEXT),
     "Ray says SUCCEEDED, the lease running": (JobEnd.SUCCEEDED, Phase.RUNNING, False, Verdict.CONTRADICTION),
     "Ray says SUCCEEDED, the lease claimed": (JobEnd.SUCCEEDED, Phase.CLAIMED, False, Verdict.CONTRADICTION),
     "lost before it had a keeper": (JobEnd.LOST, Phase.CLAIMED, False, Verdict.NEXT),

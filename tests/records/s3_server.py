@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from email.utils import formatdate
 from urllib.parse import unquote
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 from tradewind.rehearsal.buckets import timestamp
 from tradewind.rehearsal.loopback import Answer, Call, LoopbackServer
@@ -52,6 +53,8 @@ class LocalS3(LoopbackServer):
                 return Answer("delete", 204)
             case "GET", False:
                 return self._list(call, bucket, objects)
+            case "POST", False if "delete" in call.query:
+                return self._delete_many(call, objects)
         return Answer("bucket") if call.method == "HEAD" else self.refusal("unknown", 400, "not served here")
 
     def refusal(self, kind: str, status: int, message: str, code: str = "", condition: str = "") -> Answer:
@@ -76,6 +79,13 @@ class LocalS3(LoopbackServer):
             return self.refusal("write", 412, "A pre-condition did not hold", condition=about)
         objects[key] = S3Object(call.body, self.clock())
         return Answer("write", headers={"ETag": objects[key].etag})
+
+    def _delete_many(self, call: Call, objects: dict[str, S3Object]) -> Answer:
+        keys = [unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", call.body.decode(), re.DOTALL)]
+        for key in keys:
+            objects.pop(key, None)
+        gone = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+        return _xml("delete", f"<DeleteResult>{gone}</DeleteResult>")
 
     def _list(self, call: Call, bucket: str, objects: dict[str, S3Object]) -> Answer:
         prefix, delimiter = call.query.get("prefix", ""), call.query.get("delimiter", "")

@@ -30,6 +30,8 @@ from tradewind.steps import ResolvedStep
 LOOK_INTERVAL_S = 2.0
 NOTICE_INTERVAL_S = 60.0
 """How often it is said again who is waited for."""
+MOST_GIVEN_UP = 5
+"""How many attempts may end because their turn was over, or an input or the store was not as it should be."""
 
 
 class StepFailedError(RuntimeError):
@@ -120,7 +122,7 @@ def make_output(local: LocalStep, drivers: Drivers, task: Task) -> None:
     """
     planned, turns = local.planned, StepTurns(local.step, task.by)
     asked = Asked(planned_attempt=planned.attempt, is_forced=planned.is_forced)
-    next_notice = 0.0
+    next_notice, given_up = 0.0, 0
     while True:
         record = turns.read()
         start = decide_start(record, task, asked)
@@ -130,8 +132,15 @@ def make_output(local: LocalStep, drivers: Drivers, task: Task) -> None:
             raise _failure(local, start.lease)
         if isinstance(start, Claim):
             attempt = _claim(turns, local, record.lease, start.withdraws)
-            if attempt is not None and _has_result(local, turns, attempt, drivers):
-                return
+            if attempt is not None:
+                if _has_result(local, turns, attempt, drivers):
+                    return
+                given_up += 1
+                if given_up > MOST_GIVEN_UP:
+                    raise StepFailedError(
+                        f"Step {local.version} failed: its driver gave up {given_up} times, see above."
+                    )
+                drivers.pause(LOOK_INTERVAL_S)
             continue
         if task.waited_for != start.lease.attempt or time.monotonic() >= next_notice:
             _say_who_is_at_work(local, start.lease)

@@ -68,9 +68,7 @@ def judge_end(lease: Lease | None, job: str, end: JobEnd) -> Verdict:
 
 
 def _of_stopped(lease: Lease, end: JobEnd) -> Verdict:
-    """Its driver ended in good order; unless somebody asked for that, its node or head was taken away."""
-    if end is JobEnd.SUPERSEDED:
-        return Verdict.START_OVER
+    """Its driver ended in good order: asked to, because its node was taken away, or because it had to give up."""
     was_asked = lease.stop_requested is not None or end is JobEnd.STOPPED
     return Verdict.STOPPED if was_asked else Verdict.NEXT
 
