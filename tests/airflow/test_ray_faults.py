@@ -101,7 +101,7 @@ def test_a_step_whose_head_forgets_it_is_made_once_more_and_counts_once(
     lease = json.loads((output / ".executor_status.lock").read_text())
     assert (lease["phase"], lease["attempt"]) == ("committed", 2)
     attempts = [json.loads(file.read_text())["outcome"] for file in sorted(output.glob(".attempts/*.json"))]
-    assert attempts == ["lost", "succeeded"]
+    assert attempts in (["stopped", "succeeded"], ["lost", "succeeded"]), "as its end was polite or not"
     [calls] = tmp_path.glob("own/*.calls")
     assert calls.read_text() == "started\nstarted\nended\n"
 
