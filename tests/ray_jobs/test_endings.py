@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ray_jobs.waking import wake_head
 from tests.supervisors import is_supervisor
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
@@ -20,7 +21,6 @@ from tradewind.ray_jobs.endings import Ending, EndingKind, classify, judge_endin
 from tradewind.ray_jobs.nodes import NodeFacts
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.stopping import stop_job
-from tradewind.ray_jobs.waking import wake_head
 from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
 from tradewind.rehearsal.processes import LocalStack
 
