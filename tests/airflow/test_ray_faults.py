@@ -127,8 +127,9 @@ def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
     house: House, start_ray: StartRay, tmp_path: Path, component: str
 ) -> None:
     ray, connection = start_ray()
-    file = tmp_path / "ran"
-    run = run_command(house, connection, f"echo started >> {file}; sleep 10; echo ended >> {file}")
+    file, back = tmp_path / "ran", tmp_path / "back"
+    wait = f"until [ -e {back} ]; do sleep 0.2; done"  # a task that wakes without an API server fails, which is Airflow's
+    run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
     until_running(ray, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
     time.sleep(MOMENTS.uniform(0, 3))
@@ -136,6 +137,7 @@ def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
     house.airflow.start_component(component)
     if component == "api-server":
         until(house.airflow.answers, "the API server to answer")
+    back.touch()
     ends_well_in_its_first_try(house, run)
     assert [job["status"] for job in jobs_of(ray.address, run.run_id)] == ["SUCCEEDED"]
     assert file.read_text() == "started\nended\n"
