@@ -128,7 +128,7 @@ def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
 ) -> None:
     ray, connection = start_ray()
     file, back = tmp_path / "ran", tmp_path / "back"
-    wait = f"until [ -e {back} ]; do sleep 0.2; done"  # a task that wakes without an API server fails, which is Airflow's
+    wait = f"until [ -e {back} ]; do sleep 0.2; done"  # a task that wakes without an API server is failed by Airflow
     run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
     until_running(ray, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
