@@ -88,12 +88,14 @@ def test_a_step_whose_head_forgets_it_is_made_once_more_and_counts_once(
 ) -> None:
     ray, _ = start_ray()
     house.api.put_connection("own_cluster", {"conn_type": "ray", "host": ray.address})
-    run = house.begin("own_cluster", {"name": "forgotten", "prefix": str(tmp_path)})
+    gate = tmp_path / "open"
+    run = house.begin("own_cluster", {"name": "forgotten", "prefix": str(tmp_path), "gate": str(gate)})
     until(lambda: list(tmp_path.glob("own/*.calls")), "the step to start")
     until(lambda: run.states()["own_step"] == "deferred", "the task to follow it")
     time.sleep(MOMENTS.uniform(0, 3))
     ray.kill_head()
     ray.start_head()
+    gate.touch()
     house.api.wait_for_run(run.dag_id, run.run_id, 300)
     [task] = [one for one in house.api.task_instances(run.dag_id, run.run_id) if one["task_id"] == "own_step"]
     assert (task["state"], task["try_number"]) == ("success", 1), run.log("own_step")

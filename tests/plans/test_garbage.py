@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.records.test_files import cloud_storage
 from tradewind.plans.garbage import Garbage, Needs, find_garbage, remove_garbage
 from tradewind.records.adoption import Adoption, adopt
 from tradewind.records.errors import LeaseLostError
@@ -27,7 +26,6 @@ from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
 from tradewind.records.status import STATUS_FILE, Status, write_status
 from tradewind.records.store import write_text
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
 from tradewind.runtime.keeper import Keeper
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
@@ -72,12 +70,6 @@ def garbage_of(prefix: str, needs: Needs | None = None, **how: Any) -> list[str]
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
     return str(tmp_path / "store")
-
-
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[LocalCloudStorage]:
-    with cloud_storage() as server:
-        yield server
 
 
 @pytest.fixture(params=["local", "memory", "gs"])

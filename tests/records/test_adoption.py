@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.records.test_files import cloud_storage
 from tradewind.records.adoption import Adoption, AlreadyFinishedError, NothingToAdoptError, adopt
 from tradewind.records.attempts import Outcome, newest_attempt
 from tradewind.records.errors import LeaseLostError
@@ -21,7 +19,6 @@ from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status, write_status
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
 from tradewind.runtime.keeper import Keeper
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
@@ -35,12 +32,6 @@ class Config:
 
 def keep(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
     return Keeper(store, held, end_work=lambda end: None)
-
-
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[LocalCloudStorage]:
-    with cloud_storage() as server:
-        yield server
 
 
 @pytest.fixture(params=["local", "memory", "gs"])

@@ -5,11 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import fsspec
 import pytest
 from fsspec.core import url_to_fs
 
@@ -18,26 +15,6 @@ from tradewind.records.files import StoredFile, is_near, kept_checksum, list_fil
 from tradewind.records.store import existing_many
 from tradewind.records.stores import StoreRefusedError
 from tradewind.rehearsal.cloud_storage import LocalCloudStorage
-
-
-@contextmanager
-def cloud_storage() -> Iterator[LocalCloudStorage]:
-    """A Cloud Storage with a bucket named ``bucket``, which ``gs://`` means for the length of the block."""
-    server = LocalCloudStorage()
-    server.start()
-    server.buckets.create("bucket")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        fsspec.get_filesystem_class("gs").clear_instance_cache()
-        yield server
-    fsspec.get_filesystem_class("gs").clear_instance_cache()
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[LocalCloudStorage]:
-    with cloud_storage() as server:
-        yield server
 
 
 @pytest.fixture(params=["local", "memory", "gs"])

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.records.test_files import cloud_storage
 from tradewind.records.files import list_files
 from tradewind.records.leftovers import UnsafeRemovalError, remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.store import write_text
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
-
-
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[LocalCloudStorage]:
-    with cloud_storage() as server:
-        yield server
 
 
 @pytest.fixture(params=["local", "memory", "gs"])

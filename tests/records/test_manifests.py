@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fsspec.core import url_to_fs
 
-from tests.records.test_files import cloud_storage
 from tradewind.records.files import StoredFile
 from tradewind.records.leases import Lease, lease_path
 from tradewind.records.manifests import (
@@ -26,12 +24,6 @@ from tradewind.records.manifests import (
 from tradewind.records.status import Status, write_status
 from tradewind.records.store import write_text
 from tradewind.rehearsal.cloud_storage import LocalCloudStorage
-
-
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[LocalCloudStorage]:
-    with cloud_storage() as server:
-        yield server
 
 
 @pytest.fixture(params=["local", "memory", "gs"])

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.records.test_files import cloud_storage
 from tradewind.records.pins import Pin, add_pin, is_pinned, pin_path, read_pins, remove_pin
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
-
-
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[LocalCloudStorage]:
-    with cloud_storage() as server:
-        yield server
 
 
 @pytest.fixture(params=["local", "memory", "gs"])

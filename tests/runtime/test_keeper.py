@@ -92,9 +92,10 @@ def until(is_so: Callable[[], Any]) -> None:
 def test_it_renews_until_the_end_of_the_block_and_not_after(faults: Faults) -> None:
     store, held = begun(faults, QUICK_S)
     ends: list[TurnEnd] = []
+    others = set(threading.enumerate())
     with Keeper(store, held, ends.append):
         until(lambda: lease().counter >= held.lease.counter + 3)
-    time.sleep(QUICK_S / 3)  # whatever was on its way
+    until(lambda: set(threading.enumerate()) <= others)  # whatever was on its way has arrived
     counter = lease().counter
     time.sleep(2 * QUICK_S)
     assert (lease().counter, ends) == (counter, [])

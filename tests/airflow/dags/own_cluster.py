@@ -1,5 +1,6 @@
 """An Airflow DAG of one step on a cluster that a test may kill."""
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +13,20 @@ from tradewind import Cpu, ExecutorStep, experiment_dag, run_param, this_output_
 class Config:
     output_path: str
     name: Any
+    gate: Any
 
 
 def work(config: Config) -> None:
-    """Leave a line at the beginning and one at the end."""
+    """Leave a line at the beginning, and one at the end once the gate is open."""
     with Path(f"{config.output_path}.calls").open("a") as file:
         file.write("started\n")
-    time.sleep(15)
+    while not os.path.exists(config.gate):
+        time.sleep(0.1)
     Path(config.output_path, "made").write_text("made\n")
     with Path(f"{config.output_path}.calls").open("a") as file:
         file.write("ended\n")
 
 
-step = ExecutorStep("own/step", work, Config(this_output_path(), versioned(run_param("name"))), resources=Cpu(0.1))
-experiment_dag("own_cluster", [step], params={"name": "", "prefix": ""}, cluster="own_cluster")
+config = Config(this_output_path(), versioned(run_param("name")), run_param("gate"))
+step = ExecutorStep("own/step", work, config, resources=Cpu(0.1))
+experiment_dag("own_cluster", [step], params={"name": "", "prefix": "", "gate": ""}, cluster="own_cluster")
