@@ -7,12 +7,14 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.airflow.conftest import House, HouseRun, until
 from tests.airflow.ray_side import TERMINAL, jobs_of
+from tests.clusters import HASTY
 from tests.supervisors import is_supervisor
 from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
@@ -26,22 +28,35 @@ MOMENTS = random.Random(SEED)
 StartRay = Callable[..., tuple[LocalRay, str]]
 
 
-@pytest.fixture
-def start_ray(house: House, tmp_path: Path) -> Iterator[StartRay]:
-    """Starts a cluster of the test's own, and gives it with the name of its connection."""
-    stack = LocalStack(tmp_path / "stack")
+@contextmanager
+def ray_starter(house: House, root: Path) -> Iterator[StartRay]:
+    """Starts a cluster with a stack at ``root``, and gives it with the name of its connection."""
+    stack = LocalStack(root / "stack")
 
     def start(**env: str) -> tuple[LocalRay, str]:
-        ray = LocalRay(stack, num_cpus=2, env={**ENV, **env})
+        ray = LocalRay(stack, num_cpus=2, env={**ENV, **HASTY, **env})
         ray.start()
-        name = tmp_path.name
-        house.api.put_connection(name, {"conn_type": "ray", "host": ray.address})
-        return ray, name
+        house.api.put_connection(root.name, {"conn_type": "ray", "host": ray.address})
+        return ray, root.name
 
     try:
         yield start
     finally:
         stack.stop()
+
+
+@pytest.fixture
+def start_ray(house: House, tmp_path: Path) -> Iterator[StartRay]:
+    """Starts a cluster of the test's own, whose head may be killed."""
+    with ray_starter(house, tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def elsewhere(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRay, str]]:
+    """A cluster beside the house's, and the name of its connection."""
+    with ray_starter(house, tmp_path_factory.mktemp("elsewhere")) as start:
+        yield start()
 
 
 def run_command(house: House, connection: str, command: str) -> HouseRun:
@@ -70,12 +85,14 @@ def test_a_head_that_dies_costs_an_attempt_and_no_retry(
     ray, connection = start_ray(
         **({} if storage == "memory" else {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "gcs")})
     )
-    file = tmp_path / "ran"
-    run = run_command(house, connection, f"echo started >> {file}; sleep 15; echo ended >> {file}")
+    file, back = tmp_path / "ran", tmp_path / "back"
+    wait = f"until [ -e {back} ]; do sleep 0.2; done"
+    run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
     first = until_running(ray, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
     time.sleep(MOMENTS.uniform(0, 3))
     ray.kill_head()
+    back.touch()
     ray.start_head()
     ends_well_in_its_first_try(house, run)
     assert file.read_text() == "started\nstarted\nended\n"
@@ -109,9 +126,9 @@ def test_a_step_whose_head_forgets_it_is_made_once_more_and_counts_once(
 
 
 def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
-    house: House, start_ray: StartRay, tmp_path: Path
+    house: House, elsewhere: tuple[LocalRay, str], tmp_path: Path
 ) -> None:
-    ray, connection = start_ray()
+    ray, connection = elsewhere
     file = tmp_path / "ran"
     run = run_command(house, connection, f"echo started >> {file}; sleep 10; echo ended >> {file}")
     until_running(ray, run)
@@ -126,9 +143,9 @@ def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
 
 @pytest.mark.parametrize("component", ["scheduler", "triggerer", "api-server"])
 def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
-    house: House, start_ray: StartRay, tmp_path: Path, component: str
+    house: House, elsewhere: tuple[LocalRay, str], tmp_path: Path, component: str
 ) -> None:
-    ray, connection = start_ray()
+    ray, connection = elsewhere
     file, back = tmp_path / "ran", tmp_path / "back"
     wait = f"until [ -e {back} ]; do sleep 0.2; done"  # a task that wakes without an API server is failed by Airflow
     run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
@@ -145,8 +162,8 @@ def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
     assert file.read_text() == "started\nended\n"
 
 
-def test_a_secret_is_fetched_on_the_cluster(house: House, start_ray: StartRay) -> None:
-    ray, connection = start_ray()
+def test_a_secret_is_fetched_on_the_cluster(house: House, elsewhere: tuple[LocalRay, str]) -> None:
+    ray, connection = elsewhere
     value = ENV["PASSPHRASE_OF_CLUSTER"]
     digest = hashlib.sha256(value.encode()).hexdigest()
     run = run_command(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import House, HouseRun, until
+from tests.airflow.conftest import RUN_TIMEOUT_S, House, HouseRun, until
 from tests.airflow.ray_side import active, jobs_of, statuses
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
@@ -61,8 +61,7 @@ def test_a_command_that_fails_fails_the_task_at_once_with_its_last_words(house: 
     assert log.rindex("reason") > log.index("Last 4 lines of the job")
 
 
-@pytest.mark.parametrize("dag_id", ["ray_sleeps", "ray_sleeps_in_worker"])
-@pytest.mark.parametrize("state", ["failed", "success"])
+@pytest.mark.parametrize(("dag_id", "state"), [("ray_sleeps", "failed"), ("ray_sleeps_in_worker", "success")])
 def test_a_person_who_marks_the_task_stops_its_job(house: House, dag_id: str, state: str) -> None:
     run = started(house, dag_id)
     house.api.mark_task(dag_id, run.run_id, "job", state)
@@ -107,17 +106,18 @@ def test_time_limits_stop_the_job_and_fail_the_task(house: House) -> None:
     assert "was not started within 8 s" in queued.log("job")
 
 
-@pytest.mark.parametrize(
-    "moment", ["before submission", "after submission", "after deferral is due", "after success is noted"]
-)
-def test_a_worker_that_is_killed_leaves_one_job(house: House, tmp_path: Path, moment: str) -> None:
-    file = tmp_path / "ran"
-    run = house.run("killed_worker", {"at": moment, "file": str(file)})
-    assert run.states() == {"job": "success"}
-    [task] = house.api.task_instances("killed_worker", run.run_id)
-    assert task["try_number"] == 2
-    assert statuses(house.ray_address, run.run_id) == ["SUCCEEDED"]
-    assert file.read_text() == "ran\n"
+def test_a_worker_that_is_killed_leaves_one_job(house: House, tmp_path: Path) -> None:
+    moments = ["before submission", "after submission", "after deferral is due", "after success is noted"]
+    files = {moment: tmp_path / moment.replace(" ", "_") for moment in moments}
+    with house.idle():
+        runs = {moment: house.begin("killed_worker", {"at": moment, "file": str(files[moment])}) for moment in moments}
+    for moment, run in runs.items():
+        house.api.wait_for_run("killed_worker", run.run_id, RUN_TIMEOUT_S)
+        assert run.states() == {"job": "success"}, moment
+        [task] = house.api.task_instances("killed_worker", run.run_id)
+        assert task["try_number"] == 2, moment
+        assert statuses(house.ray_address, run.run_id) == ["SUCCEEDED"], moment
+        assert files[moment].read_text() == "ran\n", moment
 
 
 def test_a_finished_task_that_is_cleared_runs_again(house: House, tmp_path: Path) -> None:

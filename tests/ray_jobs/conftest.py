@@ -12,9 +12,9 @@ from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
-    """The jobs of a head of the file's own."""
+    """The jobs of a head that several files share: their ids differ."""
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
     ray = LocalRay(stack, num_cpus=2)
     try:

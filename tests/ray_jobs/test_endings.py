@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray_jobs.waking import wake_head
 from tests.supervisors import is_supervisor
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
@@ -120,15 +119,6 @@ class Cluster:
         """Submit, and wait until the entrypoint has begun."""
         self.submit(job, f"touch {flag}; {entrypoint}", **fields)
         wait_for(flag.exists)
-
-    def wake(self) -> None:
-        """As whoever follows jobs does after a silence; a head that remembers says nothing new before that."""
-
-        async def wake() -> None:
-            async with JobsApi(self.jobs.cluster) as api:
-                await wake_head(api)
-
-        asyncio.run(wake())
 
     def ending(self, job: str) -> Ending:
         wait_for(lambda: (found := self.jobs.details(job)) is None or found.has_ended)
@@ -256,26 +246,6 @@ def test_a_cluster_that_is_silent_leaves_the_judgement_to_what_is_known() -> Non
             return await judge_ending(api, "j", failed("JOB_ENTRYPOINT_COMMAND_ERROR", "", -9))
 
     assert asyncio.run(judged()).kind is EndingKind.USER_ERROR
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("remembers", [True, False])
-def test_a_head_that_is_lost_is_told_whether_or_not_it_remembers(tmp_path: Path, remembers: bool) -> None:
-    stack = LocalStack(tmp_path / "ray")
-    store = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "rocks")}
-    ray = LocalRay(stack, num_cpus=1, env=store if remembers else {})
-    try:
-        ray.start(timeout_seconds=300)
-        cluster = Cluster(ray)
-        cluster.started("running", tmp_path / "flag")
-        ray.kill_head()
-        ray.start_head()
-        cluster.wake()
-        ending = cluster.ending("running")
-        assert ending.kind is EndingKind.HEAD_LOST
-        assert ("memory" in ending.sentence) != remembers
-    finally:
-        stack.stop()
 
 
 @pytest.mark.ray

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+NODE_GONE = "NODE_GONE"
+"""The ``error_type`` of a job that Ray still calls running although its node is gone."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class JobDetails:
         job: Its submission id.
         status: Ray's status: ``PENDING``, ``RUNNING``, ``SUCCEEDED``, ``FAILED`` or ``STOPPED``.
         message: Ray's words on the status; for a failed job they end with the last lines of its log.
-        error_type: Ray's ``JobErrorType`` of a failed job.
+        error_type: Ray's ``JobErrorType`` of a failed job; or ``NODE_GONE``, where we judged it.
         exit_code: Of the entrypoint, once it has ended.
         node_id: The node that the entrypoint runs on; None until it has been started.
         metadata: What was given when it was submitted.
@@ -40,6 +42,16 @@ class JobDetails:
     def has_ended(self) -> bool:
         """Whether its status is final."""
         return self.status in TERMINAL
+
+    @property
+    def running_on(self) -> str | None:
+        """The node of an entrypoint that runs now, by what Ray says."""
+        return self.node_id if self.status == "RUNNING" else None
+
+    def without_node(self) -> JobDetails:
+        """The job as it ended with its node."""
+        message = "The job ended because its node has died, though Ray still calls it running."
+        return replace(self, status="FAILED", message=message, error_type=NODE_GONE)
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> JobDetails:

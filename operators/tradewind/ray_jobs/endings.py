@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.details import NODE_GONE, JobDetails
 from tradewind.ray_jobs.nodes import NodeFacts, fetch_nodes
 from tradewind.ray_jobs.tracebacks import last_exception, last_traceback
 
@@ -281,6 +281,7 @@ _JUDGES: Mapping[str, Callable[[str, JobDetails, Sequence[str], NodeFacts | None
     "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": _of_late_start,
     "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": _of_unschedulable,
     "RUNTIME_ENV_SETUP_FAILURE": _of_runtime_env,
+    NODE_GONE: _of_dead_supervisor,
 }
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
 _ALL_NODES = {"detail": "1", "limit": "10000"}
+_LIVING_NODES = {"limit": "10000", "filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
 _MONITOR_LOG = {"filename": "monitor.log", "lines": "-1"}
 _LOG_BYTES = 512 * 1024
 _V1_CONFIG = "StandardAutoscaler: "
@@ -76,6 +77,16 @@ async def fetch_nodes(api: JobsApi) -> list[NodeFacts]:
     answer = await api.get_json("/api/v0/nodes", _ALL_NODES)
     free = _free(await api.get_json("/api/cluster_status"))
     return [_node(fields, free) for fields in answer["data"]["result"]["result"]] if answer else []
+
+
+async def fetch_living(api: JobsApi) -> frozenset[str]:
+    """The ids of the nodes that the head counts as alive.
+
+    Raises:
+        RayUnreachableError: No answer.
+    """
+    answer = await api.get_json("/api/v0/nodes", _LIVING_NODES)
+    return frozenset(fields["node_id"] for fields in answer["data"]["result"]["result"])
 
 
 async def fetch_node_types(api: JobsApi, head: str) -> list[NodeType] | None:

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
+from tradewind.ray_jobs.lost_nodes import LostNodes
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
@@ -71,12 +72,14 @@ class _Stop:
         self._api = api
         self._job = job
         self._say = say
+        self._lost_nodes = LostNodes(api)
         self._tell_at = float("-inf")
         self._end_at: float | None = None
 
     async def advance(self) -> JobDetails | None:
         """Look at the job, do what is due, and return what was seen."""
-        details = await self._api.details(self._job)
+        found = await self._lost_nodes.judged({self._job: await self._api.details(self._job)})
+        details = found[self._job]
         if details is None or details.has_ended:
             return details
         now = time.monotonic()

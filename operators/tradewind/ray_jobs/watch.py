@@ -25,6 +25,7 @@ from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
+from tradewind.ray_jobs.lost_nodes import LostNodes
 
 SHORTEST_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 15.0
@@ -111,6 +112,7 @@ class ClusterWatcher:
         self._hurried = asyncio.Event()
         self._interval = SHORTEST_INTERVAL_S
         self._failed_polls = 0
+        self._lost_nodes = LostNodes(self.api)
         self._task = asyncio.create_task(self._run(), context=contextvars.Context())
 
     def join(self, job: str) -> WatchedJob:
@@ -154,9 +156,11 @@ class ClusterWatcher:
             found = {details.job: details for details in await self.api.jobs()}
             missing = {watched.job for watched in asked} - found.keys()
             answers = {**found, **{job: await self.api.details(job) for job in missing}}
+            answers = await self._lost_nodes.judged({watched.job: answers[watched.job] for watched in asked})
         except RayUnreachableError as error:
             self._failed_polls += 1
             self.outage = Outage(self.outage.since if self.outage else time.monotonic(), str(error))
+            self._lost_nodes.look_soon()
             for watched in asked:
                 watched.wake()
             return

@@ -1,0 +1,10 @@
+"""What Ray clusters of tests are given."""
+
+from typing import Final
+
+HASTY: Final = {
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""For a head that takes a node that is gone for dead after 2 s instead of 17 s; one that is only slow has as long."""
