@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tradewind import Cpu, ExecutorStep, Gpu, TpuSlice, on_airflow_worker, on_head_node, versioned
+from tradewind import Cpu, ExecutorStep, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node, versioned
 from tradewind.runtime.spec import StepSpec, encode_resources
 from tradewind.steps import Resources, resolve
 
@@ -15,6 +16,9 @@ EVERY_KIND: list[Resources] = [
     Cpu(0.5, 10**9),
     Gpu(2, "A100", 8, 10**9),
     TpuSlice("v4-16"),
+    TpuSlice("v4-16", num_slices=(4, 2, 1), max_preemptions=7, max_failures=0, stall_limit_s=60.0),
+    Hosts(3, num_cpus=2),
+    Hosts(2, gpus=8, gpu_type="H100", max_preemptions=0),
     on_head_node(0.2, 10**6),
     on_airflow_worker(),
 ]
@@ -62,3 +66,48 @@ def test_one_gpu_can_be_shared_but_several_are_whole() -> None:
 def test_a_gpu_type_is_a_name_of_a_gpu(kind: str) -> None:
     with pytest.raises(ValueError, match="Gpu\\(type="):
         Gpu(type=kind)
+
+
+def test_counts_of_slices_may_be_a_list_in_any_order() -> None:
+    assert TpuSlice("v4-8", num_slices=[1, 4, 2]) == TpuSlice("v4-8", num_slices=(4, 2, 1))  # type: ignore[arg-type]
+
+
+def test_a_spec_of_an_earlier_version_loads_with_todays_budgets() -> None:
+    spec = StepSpec(
+        "s", "s-1", "/out", "module:function", None, None, {"kind": "tpu_slice", "slice_type": "v4-8"}, False
+    )
+    assert spec.load_resources() == TpuSlice("v4-8", 1, 1_000_000, 10, 1200.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("num_slices", [0, -1, 1.5, True, "2", (), (2, 2), (4, 0), (4, "2"), {4}]),
+        ("max_preemptions", [-1, 1.5, True, "3", None]),
+        ("max_failures", [-1, 0.5, False, "3", None]),
+        ("stall_limit_s", [0, -1, math.inf, True, "60"]),
+        ("slice_type", ["", None, 4]),
+    ],
+)
+def test_a_slice_refuses_what_makes_no_sense_and_names_the_field(field: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=rf"TpuSlice\({field}="):
+            TpuSlice(**{"slice_type": "v4-8", field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("count", [0, -1, 1.5, True, "2"]),
+        ("num_cpus", [0, "2"]),
+        ("gpus", [-1, 0.5, True]),
+        ("gpu_type", ["", "TPU-V4", "A100"]),
+        ("max_preemptions", [-1]),
+        ("max_failures", [-1]),
+        ("stall_limit_s", [0]),
+    ],
+)
+def test_a_group_of_hosts_refuses_what_makes_no_sense_and_names_the_field(field: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=rf"Hosts\({field}="):
+            Hosts(**{"count": 2, field: value})

@@ -1,1 +1,50 @@
-"""What runs on a cluster: the step driver, its child, the pod runner. Never imports Airflow."""
+"""What runs on a cluster: the step driver, its child, the pod runner. Never imports Airflow.
+
+The names below are loaded when they are asked for: a training process that looks for a notice needs no Ray.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tradewind.runtime.pods.budgets import PodGivenUpError
+    from tradewind.runtime.pods.functions import run_on_pod
+    from tradewind.runtime.pods.marin_names import (
+        TpuPodConfig,
+        remove_tpu_lockfile_on_exit,
+        run_on_pod_multislice_resumable,
+        run_on_pod_resumable,
+    )
+    from tradewind.runtime.pods.notices import Notice, preemption_notice
+
+__all__ = [
+    "Notice",
+    "PodGivenUpError",
+    "TpuPodConfig",
+    "preemption_notice",
+    "remove_tpu_lockfile_on_exit",
+    "run_on_pod",
+    "run_on_pod_multislice_resumable",
+    "run_on_pod_resumable",
+]
+
+_MODULES: Final = {
+    "budgets": ["PodGivenUpError"],
+    "functions": ["run_on_pod"],
+    "marin_names": [
+        "TpuPodConfig",
+        "remove_tpu_lockfile_on_exit",
+        "run_on_pod_multislice_resumable",
+        "run_on_pod_resumable",
+    ],
+    "notices": ["Notice", "preemption_notice"],
+}
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.pods.{_MODULE_OF[name]}"), name)

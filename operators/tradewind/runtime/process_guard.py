@@ -1,9 +1,9 @@
 """A process never outlives who asked for it: not the driver, nor the actor on a host, nor the Ray node under it.
 
-Run as ``python -I -S process_guard.py [--watch PID]... -- COMMAND...`` (see ``guarded``) by the step driver and by the
-host actor, in a session of its own. The guard starts the command, and ends its whole process group as soon as the
-command ends, its parent dies, a watched process dies, or SIGTERM arrives: SIGTERM to the group first, SIGKILL after
-``GRACE_SECONDS``. It then ends the way the command did, by the same exit code or the same signal.
+Run as ``python -I -S process_guard.py [--watch PID]... [--with-input] -- COMMAND...`` (see ``guarded``) by the step
+driver and by the host actor, in a session of its own. The guard starts the command, and ends its whole process group as
+soon as the command ends, its parent dies, a watched process dies, or SIGTERM arrives: SIGTERM to the group first,
+SIGKILL after ``GRACE_SECONDS``. It then ends the way the command did, by the same exit code or the same signal.
 
 If the guard itself is killed, the kernel kills the command (PR_SET_PDEATHSIG). That bond is to the parent *thread*:
 this program has only one. Standard library only, and quick to start.
@@ -28,14 +28,17 @@ _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
 
-def guarded(command: Sequence[str], watch: Sequence[int]) -> list[str]:
-    """The command line that runs ``command`` under a guard; by file, so that no package is loaded on the way."""
-    watches = [word for pid in watch for word in ("--watch", str(pid))]
-    return [sys.executable, "-I", "-S", os.path.abspath(__file__), *watches, "--", *command]
+def guarded(command: Sequence[str], watch: Sequence[int], *, with_input: bool = False) -> list[str]:
+    """The command line that runs ``command`` under a guard; by file, so that no package is loaded on the way.
+
+    The command's standard input is empty, or that of the guard if it is to be ``with_input``.
+    """
+    options = [word for pid in watch for word in ("--watch", str(pid))] + (["--with-input"] if with_input else [])
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), *options, "--", *command]
 
 
 def main(arguments: Sequence[str]) -> int:
-    watched, command = parse(arguments)
+    watched, with_input, command = parse(arguments)
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)  # never end the group of whoever forgot to give us one of our own
     parent = os.getppid()
@@ -47,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     if len(guardians) <= len(watched) or os.getppid() != parent:
         return 143  # whoever asked for the command is gone already
     try:
-        child = subprocess.Popen(command, preexec_fn=_die_with_guard, stdin=subprocess.DEVNULL)
+        given = None if with_input else subprocess.DEVNULL
+        child = subprocess.Popen(command, preexec_fn=_die_with_guard, stdin=given)
     except OSError as problem:
         print(f"The command cannot be run: {problem}", file=sys.stderr)
         return 127
@@ -57,11 +61,13 @@ def main(arguments: Sequence[str]) -> int:
     return child.wait()
 
 
-def parse(arguments: Sequence[str]) -> tuple[list[int], list[str]]:
-    """The pids to watch, and the command."""
+def parse(arguments: Sequence[str]) -> tuple[list[int], bool, list[str]]:
+    """The pids to watch, whether the command gets our standard input, and the command."""
     split = list(arguments).index("--")
-    options, command = arguments[:split], list(arguments[split + 1 :])
-    return [int(value) for flag, value in zip(options[::2], options[1::2], strict=True) if flag == "--watch"], command
+    options, command = list(arguments[:split]), list(arguments[split + 1 :])
+    with_input = "--with-input" in options
+    pids = [int(word) for word in options if word not in ("--watch", "--with-input")]
+    return pids, with_input, command
 
 
 def exit_like(code: int) -> None:

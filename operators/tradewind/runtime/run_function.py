@@ -13,11 +13,13 @@ import posixpath
 import sys
 from typing import Any, NoReturn
 
-from tradewind.records.attempts import AttemptError, attempt_folder, read_attempt
+from tradewind.records.attempts import AttemptError, read_attempt
 from tradewind.records.store import write_text
 from tradewind.runtime.awaiting import call_and_await
+from tradewind.runtime.child import leave_error
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.errors import RuntimeFault, SpecError
+from tradewind.runtime.pods.heartbeat import start_heartbeat
 from tradewind.runtime.secrets import without_secrets
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.user_errors import own_error
@@ -25,13 +27,9 @@ from tradewind.runtime.user_errors import own_error
 RESULT_FILE = ".artifact.json"
 
 
-def error_path(output_path: str, attempt: int, process_id: int) -> str:
-    """Where process ``process_id`` of an attempt leaves its error."""
-    return posixpath.join(attempt_folder(output_path, attempt), f"error-{process_id}.json")
-
-
 def main() -> NoReturn:
     """Run the function of the attempt whose file is the only argument."""
+    start_heartbeat()
     attempt = read_attempt(sys.argv[1])
     if attempt is None:
         raise SpecError(f"There is no attempt file at {sys.argv[1]}.")
@@ -45,8 +43,8 @@ def main() -> NoReturn:
             _save_result(spec, result)
         code = 0
     except BaseException as error:
-        described = json.dumps(_describe(error, spec))
-        write_text(error_path(spec.output_path, attempt.number, process_id), described)
+        restart = int(os.environ.get("TRADEWIND_RESTARTS", "0"))
+        leave_error(spec.output_path, attempt.number, described(error, spec), process_id, restart)
         code = 1
     _leave(code, processes)
 
@@ -90,16 +88,15 @@ def _as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__qualname__} has no JSON form")
 
 
-def _describe(error: BaseException, spec: StepSpec) -> dict[str, str]:
-    """Print the error, and say it as JSON; in neither form does it show a secret."""
+def described(error: BaseException, spec: StepSpec) -> AttemptError:
+    """Print the error, and say it as a record does; in neither form does it show a secret."""
     own, text = own_error(error)
     text = without_secrets(text, _secrets(spec).values())
     print(text, end="", file=sys.stderr)
     message = without_secrets(str(own), _secrets(spec).values())
     if isinstance(own, RuntimeFault):  # ours: say whose fault it is
         message = f"Step {spec.name!r}: {message}"
-    described = AttemptError(type(own).__qualname__, message, text)
-    return {"type": described.type, "message": described.message, "traceback": described.traceback}
+    return AttemptError(type(own).__qualname__, message, text)
 
 
 def _leave(code: int, processes: int) -> NoReturn:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 from typing import NoReturn
@@ -32,17 +31,15 @@ from tradewind.records.errors import LeaseLostError, StoreUnavailableError
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
-from tradewind.records.store import list_names, read_json
 from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
+from tradewind.runtime.child import how_it_died, left_error, run_here
 from tradewind.runtime.errors import SecretError, SpecError
 from tradewind.runtime.keeper import Keeper, TurnEnd
 from tradewind.runtime.kept_output import kept_output
-from tradewind.runtime.pod_env import ON_CPU
-from tradewind.runtime.process_guard import guarded
-from tradewind.runtime.run_function import error_path
+from tradewind.runtime.pods.environment import ON_CPU
 from tradewind.runtime.secrets import fetch_secrets
 from tradewind.runtime.spec import StepSpec
-from tradewind.steps import Cpu, HeadNode, SecretReferenceError, TpuSlice
+from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
 
 SUPERSEDED = 75
 """Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
@@ -183,46 +180,13 @@ def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> Attemp
         secrets = fetch_secrets(spec.secrets, f"Step {spec.name!r}")
     except (SecretError, SecretReferenceError) as error:
         return AttemptError(type(error).__qualname__, str(error))
-    if isinstance(resources, TpuSlice):
-        from tradewind.runtime.pods import PodFailedError, run_on_slice
+    if isinstance(resources, (TpuSlice, Hosts)):
+        from tradewind.runtime.step_pod import run_on_hosts  # it loads Ray
 
-        folder = attempt_folder(spec.output_path, attempt.number)
-        try:
-            run_on_slice(command, resources.slice_type, env=secrets, log_dir=folder)
-        except PodFailedError as error:
-            return _left_error(attempt, spec) or AttemptError(type(error).__qualname__, str(error))
-        return None
+        return run_on_hosts(command, attempt, spec, resources, secrets)
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
-    code = _run_here(command, {**preset, **os.environ, **secrets})
-    if code == 0:
-        return None
-    return _left_error(attempt, spec) or AttemptError("ProcessDied", f"the step's process ended with {_ending(code)}.")
-
-
-def _run_here(command: list[str], env: Mapping[str, str]) -> int:
-    """Run the child under a guard, which ends it and all that it started when this driver stops or dies."""
-    guard = subprocess.Popen(guarded(command, watch=[]), env=env, start_new_session=True)
-    try:
-        return guard.wait()
-    except BaseException:
-        guard.terminate()
-        guard.wait()
-        raise
-
-
-def _left_error(attempt: Attempt, spec: StepSpec) -> AttemptError | None:
-    """The error that a child left behind, the lowest rank first."""
-    names = list_names(attempt_folder(spec.output_path, attempt.number))
-    ranks = sorted(int(name[len("error-") : -len(".json")]) for name in names if name.startswith("error-"))
-    for rank in ranks:
-        fields = read_json(error_path(spec.output_path, attempt.number, rank))
-        if fields is not None:
-            return AttemptError(**fields)
-    return None
-
-
-def _ending(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    code = run_here(command, {**preset, **os.environ, **secrets})
+    return None if code == 0 else left_error(spec.output_path, attempt.number) or how_it_died(code)
 
 
 def _raise_stopped(signum: int, frame: FrameType | None) -> NoReturn:

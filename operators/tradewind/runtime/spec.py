@@ -23,6 +23,7 @@ from tradewind.steps import (
     ExecutorStep,
     Gpu,
     HeadNode,
+    Hosts,
     InputName,
     Lazy,
     MirroredValue,
@@ -40,6 +41,7 @@ _RESOURCE_TYPES: dict[str, type] = {
     "cpu": Cpu,
     "gpu": Gpu,
     "tpu_slice": TpuSlice,
+    "hosts": Hosts,
     "head_node": HeadNode,
     "airflow_worker": AirflowWorker,
 }

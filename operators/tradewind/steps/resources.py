@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-_HEAD_CPUS = 0.1
+_HEAD_CPUS: Final = 0.1
+_MAX_PREEMPTIONS: Final = 1_000_000
+_MAX_FAILURES: Final = 10
+_STALL_LIMIT_S: Final = 1200.0
 
 
 @dataclass(frozen=True)
@@ -46,23 +51,69 @@ class Gpu:
         _check_amount("Gpu", "count", self.count)
         if self.count > 1 and self.count != int(self.count):
             raise ValueError(f"Gpu(count={self.count!r}): above one, Ray gives only whole GPUs.")
-        if self.type is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(self.type)):
-            raise ValueError(f"Gpu(type={self.type!r}): give the type as Ray calls it, such as 'A100'.")
-        if self.type is not None and self.type.upper().startswith("TPU"):
-            raise ValueError(f"Gpu(type={self.type!r}): for TPUs say TpuSlice('v4-8') or another slice type.")
+        _check_gpu_type("Gpu", "type", self.type)
         _check_amount("Gpu", "num_cpus", self.num_cpus)
         _check_memory("Gpu", self.memory_bytes)
 
 
 @dataclass(frozen=True)
 class TpuSlice:
-    """One TPU slice of this type (for example ``"v4-16"``): the function runs once on each of its hosts."""
+    """TPU slices of one type: the function runs once on each of their hosts.
+
+    A slice that is lost costs no retry: the processes start again on the next one, and the function goes on from its
+    newest checkpoint.
+
+    Attributes:
+        slice_type: The type (for example ``"v4-16"``).
+        num_slices: How many at once; several numbers, such as ``(4, 2, 1)``, mean as many of them as there are.
+        max_preemptions: After how many lost slices an attempt gives up.
+        max_failures: After how many failures of the function; the same one twice without progress ends it earlier.
+        stall_limit_s: How long a training may go without a new step before it counts as hanging.
+    """
 
     slice_type: str
+    num_slices: int | tuple[int, ...] = 1
+    max_preemptions: int = _MAX_PREEMPTIONS
+    max_failures: int = _MAX_FAILURES
+    stall_limit_s: float = _STALL_LIMIT_S
 
     def __post_init__(self) -> None:
-        if not self.slice_type:
-            raise ValueError("TpuSlice needs a slice type such as 'v4-8'.")
+        if not self.slice_type or not isinstance(self.slice_type, str):
+            raise ValueError(f"TpuSlice(slice_type={self.slice_type!r}): give a slice type such as 'v4-8'.")
+        object.__setattr__(self, "num_slices", _counts_of_slices(self.num_slices))
+        _check_budgets("TpuSlice", self.max_preemptions, self.max_failures, self.stall_limit_s)
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Several hosts with CPUs or GPUs: the function runs once on each, as on the hosts of a slice.
+
+    Attributes:
+        count: How many.
+        num_cpus: CPUs of each.
+        gpus: GPUs of each.
+        gpu_type: What Ray calls the GPU, if it matters.
+        max_preemptions: After how many lost hosts an attempt gives up.
+        max_failures: After how many failures of the function; the same one twice without progress ends it earlier.
+        stall_limit_s: How long a training may go without a new step before it counts as hanging.
+    """
+
+    count: int
+    num_cpus: float = 1.0
+    gpus: int = 0
+    gpu_type: str | None = None
+    max_preemptions: int = _MAX_PREEMPTIONS
+    max_failures: int = _MAX_FAILURES
+    stall_limit_s: float = _STALL_LIMIT_S
+
+    def __post_init__(self) -> None:
+        _check_whole("Hosts", "count", self.count, 1)
+        _check_amount("Hosts", "num_cpus", self.num_cpus)
+        _check_whole("Hosts", "gpus", self.gpus, 0)
+        _check_gpu_type("Hosts", "gpu_type", self.gpu_type)
+        if self.gpu_type is not None and not self.gpus:
+            raise ValueError(f"Hosts(gpu_type={self.gpu_type!r}): say with gpus how many of them each host has.")
+        _check_budgets("Hosts", self.max_preemptions, self.max_failures, self.stall_limit_s)
 
 
 @dataclass(frozen=True)
@@ -95,7 +146,30 @@ def on_airflow_worker() -> AirflowWorker:
     return AirflowWorker()
 
 
-Resources = Cpu | Gpu | TpuSlice | HeadNode | AirflowWorker
+Resources = Cpu | Gpu | TpuSlice | Hosts | HeadNode | AirflowWorker
+
+
+def _counts_of_slices(given: int | Sequence[int]) -> int | tuple[int, ...]:
+    """A number of slices, or several to choose from, the largest first."""
+    if isinstance(given, (int, str, bytes)) or not isinstance(given, Sequence):
+        _check_whole("TpuSlice", "num_slices", given, 1)
+        return int(given)
+    for count in given:
+        _check_whole("TpuSlice", "num_slices", count, 1)
+    if not given or len(set(given)) < len(given):
+        raise ValueError(f"TpuSlice(num_slices={given!r}): give a number, or several that differ, such as (4, 2, 1).")
+    return tuple(sorted(given, reverse=True))
+
+
+def _check_budgets(owner: str, max_preemptions: int, max_failures: int, stall_limit_s: float) -> None:
+    _check_whole(owner, "max_preemptions", max_preemptions, 0)
+    _check_whole(owner, "max_failures", max_failures, 0)
+    _check_amount(owner, "stall_limit_s", stall_limit_s)
+
+
+def _check_whole(owner: str, field: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{owner}({field}={value!r}): give a whole number from {least} up.")
 
 
 def _check_amount(owner: str, field: str, value: float) -> None:
@@ -106,3 +180,12 @@ def _check_amount(owner: str, field: str, value: float) -> None:
 def _check_memory(owner: str, value: int | None) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
         raise ValueError(f"{owner}(memory_bytes={value!r}): give a whole number of bytes above zero, or None.")
+
+
+def _check_gpu_type(owner: str, field: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(value)):
+        raise ValueError(f"{owner}({field}={value!r}): give the type as Ray calls it, such as 'A100'.")
+    if value.upper().startswith("TPU"):
+        raise ValueError(f"{owner}({field}={value!r}): for TPUs say TpuSlice('v4-8') or another slice type.")

@@ -1,15 +1,41 @@
-"""What a host does with its process's output. The actor's class is used directly; Ray itself is in test_pods."""
+"""What a host does with its process. The actor's class is used directly; Ray itself is in test_pod."""
 
+import os
+import subprocess
 import sys
+import uuid
+from pathlib import Path
 
 import fsspec
+import pytest
 
-from tradewind.runtime.pod_host import LAST_LINES, Launch, PodHost, Report
+from tests.runtime.marked import marked
+from tests.runtime.pods.cluster import until
+from tradewind.runtime.pods import strays
+from tradewind.runtime.pods.environment import Place
+from tradewind.runtime.pods.host import Launch, PodHost, Report
+from tradewind.runtime.pods.host_process import LAST_LINES
+from tradewind.runtime.pods.notices import Notice
+
+MARK = "HOST_TEST"
+
+
+@pytest.fixture
+def mark():
+    mark = uuid.uuid4().hex
+    yield mark
+    for process in marked(MARK, mark):
+        process.kill()
+
+
+def _launch(*command: str, rank: int = 0, log_dir: str | None = None, mark: str = "") -> Launch:
+    place = Place(rank=rank, num_processes=2, coordinator="127.0.0.1:1")
+    return Launch(command, {MARK: mark}, place, log_dir, f"host-{rank}.log")
 
 
 def _run(code: str, *, rank: int = 0, log_dir: str | None = None) -> tuple[list[str], Report]:
     host = PodHost()
-    host.start(Launch((sys.executable, "-c", code), {}, rank, 2, "127.0.0.1:1", log_dir))
+    host.start(_launch(sys.executable, "-c", code, rank=rank, log_dir=log_dir))
     lines: list[str] = []
     while True:
         report = host.poll(5.0, eager=rank == 0)
@@ -25,8 +51,8 @@ def test_host_0_passes_on_every_line_and_the_exit_code():
 
 
 def test_other_hosts_pass_on_their_last_lines():
-    lines, _ = _run("[print(i) for i in range(500)]", rank=1)
-    assert lines[-LAST_LINES:] == [str(i) for i in range(500 - LAST_LINES, 500)]
+    lines, _ = _run("[print(i) for i in range(900)]", rank=1)
+    assert lines[-LAST_LINES:] == [str(i) for i in range(900 - LAST_LINES, 900)]
 
 
 def test_the_log_of_a_local_folder_grows_as_the_process_writes(tmp_path):
@@ -41,7 +67,67 @@ def test_the_log_for_an_object_store_is_brought_there_at_the_end():
 
 def test_ending_a_host_ends_its_process_and_tells_how():
     host = PodHost()
-    host.start(Launch(("sh", "-c", "echo up; sleep 600"), {}, 0, 1, "127.0.0.1:1", None))
+    host.start(_launch("sh", "-c", "echo up; sleep 600"))
     assert host.poll(30.0, eager=True).lines == ("up",)
-    assert host.end().exit_code == -15
-    assert host.end().exit_code == -15
+    assert (host.end().exit_code, host.end().was_ended) == (-15, True)
+
+
+def test_killing_a_host_ends_at_once_what_ignores_signals_and_what_left_its_session(mark):
+    host = PodHost()
+    host.start(_launch("sh", "-c", "trap '' TERM; setsid sleep 601 & echo up; sleep 600", mark=mark))
+    assert host.poll(30.0, eager=True).lines == ("up",)
+    until(lambda: len([one for one in marked(MARK, mark) if one.name() == "sleep"]) == 2, "both to run")
+    report = host.kill()
+    assert (report.exit_code, report.was_ended) == (-9, True)
+    assert marked(MARK, mark) == []
+
+
+def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
+    host = PodHost(patience_s=0.5)
+    host.start(_launch("sleep", "600", mark=mark))
+    for _ in range(4):
+        assert host.poll(0.3, eager=False).exit_code is None
+    until(lambda: not marked(MARK, mark), "the process to end")
+
+
+def test_a_process_hears_of_a_notice_and_its_heartbeat_is_heard(tmp_path):
+    code = """
+import time
+from tradewind.runtime.pods.heartbeat import beat
+from tradewind.runtime.pods.notices import preemption_notice
+beat(7)
+print("up", flush=True)
+while (notice := preemption_notice()) is None:
+    time.sleep(0.02)
+print(notice.reason, notice.deadline)
+"""
+    host = PodHost()
+    host.start(_launch(sys.executable, "-c", code))
+    assert host.poll(30.0, eager=True).lines == ("up",)
+    until(lambda: (beat := host.poll(0.1, eager=False).beat) and beat.step == 7, "its heartbeat")
+    host.notify(Notice(12.0, "so it is"))
+    assert host.poll(30.0, eager=True).lines == ("so it is 12.0",)
+    host.end()
+
+
+def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_stay(mark):
+    dead = subprocess.Popen(["true"])
+    of_the_dead = strays.mark_of("127.0.0.1", dead.pid)
+    dead.wait()
+    mine = strays.mark_of("127.0.0.1", os.getpid())
+    elsewhere = of_the_dead.replace("127.0.0.1", "127.9.9.9")
+
+    def sleeper(pod: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark, strays.MARK: pod})
+
+    stray, live, other = sleeper(of_the_dead), sleeper(mine), sleeper(elsewhere)
+    Path(strays.LOCKFILE).touch()
+    host = PodHost()
+    host.start(_launch("true"))
+    assert stray.wait(10) == -9
+    assert not Path(strays.LOCKFILE).exists()
+    assert (live.poll(), other.poll()) == (None, None)
+    host.end()
+    for one in (live, other):
+        one.kill()
+        one.wait()

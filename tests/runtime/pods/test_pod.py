@@ -1,231 +1,239 @@
-"""The pod runner on real Ray: fresh processes, ranks, failures, deaths, and slices that come free again."""
+"""The pod runner on real Ray: fresh processes, ranks, losses of every kind, and going on after them."""
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
-import time
 import uuid
-from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.runtime.marked import marked
+from tests.runtime.pods.cluster import (
+    BEATS,
+    MARK,
+    ONE_RAISES,
+    PSUM,
+    SAVES_ON_NOTICE,
+    TELL,
+    TELL_AND_STAY_ONCE,
+    WAIT_FOR,
+    RunningPod,
+    drain,
+    driver_on,
+    python,
+    start_driver,
+    told,
+    until,
+)
 from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
 from tradewind.rehearsal.processes import LocalStack
+from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
+from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.liveness import Stall, live_nodes
+from tradewind.runtime.pods.scaling import ScalingTimes
+from tradewind.runtime.pods.verdicts import Cause
 
 pytestmark = pytest.mark.ray
-
-MARK = "POD_TEST"
-DRIVER = """
-import json, sys
-from tradewind.runtime.pods import PodFailedError, run_on_slice
-try:
-    run_on_slice(**json.loads(sys.argv[1]))
-except PodFailedError as problem:
-    print("DRIVER", json.dumps([problem.host, problem.exit_code, problem.reason, list(problem.last_lines)]))
-    sys.exit(7)
-print("DRIVER done")
-"""
-TELL = """
-import json, os, sys
-names = ("TRADEWIND_", "TPU_WORKER_ID", "TPU_NAME", "MEGASCALE_", "JAX_", "OMP_", "GIVEN")
-print("TOLD", json.dumps({"pid": os.getpid(), **{k: v for k, v in os.environ.items() if k.startswith(names)}}))
-"""
-PSUM = """
-import os
-import jax
-jax.distributed.initialize(
-    os.environ["TRADEWIND_COORDINATOR"],
-    int(os.environ["TRADEWIND_NUM_PROCESSES"]),
-    int(os.environ["TRADEWIND_PROCESS_ID"]),
-)
-import jax.numpy as jnp
-mine = jnp.array([10.0 ** jax.process_index()])
-total = jax.pmap(lambda x: jax.lax.psum(x, "hosts"), axis_name="hosts")(mine)
-print(f"PSUM {jax.process_index()} of {jax.process_count()} on {jax.default_backend()}: {float(total[0])}")
-"""
-ONE_FAILS = """
-import os, pathlib, subprocess, sys, time
-ready, rank = pathlib.Path(sys.argv[1]), int(os.environ["TRADEWIND_PROCESS_ID"])
-print(f"host {rank} says hello")
-(ready / str(rank)).touch()
-while len(list(ready.iterdir())) < int(os.environ["TRADEWIND_NUM_PROCESSES"]):
-    time.sleep(0.05)
-if rank == int(sys.argv[2]):
-    print("about to fail")
-    sys.exit(3)
-subprocess.run(["sleep", "600"])
-"""
-SLEEP = ["sleep", "600"]
-
-
-class Jobs:
-    """Submits drivers to the cluster and waits for what becomes of them."""
-
-    def __init__(self, ray_cluster: LocalRay, folder: Path) -> None:
-        from ray.job_submission import JobSubmissionClient
-
-        self.client = JobSubmissionClient(ray_cluster.address)
-        self.folder = folder
-
-    def submit(self, command: list[str], slice_type: str, **options: object) -> str:
-        driver = self.folder / "driver.py"
-        driver.write_text(DRIVER)
-        given = json.dumps({"command": command, "slice_type": slice_type, **options})
-        return self.client.submit_job(entrypoint=shlex.join(["python", str(driver), given]))
-
-    def log(self, job: str) -> str:
-        return self.client.get_job_logs(job)
-
-    def output(self, job: str) -> str:
-        """The log without the line in which Ray repeats the entrypoint."""
-        return "\n".join(line for line in self.log(job).splitlines() if not line.startswith("Running entrypoint"))
-
-    def end(self, job: str) -> tuple[str, str]:
-        until(lambda: self.client.get_job_status(job).is_terminal(), f"the end of {job}", self, job)
-        return str(self.client.get_job_status(job).value), self.output(job)
-
-    def run(self, command: list[str], slice_type: str, **options: object) -> str:
-        status, log = self.end(self.submit(command, slice_type, **options))
-        assert status == "SUCCEEDED", log
-        return log
-
-
-def until(condition, what: str, jobs: Jobs | None = None, job: str = "", seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"Waited in vain for {what}. {jobs.log(job) if jobs else ''}"
-        time.sleep(0.1)
-
-
-def python(code: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-c", code, *arguments]
-
-
-def told(text: str) -> dict[str, str]:
-    (line,) = [line for line in text.splitlines() if line.startswith("TOLD ")]
-    return json.loads(line.removeprefix("TOLD "))
-
-
-def sleepers(mark: str) -> list[psutil.Process]:
-    return [process for process in marked(MARK, mark) if process.name() == "sleep"]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     stack = LocalStack(tmp_path_factory.mktemp("pods"))
-    slices = [LocalSlice("pod", "v4-16"), LocalSlice("single", "v4-8")]
+    slices = [LocalSlice("a", "v4-16"), LocalSlice("b", "v4-16"), LocalSlice("single", "v4-8")]
     ray_cluster = LocalRay(stack, num_cpus=8, slices=slices, env={"MEGASCALE_SLICE_ID": "1"})
     ray_cluster.start()
-    yield ray_cluster
+    with driver_on(ray_cluster):
+        yield ray_cluster
     ray_cluster.stop()
     assert stack.processes() == []
-
-
-@pytest.fixture
-def jobs(cluster, tmp_path):
-    return Jobs(cluster, tmp_path)
 
 
 @pytest.fixture
 def mark():
     mark = uuid.uuid4().hex
     yield mark
-    for process in marked(MARK, mark):
+    while RunningPod.running:
+        RunningPod.running.pop().stop()
+    left = marked(MARK, mark)
+    for process in left:
         process.kill()
+    assert left == []
 
 
-def test_every_host_runs_a_fresh_process_that_knows_its_rank(jobs, tmp_path):
-    log = jobs.run(python(TELL), "v4-16", env={"GIVEN": "yes"}, log_dir=str(tmp_path / "logs"))
-    hosts = [told((tmp_path / "logs" / f"host-{rank}.log").read_text()) for rank in (0, 1)]
+def test_every_host_runs_a_fresh_process_that_knows_its_place(cluster, mark, tmp_path, capsys):
+    pod = RunningPod(python(TELL), "v4-16", mark, env={"GIVEN": "yes", "MEGASCALE_PORT": "1"}, log_dir=str(tmp_path))
+    assert pod.join() is None
+    hosts = [told(tmp_path / f"host-{rank}.log")[0] for rank in (0, 1)]
     for rank, env in enumerate(hosts):
         assert (env["TRADEWIND_PROCESS_ID"], env["TRADEWIND_NUM_PROCESSES"]) == (str(rank), "2")
-        assert (env["TPU_NAME"], env["TPU_WORKER_ID"]) == ("pod", str(rank))
-        assert (env["GIVEN"], env["JAX_PLATFORMS"]) == ("yes", "cpu")
+        assert (env["TRADEWIND_SLICE_ID"], env["TRADEWIND_NUM_SLICES"]) == ("0", "1")
+        assert env["TPU_WORKER_ID"] == str(rank)
+        assert (env["GIVEN"], env["JAX_PLATFORMS"], env["TRADEWIND_RESTARTS"]) == ("yes", "cpu", "0")
         assert not [name for name in env if name.startswith(("MEGASCALE_", "OMP_"))]
+    assert hosts[0]["TPU_NAME"] == hosts[1]["TPU_NAME"]
     assert hosts[0]["TRADEWIND_COORDINATOR"] == hosts[1]["TRADEWIND_COORDINATOR"]
     assert hosts[0]["pid"] != hosts[1]["pid"]
-    assert told(log) == hosts[0], "the job log must hold host 0's lines as they are, and no other host's"
-    assert "waiting for a free v4-16 slice; the cluster has 2 hosts of v4-16, 1 host of v4-8" in log
+    log = capsys.readouterr().out
+    assert log.count("TOLD") == 1, "the job log must hold host 0's lines as they are, and no other host's"
+    assert [one["event"] for one in pod.timeline.events] == ["waiting", "reserved", "started", "done"]
 
 
-def test_jax_spans_the_hosts(jobs, tmp_path):
-    log = jobs.run(python(PSUM), "v4-16", log_dir=f"file://{tmp_path}/logs")
-    assert "PSUM 0 of 2 on cpu: 11.0" in log
-    assert "PSUM 1 of 2 on cpu: 11.0" in (tmp_path / "logs" / "host-1.log").read_text()
+def test_jax_spans_the_hosts(cluster, mark, tmp_path):
+    assert RunningPod(python(PSUM), "v4-16", mark, log_dir=f"file://{tmp_path}").join() is None
+    for rank in (0, 1):
+        assert f"PSUM {rank} of 2 on cpu: 11.0" in (tmp_path / f"host-{rank}.log").read_text()
+
+
+def test_two_slices_are_one_pod_with_all_megascale_variables(cluster, mark, tmp_path):
+    pod = RunningPod(python(TELL), "v4-16", mark, num_slices=2, log_dir=str(tmp_path))
+    assert pod.join() is None
+    hosts = [told(tmp_path / f"host-{rank}.log")[0] for rank in range(4)]
+    names = ("TRADEWIND_PROCESS_ID", "TRADEWIND_SLICE_ID", "MEGASCALE_SLICE_ID", "TPU_WORKER_ID")
+    assert [[env[name] for name in names] for env in hosts] == [
+        ["0", "0", "0", "0"],
+        ["1", "0", "0", "1"],
+        ["2", "1", "1", "0"],
+        ["3", "1", "1", "1"],
+    ]
+    assert [env["TPU_NAME"] for env in hosts] == [one for one in pod.events("reserved")[0]["slices"] for _ in (0, 1)]
+    (megascale,) = {(env["MEGASCALE_COORDINATOR_ADDRESS"], env["MEGASCALE_NUM_SLICES"]) for env in hosts}
+    assert megascale == (hosts[0]["TRADEWIND_COORDINATOR"].rpartition(":")[0] + ":8081", "2")
+    assert {env["MEGASCALE_PORT"] for env in hosts} == {"8081"}
+
+
+def test_hosts_with_gpus_are_different_ones_and_see_their_own_gpus(cluster, mark, tmp_path):
+    cluster.start_hosts("gpu", 2, num_gpus=2)
+    group = HostGroup.of_hosts(2, num_cpus=1, gpus=2)
+    pod = RunningPod(python(TELL), group, mark, log_dir=str(tmp_path))
+    assert pod.join() is None
+    hosts = [told(tmp_path / f"host-{rank}.log")[0] for rank in (0, 1)]
+    assert [env["TRADEWIND_PROCESS_ID"] for env in hosts] == ["0", "1"]
+    assert [sorted(env["CUDA_VISIBLE_DEVICES"].split(",")) for env in hosts] == [["0", "1"]] * 2
+    assert len(set(pod.events("started")[0]["hosts"])) == 2
+    assert not [name for env in hosts for name in env if name.startswith("MEGASCALE")]
+    error = RunningPod(python(TELL), HostGroup.of_hosts(3, gpus=2), mark, reservation_timeout_s=1).join()
+    assert str(error) == "No 3-host GPU group was free within 1 s."
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_host_that_fails_ends_the_other_at_once(jobs, mark, tmp_path, failing):
-    ready = tmp_path / "ready"
-    ready.mkdir()
-    job = jobs.submit(python(ONE_FAILS, str(ready), str(failing)), "v4-16", env={MARK: mark})
-    status, log = jobs.end(job)
-    assert marked(MARK, mark) == []
-    assert (status, jobs.client.get_job_info(job).driver_exit_code) == ("FAILED", 7), log
-    assert f"Host {failing} of the v4-16 slice exited with code 3; the other host was ended." in log
-    last_lines = [f"host {failing} says hello", "about to fail"]
-    assert f"DRIVER {json.dumps([failing, 3, 'exited with code 3', last_lines])}" in log
-    assert "\nhost 0 says hello" in log
+def test_an_exception_is_a_failure_with_its_hosts_traceback_and_twice_the_same_is_the_end(
+    cluster, mark, tmp_path, capsys, failing
+):
+    pod = RunningPod(python(ONE_RAISES, str(failing)), "v4-16", mark, log_dir=str(tmp_path), progress=lambda: "step-3")
+    error = pod.join()
+    assert isinstance(error, PodGivenUpError)
+    assert (error.incident.cause, error.incident.host, error.history.failures) == (Cause.EXCEPTION, failing, 2)
+    assert "ValueError: it is wrong" in error.incident.traceback
+    assert "It failed twice with the same traceback, and no new checkpoint between the two." in str(error)
+    assert [one["checkpoint_step"] for one in pod.events("failed")] == [3, 3]
+    assert len(pod.events("reserved")) == 1, "after a failure the same slice is used again"
+    log = capsys.readouterr().out
+    assert "raised ValueError: it is wrong; the other host was ended. This is failure 1 of 10" in log
     assert "\n[host 1] host 1 says hello" in log
-    assert ("\n[host 1] about to fail" in log) == (failing == 1)
-    assert "(pid=" not in log and "(PodHost" not in log
 
 
-def test_a_command_that_does_not_exist_fails_in_one_sentence(jobs):
-    status, log = jobs.end(jobs.submit(["/no/such/program"], "v4-8"))
-    assert status == "FAILED"
-    assert "\nThe command cannot be run: [Errno 2] No such file or directory: '/no/such/program'" in log
-    assert "Host 0 of the v4-8 slice exited with code 127." in log
-
-
-def test_killing_the_driver_leaves_no_process_on_any_host(jobs, cluster, mark):
-    job = jobs.submit(SLEEP, "v4-16", env={MARK: mark})
-    until(lambda: len(sleepers(mark)) == 2, "both hosts", jobs, job)
-    head = LocalStack(cluster.stack.root / "head").processes()
-    (driver,) = [one for one in head if one.cmdline()[1:2] == [str(jobs.folder / "driver.py")]]
-    driver.kill()
-    until(lambda: marked(MARK, mark) == [], "the hosts' processes to end", jobs, job)
-    assert jobs.end(job)[0] == "FAILED"
-
-
-def test_killing_a_hosts_actor_ends_the_pod(jobs, cluster, mark):
-    job = jobs.submit(SLEEP, "v4-16", env={MARK: mark})
-    until(lambda: len(sleepers(mark)) == 2, "both hosts", jobs, job)
-    (actor,) = [one for one in cluster.host_stack("pod", 1).processes() if "ray::PodHost" in " ".join(one.cmdline())]
+def test_a_killed_process_on_a_live_node_is_a_failure_and_so_is_a_lost_actor(cluster, mark, tmp_path):
+    pod = RunningPod(["sleep", "600"], "v4-16", mark, log_dir=str(tmp_path), budgets=Budgets(max_failures=1))
+    until(lambda: len(pod.processes("sleep")) == 2, "both hosts")
+    (process,) = [one for one in pod.processes("sleep") if one.environ()["TRADEWIND_PROCESS_ID"] == "1"]
+    process.kill()
+    pod.wait_for("started", 2)
+    until(lambda: len(pod.processes("sleep")) == 2, "both hosts")
+    (slice_name,) = pod.events("reserved")[0]["slices"]
+    stack = cluster.host_stack(slice_name, 1)
+    (actor,) = [one for one in stack.processes() if "ray::PodHost" in " ".join(one.cmdline())]
     actor.kill()
-    status, log = jobs.end(job)
-    assert status == "FAILED"
-    assert "Host 1 of the v4-16 slice was lost (ActorDiedError); the other host was ended." in log
-    until(lambda: marked(MARK, mark) == [], "the hosts' processes to end")
+    error = pod.join()
+    assert [one["cause"] for one in pod.events("failed")] == ["killed", "actor lost"]
+    assert [one["host"] for one in pod.events("failed")] == [1, 1]
+    assert "It failed 2 times, and max_failures=1. 0 preemptions, 2 failures: " in str(error)
 
 
-def test_killing_a_hosts_raylet_ends_the_pod_and_a_new_slice_serves_the_next(jobs, cluster, mark):
-    job = jobs.submit(SLEEP, "v4-16", env={MARK: mark})
-    until(lambda: len(sleepers(mark)) == 2, "both hosts", jobs, job)
-    (raylet,) = [one for one in cluster.host_stack("pod", 1).processes() if one.name() == "raylet"]
-    raylet.kill()
-    status, log = jobs.end(job)
-    assert status == "FAILED"
-    assert "Host 1 of the v4-16 slice was lost (" in log
-    until(lambda: marked(MARK, mark) == [], "the hosts' processes to end")
-    cluster.kill_slice("pod")
-    cluster.start_slice(LocalSlice("pod", "v4-16"))
-    jobs.run(python(TELL), "v4-16")
+def test_a_frozen_process_is_named(cluster, mark):
+    stall = Stall(frozen_s=4.0)
+    pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
+    until(lambda: len(pod.processes()) == 2, "both hosts")
+    pod.wait_for("first_step")
+    (process,) = [one for one in pod.processes() if one.environ()["TRADEWIND_PROCESS_ID"] == "1"]
+    process.suspend()
+    error = pod.join()
+    assert isinstance(error, PodGivenUpError)
+    assert (error.incident.cause, error.incident.host) == (Cause.SILENT, 1)
 
 
-def test_a_v4_8_job_takes_the_v4_8_host_and_no_other(jobs, mark):
-    first = jobs.submit(SLEEP, "v4-8", env={MARK: mark})
-    until(lambda: len(sleepers(mark)) == 1, "the first job", jobs, first)
-    assert sleepers(mark)[0].environ()["TPU_NAME"] == "single"
-    status, log = jobs.end(jobs.submit(python(TELL), "v4-8", reservation_timeout_s=2))
-    assert status == "FAILED"
-    assert "NoFreeSliceError: No v4-8 slice was free within 2 s." in log
-    waiting = jobs.submit(python(TELL), "v4-8")
-    until(lambda: "waiting for a free v4-8 slice" in jobs.log(waiting), "the waiting job", jobs, waiting)
-    jobs.client.stop_job(first)
-    assert jobs.end(waiting)[0] == "SUCCEEDED"
-    assert marked(MARK, mark) == []
+def test_a_command_that_does_not_exist_fails_in_one_sentence(cluster, mark):
+    error = RunningPod(["/no/such/program"], "v4-8", mark, budgets=Budgets(max_failures=0)).join()
+    assert "Host 0 of the v4-8 slice single exited with code 127" in str(error)
+
+
+def test_a_driver_that_is_killed_leaves_nothing_and_two_drivers_get_a_slice_each(cluster, mark, tmp_path):
+    driver = start_driver(cluster, ["sleep", "600"], "v4-16", mark)
+    ours = RunningPod(["sleep", "601"], "v4-16", mark)
+    until(lambda: len(ours.processes("sleep")) == 4, "both pods")
+    theirs = ours.processes("sleep", "600")
+    slices = {one.environ()["TPU_NAME"] for one in theirs}
+    assert len(slices) == 1
+    assert slices | set(ours.events("reserved")[0]["slices"]) == {"a", "b"}
+    error = RunningPod(["true"], "v4-16", mark, reservation_timeout_s=1).join()
+    assert str(error) == "No v4-16 slice was free within 1 s."
+    driver.kill()
+    driver.wait()
+    until(lambda: not ours.processes("sleep", "600"), "their processes to end")
+    assert RunningPod(["true"], "v4-16", mark).join() is None
+    ours.stop()
+    assert ours.processes() == []
+
+
+def test_a_flexible_pod_starts_with_what_is_there_and_grows_when_more_comes(cluster, mark, tmp_path):
+    other = RunningPod(python(WAIT_FOR, str(tmp_path / "go")), "v4-16", mark)
+    other.wait_for("started")
+    times = ScalingTimes(look_s=0.5, rescale_s=1.0)
+    pod = RunningPod(python(SAVES_ON_NOTICE), "v4-16", mark, num_slices=[2, 1], scaling=times, log_dir=str(tmp_path))
+    until(lambda: (tmp_path / "host-1.log").exists() and "up" in (tmp_path / "host-1.log").read_text(), "its start")
+    (tmp_path / "go").touch()
+    assert other.join() is None
+    assert pod.join() is None
+    assert [one["num_slices"] for one in pod.events("started")] == [1, 2]
+    assert [(one["num_slices"], one["to"]) for one in pod.events("scaled")] == [(1, 2)]
+    assert (pod.events("preempted"), pod.events("failed")) == ([], [])
+    assert "saved" in (tmp_path / "host-1.log").read_text()
+
+
+def test_a_drained_node_gives_the_processes_time_to_save_and_is_a_preemption(cluster, mark, tmp_path, capsys):
+    budgets = Budgets(max_preemptions=0)
+    pod = RunningPod(python(SAVES_ON_NOTICE), "v4-8", mark, log_dir=str(tmp_path), budgets=budgets)
+    until(lambda: (tmp_path / "host-0.log").exists() and "up" in (tmp_path / "host-0.log").read_text(), "its start")
+    (node,) = [one for one in live_nodes() if one.slice_name == "single"]
+    drain(cluster, node.id, seconds=20)
+    error = pod.join()
+    assert isinstance(error, PodGivenUpError)
+    assert (error.incident.cause, error.incident.exit_code) == (Cause.DRAINED, 76)
+    assert error.history.preemptions == 1
+    assert "It was preempted once, and max_preemptions=0." in str(error)
+    assert "saved" in (tmp_path / "host-0.log").read_text()
+    log = capsys.readouterr().out
+    assert "host 0 of slice single is about to go: its Ray node is being drained; the processes have" in log
+    error = RunningPod(["true"], "v4-8", mark, reservation_timeout_s=1).join()
+    assert str(error) == "No v4-8 slice was free within 1 s.", "a slice that is being drained is not taken"
+
+
+def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wait(cluster, mark, tmp_path, capsys):
+    (tmp_path / "stays.py").write_text(TELL_AND_STAY_ONCE)
+    command = [sys.executable, "-u", "-m", "stays"]
+    pod = RunningPod(command, "v4-16", mark, env={"PYTHONPATH": str(tmp_path)}, log_dir=str(tmp_path))
+    until(lambda: len(pod.processes(*command)) == 2, "both hosts")
+    waiting = [*command[:3], "tradewind.runtime.pods.warm"]
+    spare = until(lambda: len(found := pod.processes(*waiting)) == 2 and found, "the spare processes")
+    (lost,) = pod.events("reserved")[0]["slices"]
+    cluster.kill_host(lost, 1)
+    assert pod.join() is None
+    (preempted,) = pod.events("preempted")
+    assert (preempted["cause"], preempted["slice"], preempted["host"]) == ("node died", lost, 1)
+    assert pod.events("failed") == []
+    assert pod.events("reserved")[1]["slices"] != [lost]
+    hosts = [told(tmp_path / f"host-{rank}.1.log")[0] for rank in (0, 1)]
+    assert [(env["TRADEWIND_RESTARTS"], env["TRADEWIND_PROCESS_ID"]) for env in hosts] == [("1", "0"), ("1", "1")]
+    assert {int(env["pid"]) for env in hosts} == {one.pid for one in spare}
+    log = capsys.readouterr().out
+    assert f"Host 1 of the v4-16 slice {lost} was lost: its Ray node died; the other host was ended." in log
+    assert "This is preemption 1 of 1,000,000; going on from the newest checkpoint" in log

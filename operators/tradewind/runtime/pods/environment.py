@@ -5,14 +5,16 @@ Nothing in here talks to Ray, to a process or to a clock.
 
 from __future__ import annotations
 
+import enum
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 WORKER_ID_LABEL: Final = "ray.io/tpu-worker-id"
 SLICE_NAME_LABEL: Final = "ray.io/tpu-slice-name"
 POD_TYPE_LABEL: Final = "ray.io/tpu-pod-type"
+NODE_ID_LABEL: Final = "ray.io/node-id"
 
 ON_CPU: Final = {
     "JAX_PLATFORMS": "cpu",  # a step that asked for CPUs must not take the chips of the host that it lands on
@@ -23,58 +25,81 @@ _NO_TPU: Final = {
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
 }
-# Left behind by an earlier multislice run, MEGASCALE_* hangs JAX. Ray sets OMP_NUM_THREADS to the actor's CPU count,
-# which is not meant for a process that has the whole host.
+# Left behind by an earlier multislice run, MEGASCALE_* hangs JAX. Ray narrows the chips of an actor that has not asked
+# for all of a host's, and sets OMP_NUM_THREADS to the actor's CPU count: neither is meant for a process that has the
+# whole host.
 _CLEARED_PREFIX: Final = "MEGASCALE_"
-_CLEARED: Final = frozenset({"OMP_NUM_THREADS"})
+_CLEARED: Final = frozenset({"OMP_NUM_THREADS", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS"})
+_MEGASCALE_PORT: Final = 8081
+_MEGASCALE: Final = frozenset(
+    {"MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_PORT", "MEGASCALE_SLICE_ID"}
+)
+
+FIRST_START_VARIABLE: Final = "TRADEWIND_FIRST_START"
+RESTARTS_VARIABLE: Final = "TRADEWIND_RESTARTS"
+
+
+class Accelerator(enum.Enum):
+    """What a process computes on."""
+
+    TPU = "tpu"
+    GPU = "gpu"
+    NONE = "none"
+    """CPUs, also those of a host whose TPUs or GPUs are only simulated."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of how many processes one is."""
+
+    rank: int
+    num_processes: int
+    coordinator: str
+    """``host:port`` on the host of rank 0, free when the pod started."""
+    slice_id: int = 0
+    num_slices: int = 1
+    host: int = 0
+    """The rank within the slice."""
 
 
 @dataclass(frozen=True)
 class HostFacts:
     """What one host says of itself when its actor starts."""
 
-    node_id: str
     ip: str
-    labels: Mapping[str, str]
-    has_tpu: bool
-    """False on a simulated host."""
-
-
-def rank_order(hosts: Sequence[HostFacts]) -> list[int]:
-    """The indices of ``hosts`` in the order of their ranks: process 0 runs on TPU worker 0.
-
-    Raises ValueError if the worker ids are not 0, 1, 2 ...: such a slice cannot form a mesh.
-    """
-    if len(hosts) == 1:
-        return [0]
-    ids = [host.labels.get(WORKER_ID_LABEL, "") for host in hosts]
-    order = sorted(range(len(hosts)), key=lambda index: int(ids[index]) if ids[index].isdecimal() else -1)
-    if [ids[index] for index in order] != [str(rank) for rank in range(len(hosts))]:
-        raise ValueError(
-            f"The hosts' TPU worker ids are {', '.join(repr(one) for one in ids)}, not 0 to {len(ids) - 1}."
-        )
-    return order
+    accelerator: Accelerator
 
 
 def process_env(
-    inherited: Mapping[str, str],
-    given: Mapping[str, str],
-    *,
-    rank: int,
-    num_processes: int,
-    coordinator: str,
-    has_tpu: bool,
+    inherited: Mapping[str, str], given: Mapping[str, str], accelerator: Accelerator, *, keep_threads: bool = False
 ) -> dict[str, str]:
-    """The whole environment of the process with this rank."""
-    kept = {k: v for k, v in inherited.items() if not k.startswith(_CLEARED_PREFIX) and k not in _CLEARED}
+    """The environment of a process, but for its place. ``keep_threads``: it does not have the whole host."""
+    cleared = frozenset[str]() if keep_threads else _CLEARED
+    kept = {k: v for k, v in inherited.items() if not k.startswith(_CLEARED_PREFIX) and k not in cleared}
     return {
         **kept,
         "PYTHONUNBUFFERED": "1",  # its lines are followed as they come
-        **({} if has_tpu else _NO_TPU),
-        **given,
-        "TRADEWIND_PROCESS_ID": str(rank),
-        "TRADEWIND_NUM_PROCESSES": str(num_processes),
-        "TRADEWIND_COORDINATOR": coordinator,
+        **(_NO_TPU if accelerator is Accelerator.NONE else {}),
+        **{k: v for k, v in given.items() if k not in _MEGASCALE},
+    }
+
+
+def place_env(place: Place, *, is_tpu: bool) -> dict[str, str]:
+    """What tells a process its place; several slices need all four MEGASCALE_* variables, and one none of them."""
+    env = {
+        "TRADEWIND_PROCESS_ID": str(place.rank),
+        "TRADEWIND_NUM_PROCESSES": str(place.num_processes),
+        "TRADEWIND_COORDINATOR": place.coordinator,
+        "TRADEWIND_SLICE_ID": str(place.slice_id),
+        "TRADEWIND_NUM_SLICES": str(place.num_slices),
+    }
+    if not is_tpu or place.num_slices == 1:
+        return env
+    return env | {
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{place.coordinator.rpartition(':')[0]}:{_MEGASCALE_PORT}",
+        "MEGASCALE_NUM_SLICES": str(place.num_slices),
+        "MEGASCALE_PORT": str(_MEGASCALE_PORT),
+        "MEGASCALE_SLICE_ID": str(place.slice_id),
     }
 
 
@@ -88,19 +113,13 @@ def how_it_ended(exit_code: int) -> str:
         return f"was killed by signal {-exit_code}"
 
 
-def failure_text(host: int, slice_type: str, reason: str, num_hosts: int) -> str:
-    """One sentence: which host, what happened, and what became of the others."""
-    ended = {1: "", 2: "; the other host was ended"}.get(num_hosts, f"; the other {num_hosts - 1} hosts were ended")
-    return f"Host {host} of the {slice_type} slice {reason}{ended}."
-
-
-def waiting_text(slice_type: str, seconds: float, pod_types: Mapping[str, int]) -> str:
-    """What the job log says while no slice is free; ``pod_types`` counts the live hosts of each slice type."""
+def waiting_text(wanted: str, seconds: float, pod_types: Mapping[str, int]) -> str:
+    """What the job log says while nothing is free; ``pod_types`` counts the live hosts of each slice type."""
     has = ", ".join(
         f"{count} {'host' if count == 1 else 'hosts'} of {name}" for name, count in sorted(pod_types.items())
     )
     since = "" if seconds < 1 else f" since {seconds:.0f} s"
-    return f"waiting for a free {slice_type} slice{since}; the cluster has {has or 'no TPU hosts'}"
+    return f"waiting for a free {wanted}{since}; the cluster has {has or 'no TPU hosts'}"
 
 
 class LineSplitter:

@@ -1,35 +1,40 @@
-"""The actor on each host of a slice: it starts one fresh process, passes on what it prints, and says how it ended.
+"""The actor on each host of a group: it starts one fresh process, says how it does, and ends it when nobody asks.
 
-The process itself is in the hands of ``process_guard``, which ends it when this actor or its Ray node dies. The whole
-output goes to the host's log file; the driver gets it in portions (``poll``), from hosts other than 0 only the end.
+The driver asks all the time (``poll``). If it has not asked for a minute, it is gone or cut off, and another one may
+have these hosts next: then the actor ends the process by itself. It also watches for the notice that Google Cloud gives
+before it takes a machine, and passes it on to Ray as a drain.
 """
 
 from __future__ import annotations
 
 import glob
+import json
 import os
-import select
-import signal
+import shutil
 import socket
-import subprocess
+import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, Final, cast
+from typing import Final
 
 import ray
 
-from tradewind.runtime.pod_env import HostFacts, LineSplitter, process_env
-from tradewind.runtime.process_guard import GRACE_SECONDS, guarded
+from tradewind.cloud_tpu import instance_metadata
+from tradewind.runtime.pods.environment import Accelerator, HostFacts, Place, place_env, process_env
+from tradewind.runtime.pods.heartbeat import HEARTBEAT_VARIABLE, Beat, boot_time, read_beat
+from tradewind.runtime.pods.host_process import LAST_LINES, MOST_LINES, HostProcess
+from tradewind.runtime.pods.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.strays import MARK, chip_devices, end_marked, end_strays, mark_of, remove_lockfile
+from tradewind.runtime.pods.warm import CHANGING, lasting, warm_command
 from tradewind.runtime.stored_log import StoredLog
 
-LAST_LINES: Final = 50
-_MOST_LINES: Final = 10_000  # kept for a driver that does not fetch them
-_DRAIN_SECONDS: Final = 2.0
-_LOCKFILE: Final = "/tmp/libtpu_lockfile"
+NOTICE_SECONDS: Final = 30.0
+"""Between Google Cloud's notice and the end of the machine."""
+PATIENCE_SECONDS: Final = 60.0
+_METADATA_WAIT_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -38,45 +43,60 @@ class Launch:
 
     command: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)  # secrets may be in it
-    rank: int
-    num_processes: int
-    coordinator: str
+    place: Place
     log_dir: str | None
+    log_name: str = "host-0.log"
+    is_tpu: bool = True
+
+
+@dataclass(frozen=True)
+class Warm:
+    """What a process that waits for its turn is to run then, without what differs between two starts."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Report:
     """What happened on a host since the last report."""
 
-    lines: tuple[str, ...]
-    exit_code: int | None
+    lines: tuple[str, ...] = ()
+    exit_code: int | None = None
     """None while the process runs, and for ever if the Ray node died."""
     lost: bool = False
     """The Ray node under this actor is dead."""
+    was_ended: bool = False
+    """The process was ended from outside before it ended by itself."""
+    beat: Beat | None = None
+    now: float = 0.0
+    """This host's boot clock, on which the beat's times are."""
+    preempted_by: float | None = None
+    """When the machine goes (epoch seconds), if Google Cloud has said so."""
 
 
 class PodHost:
     """One per host; its methods may run at the same time in different threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = PATIENCE_SECONDS) -> None:
         self._raylet = os.getppid()
         self._changed = threading.Condition()
-        self._lines: deque[str] = deque()
-        self._left_out = 0
-        self._keep = LAST_LINES
-        self._exit_code: int | None = None
-        self._over = False
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._log: StoredLog | None = None
+        self._process: HostProcess | None = None
+        self._spare: HostProcess | None = None
+        self._spare_for: Warm | None = None
+        self._folder: str | None = None
+        self._notice: Notice | None = None
+        self._asked_at = boot_time()
+        self._patience_s = patience_s
+        self._preempted_by: float | None = None
+        self._ip = _own_ip()
+        self._mark = mark_of(self._ip, os.getpid())
+        threading.Thread(target=self._watch_driver, daemon=True, name="watch-driver").start()
+        if os.environ.get(instance_metadata.HOST_VARIABLE) or chip_devices():
+            threading.Thread(target=self._watch_metadata, daemon=True, name="watch-metadata").start()
 
     def facts(self) -> HostFacts:
-        context = ray.get_runtime_context()
-        return HostFacts(
-            node_id=context.get_node_id(),
-            ip=ray.util.get_node_ip_address(),
-            labels=cast(dict[str, str], context.get_node_labels()),  # annotated wrongly in Ray
-            has_tpu=has_tpu(),
-        )
+        return HostFacts(self._ip, accelerator())
 
     def free_port(self) -> int:
         with socket.socket() as probe:
@@ -85,114 +105,159 @@ class PodHost:
 
     def start(self, launch: Launch) -> None:
         """Start the process; returns once it exists."""
-        real = has_tpu()
-        if real:
-            with suppress(FileNotFoundError):
-                os.unlink(_LOCKFILE)  # left behind by a killed process, it blocks the next one (jax#10192)
-        env = process_env(
-            os.environ,
-            launch.env,
-            rank=launch.rank,
-            num_processes=launch.num_processes,
-            coordinator=launch.coordinator,
-            has_tpu=real,
+        self._asked_at = boot_time()
+        self._clear_host(launch)
+        own = {**place_env(launch.place, is_tpu=launch.is_tpu), **self._own_env()}
+        log = StoredLog(launch.log_dir, launch.log_name)
+        keep = MOST_LINES if launch.place.rank == 0 else LAST_LINES
+        if self._take_spare(launch, own, keep, log):
+            return
+        env = process_env(os.environ, launch.env, accelerator(), keep_threads=not launch.is_tpu)
+        self._process = HostProcess(
+            launch.command, {**env, **own}, log, keep_lines=keep, watch=self._raylet, changed=self._changed
         )
-        self._keep = _MOST_LINES if launch.rank == 0 else LAST_LINES
-        self._log = StoredLog(launch.log_dir, f"host-{launch.rank}.log")
-        self._guard = subprocess.Popen(
-            guarded(launch.command, watch=[self._raylet]),
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+
+    def warm(self, wanted: Warm) -> None:
+        """Start a process that does its imports and waits for ``start``."""
+        env = {**process_env(os.environ, wanted.env, accelerator()), MARK: self._mark}
+        self._spare_for = wanted
+        self._spare = HostProcess(
+            warm_command(wanted.command),
+            env,
+            StoredLog(None, ""),
+            keep_lines=LAST_LINES,
+            watch=self._raylet,
+            changed=self._changed,
+            waits=True,
         )
-        threading.Thread(target=self._pump, args=(self._guard,), daemon=True).start()
 
     def poll(self, hold_seconds: float, *, eager: bool) -> Report:
         """What is new: at once when the process has ended, or when there are lines (``eager``), else after a while."""
+        self._asked_at = boot_time()
         with self._changed:
-            self._changed.wait_for(lambda: self._over or (eager and bool(self._lines)), timeout=hold_seconds)
-            return self._take()
+            self._changed.wait_for(lambda: self._has_news(eager), timeout=hold_seconds)
+            self._asked_at = boot_time()
+            return self._report()
 
-    def end(self) -> Report:
-        """End the process's whole group, if it still runs, and bring its log home."""
-        guard = self._guard
-        if guard is not None:
-            guard.terminate()
-            with self._changed:
-                if not self._changed.wait_for(lambda: self._over, timeout=GRACE_SECONDS + 2 * _DRAIN_SECONDS):
-                    _kill_group(guard)
-                    self._changed.wait_for(lambda: self._over, timeout=_DRAIN_SECONDS)
-        if self._log is not None:
-            self._log.bring_home()
+    def notify(self, notice: Notice) -> None:
+        """Leave the notice where the process looks for it, also one that has yet to start."""
+        self._notice = notice
+        if self._folder is not None:
+            write_notice(os.path.join(self._folder, "notice.json"), notice)
+
+    def kill(self) -> Report:
+        """End the process's whole group at once, and whatever else it started."""
+        if self._process is not None:
+            self._process.kill()
+            end_marked(self._mark)
+            self._process.wait(PATIENCE_SECONDS)
         with self._changed:
-            return self._take()
+            return self._report()
 
-    def _take(self) -> Report:
-        lines = list(self._lines)
-        if self._left_out and self._keep == _MOST_LINES:
-            lines.insert(0, f"[{self._left_out} lines left out here; they are in the host's log]")
-        self._lines.clear()
-        self._left_out = 0
-        return Report(tuple(lines), self._exit_code, lost=self._over and self._exit_code is None)
-
-    def _pump(self, guard: subprocess.Popen[bytes]) -> None:
-        """Move the output to the log and to ``poll`` until the process has ended, and tell how."""
-        assert guard.stdout is not None and self._log is not None
-        splitter = LineSplitter()
-        for data in _read_until_ended(guard.stdout, guard):
-            self._log.write(data)
-            self._add(splitter.feed(data))
-        self._add(splitter.end())
-        code = guard.wait()
-        _kill_group(guard)  # only if the guard itself was killed is anyone left
-        self._log.close()
+    def end(self, *, politely: bool = True) -> Report:
+        """End what still runs, and bring the log home."""
+        if self._process is not None:
+            if politely:
+                self._process.end()
+            self.kill()
+            self._process.bring_log_home()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
         with self._changed:
-            node_died = os.getppid() != self._raylet
-            self._exit_code = None if node_died else code
-            self._over = True
+            return self._report()
+
+    def _has_news(self, eager: bool) -> bool:
+        process = self._process
+        return process is None or process.over or (eager and process.has_lines)
+
+    def _report(self) -> Report:
+        process = self._process
+        if process is None:
+            return Report(preempted_by=self._preempted_by)
+        return Report(
+            process.take_lines(),
+            process.exit_code,
+            lost=process.over and process.exit_code is None,
+            was_ended=process.was_ended,
+            beat=None if self._folder is None else read_beat(os.path.join(self._folder, "heartbeat.json")),
+            now=boot_time(),
+            preempted_by=self._preempted_by,
+        )
+
+    def _clear_host(self, launch: Launch) -> None:
+        """Nobody of an earlier pod is left on this host when the process starts, nor the lock file of its library."""
+        strays = end_strays(self._ip, holds_chips=launch.is_tpu and bool(chip_devices()))
+        if strays:
+            print(f"Ended {len(strays)} processes that an earlier pod left on this host.", flush=True)
+        if launch.is_tpu:
+            remove_lockfile()
+
+    def _take_spare(self, launch: Launch, own: Mapping[str, str], keep: int, log: StoredLog) -> bool:
+        """Let the process that waits go on with this launch; False if there is none that fits."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return False
+        if self._spare_for == Warm(launch.command, lasting(launch.env)):
+            changing = {name: value for name, value in launch.env.items() if name in CHANGING}
+            if spare.go(json.dumps({**changing, **own}), keep, log):
+                self._process = spare
+                return True
+        spare.kill()
+        return False
+
+    def _own_env(self) -> dict[str, str]:
+        self._folder = tempfile.mkdtemp(prefix="pod-", dir=_session_folder())
+        if self._notice is not None:
+            self.notify(self._notice)
+        return {
+            MARK: self._mark,
+            HEARTBEAT_VARIABLE: os.path.join(self._folder, "heartbeat.json"),
+            NOTICE_VARIABLE: os.path.join(self._folder, "notice.json"),
+        }
+
+    def _watch_driver(self) -> None:
+        while True:
+            time.sleep(self._patience_s / 10)
+            process = self._process
+            if process is not None and not process.over and boot_time() - self._asked_at > self._patience_s:
+                self.kill()
+
+    def _watch_metadata(self) -> None:
+        while instance_metadata.wait_for_preemption(_METADATA_WAIT_SECONDS) is not True:
+            time.sleep(1.0)
+        self._preempted_by = time.time() + NOTICE_SECONDS
+        with self._changed:
             self._changed.notify_all()
-
-    def _add(self, lines: Sequence[str]) -> None:
-        if not lines:
-            return
-        with self._changed:
-            self._lines.extend(lines)
-            while len(self._lines) > self._keep:
-                self._lines.popleft()
-                self._left_out += 1
-            self._changed.notify_all()
+        _drain_own_node(self._preempted_by)
 
 
-def has_tpu() -> bool:
-    """Whether this machine has TPU chips."""
-    return any(not os.path.isdir(device) for device in glob.glob("/dev/accel*")) or bool(glob.glob("/dev/vfio/[0-9]*"))
+def accelerator() -> Accelerator:
+    """What this machine really has."""
+    if chip_devices():
+        return Accelerator.TPU
+    return Accelerator.GPU if glob.glob("/dev/nvidia[0-9]*") else Accelerator.NONE
 
 
-def _read_until_ended(output: IO[bytes], guard: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """The output until its end; soon after the guard's end even if a stray process still holds the pipe."""
-    descriptor = output.fileno()
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN | select.POLLHUP)
-    guard_end = os.pidfd_open(guard.pid)
-    poller.register(guard_end, select.POLLIN)
-    deadline: float | None = None
-    try:
-        while deadline is None or time.monotonic() < deadline:
-            ready = {one for one, _ in poller.poll(None if deadline is None else _DRAIN_SECONDS * 1000)}
-            if guard_end in ready and deadline is None:
-                deadline = time.monotonic() + _DRAIN_SECONDS
-                poller.unregister(guard_end)
-            if descriptor in ready:
-                data = os.read(descriptor, 65536)
-                if not data:
-                    return
-                yield data
-    finally:
-        os.close(guard_end)
+def _own_ip() -> str:
+    return str(ray.util.get_node_ip_address()) if ray.is_initialized() else "127.0.0.1"
 
 
-def _kill_group(guard: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(guard.pid, signal.SIGKILL)
+def _session_folder() -> str | None:
+    """Ray's own folder for this session, which goes with the node; None outside of Ray."""
+    node = ray._private.worker._global_node
+    return None if node is None else str(node.get_session_dir_path())
+
+
+def _drain_own_node(deadline: float) -> None:
+    """Tell Ray that this node goes, so that nothing new is put on it; once more does no harm."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
+
+    with suppress(Exception):  # Ray's head may be away; the driver hears of the notice from us as well
+        context = ray.get_runtime_context()
+        GcsClient(address=context.gcs_address).drain_node(
+            context.get_node_id(),
+            DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION,
+            "Google Cloud preempts this machine.",
+            int(deadline * 1000),
+        )

@@ -1,185 +1,362 @@
-"""A pod lives and dies as a whole: one fresh process per host of a slice, and when one of them fails, all end at once.
+"""A pod lives and dies as a whole: one fresh process per host, and when one of them is lost, all end at once.
 
-Called inside a Ray driver. The driver's own output carries what host 0 prints, as it prints it; the other hosts' last
-lines appear only when something fails. What this module does not do: try again. Telling a preemption from a failure,
-budgets and several slices are the business of whoever calls it.
+This is one run of it, on hosts that are reserved. ``watch`` returns when every process has exited with 0, or as soon as
+something is wrong, with what it was; by then the processes on the other hosts are being killed. What is seen first may
+be the echo of something else (a collective fails when its peer's host dies), so the other hosts are looked at for a
+moment before a failure is called one. Trying again is the runner's business.
 """
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
-from tradewind.cloud_tpu.slice_types import SliceType
-from tradewind.cloud_tpu.slice_types import slice_type as named_slice_type
-from tradewind.runtime.pod_env import failure_text, how_it_ended, rank_order
-from tradewind.runtime.pod_host import LAST_LINES, Launch, PodHost, Report
-from tradewind.runtime.pod_reservation import reserved_slice
+from tradewind.runtime.pods.environment import Place
+from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.heartbeat import boot_time, silent_host
+from tradewind.runtime.pods.host import Launch, Report
+from tradewind.runtime.pods.liveness import NodeWatch, Stall, silent_nodes
+from tradewind.runtime.pods.notices import Notice
+from tradewind.runtime.pods.reservation import Reservation
+from tradewind.runtime.pods.seen import SeenHost
+from tradewind.runtime.pods.verdicts import NOTICED, Incident, judge
 from tradewind.runtime.process_guard import GRACE_SECONDS
 
-_HOLD_SECONDS: Final = 10.0
+_HOLD_SECONDS: Final = 1.0
+_TURN_SECONDS: Final = 0.25
+_SETTLE_SECONDS: Final = 2.0
+"""How long a failure is looked at: a host that is being killed loses its processes one by one."""
+_UNANSWERED_SECONDS: Final = 5.0
+"""From when on a host that does not answer is asked by other ways."""
+_START_SECONDS: Final = 180.0
+_NOTICE_SECONDS: Final = 30.0
+"""How long a node that is drained without a deadline is counted on."""
+_LEAVE_SECONDS: Final = 2.0
+"""How long before a deadline the processes are ended."""
+_STRAGGLE_SECONDS: Final = 15.0
+"""How long after the first process has saved its checkpoint and left the others may take."""
 _UPLOAD_SECONDS: Final = 60.0
+_LOST_SECONDS: Final = 0.2
+"""How long to wait for the last words of a host that is gone."""
 
 
-class PodFailedError(RuntimeError):
-    """A host's process ended with an error, or the host was lost; the whole pod has been ended."""
+@dataclass(frozen=True)
+class Task:
+    """What every host of the pod is to run."""
 
-    def __init__(self, host: int, exit_code: int | None, reason: str, last_lines: Sequence[str], message: str) -> None:
-        super().__init__(message)
-        self.host = host
-        self.exit_code = exit_code
-        """None if the host was lost before its process told how it ended."""
-        self.reason = reason
-        self.last_lines = tuple(last_lines)
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    log_dir: str | None
+    restarts: int = 0
+    error_of: Callable[[int], Mapping[str, str] | None] = lambda rank: None
+    """The exception that the process of this rank has told of, if it could."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.host, self.exit_code, self.reason, self.last_lines, str(self))
-
-
-def run_on_slice(
-    command: Sequence[str],
-    slice_type: SliceType | str,
-    *,
-    env: Mapping[str, str] | None = None,
-    log_dir: str | None = None,
-    reservation_timeout_s: float | None = None,
-) -> None:
-    """Run ``command`` once on every host of one free slice; returns when all have exited with 0.
-
-    Each process finds TRADEWIND_PROCESS_ID, TRADEWIND_NUM_PROCESSES and TRADEWIND_COORDINATOR in its environment,
-    ready for ``jax.distributed.initialize``. Host i's whole output goes to ``{log_dir}/host-{i}.log``; give every
-    attempt a folder of its own. Raises PodFailedError, or NoFreeSliceError after ``reservation_timeout_s``.
-    """
-    shape = named_slice_type(slice_type) if isinstance(slice_type, str) else slice_type
-    if not ray.is_initialized():
-        ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
-    with reserved_slice(shape, reservation_timeout_s, _say) as placement:
-        pod = _Pod(placement, shape)
-        try:
-            pod.start(tuple(command), dict(env or {}), log_dir)
-            pod.watch()
-        finally:
-            pod.end()
+    def log_name(self, rank: int) -> str:
+        """A log for every start, since one in an object store cannot be added to."""
+        return f"host-{rank}.log" if not self.restarts else f"host-{rank}.{self.restarts}.log"
 
 
-class _HostFailed(Exception):
-    def __init__(self, rank: int, exit_code: int | None, reason: str) -> None:
-        self.rank, self.exit_code, self.reason = rank, exit_code, reason
+class Pod:
+    """The actors on the hosts of a reservation, in the order of their ranks."""
 
-
-class _Pod:
-    """The host actors of one reserved slice, in the order of their ranks."""
-
-    def __init__(self, placement: PlacementGroup, shape: SliceType) -> None:
-        self._shape = shape
-        self._hosts = [_host_actor(placement, bundle, shape.chips_per_host) for bundle in range(shape.hosts)]
-        self._last_lines = [deque[str](maxlen=LAST_LINES) for _ in range(shape.hosts)]
-        self._polls: dict[Any, int] = {}
+    def __init__(
+        self,
+        reservation: Reservation,
+        group: HostGroup,
+        nodes: NodeWatch,
+        stall: Stall,
+        *,
+        actors: Sequence[Any],
+        say: Callable[[str], None],
+    ) -> None:
+        self._group = group
+        self._reservation = reservation
+        self._nodes = nodes
+        self._stall = stall
+        self._say = say
+        self.hosts = [
+            SeenHost(rank, seat, actor)
+            for rank, (seat, actor) in enumerate(zip(reservation.seats, actors, strict=True))
+        ]
+        self._calls: dict[Any, SeenHost] = {}
+        self._notice: Notice | None = None
+        self._leave_at: float | None = None
+        self.stopping: str | None = None
+        """Why the pod was asked to stop, if it was."""
         self._ended = False
+        self._task = Task((), {}, None)
 
-    def start(self, command: tuple[str, ...], env: Mapping[str, str], log_dir: str | None) -> None:
-        facts = self._ask_all("facts")
-        order = rank_order(facts)
-        self._hosts = [self._hosts[index] for index in order]
-        facts = [facts[index] for index in order]
-        coordinator = f"{facts[0].ip}:{ray.get(self._hosts[0].free_port.remote())}"
-        _say("starting " + ", ".join(f"host {rank} at {each.ip}" for rank, each in enumerate(facts)))
-        launches = [Launch(command, env, rank, len(facts), coordinator, log_dir) for rank in range(len(facts))]
-        self._ask_all("start", launches)
+    # ---- the life of a pod
 
-    def watch(self) -> None:
-        """Returns when every process has exited with 0; raises PodFailedError as soon as one has not."""
-        try:
-            for rank in range(len(self._hosts)):
-                self._poll(rank)
-            while self._polls:
-                ready, _ = ray.wait(list(self._polls))
-                rank = self._polls.pop(ready[0])
-                if not self._is_over(rank, self._answer(rank, ready[0])):
-                    self._poll(rank)
-        except _HostFailed as failure:
-            self.end()
-            raise self._failed(failure) from None
+    def start(self, task: Task) -> Incident | None:
+        """Start all processes; what went wrong, if something did."""
+        self._task = task
+        if self._ask_all("facts") is not None or self.hosts[0].facts is None:
+            return self._judged()
+        port = self._ask(self.hosts[0], "free_port")
+        if port is None:
+            return self._judged()
+        coordinator = f"{self.hosts[0].facts.ip}:{port}"
+        self._say("starting " + ", ".join(f"host {one.rank} at {one.seat.node.ip}" for one in self.hosts))
+        if self._ask_all("start", [self._launch(one, task, coordinator) for one in self.hosts]) is not None:
+            return self._judged()
+        return None
 
-    def end(self) -> None:
+    def watch(self, each_turn: Callable[[], None] = lambda: None) -> Incident | None:
+        """Returns when every process is done (None), or what ended the pod. None also when it was asked to stop."""
+        for host in self.hosts:
+            host.answered_at = time.monotonic()
+            self._poll(host)
+        while True:
+            self._take_answers(_TURN_SECONDS)
+            self._look_at_nodes()
+            self._look_for_silence()
+            if any(one.is_wrong for one in self.hosts):
+                return self._judged()
+            if all(one.done for one in self.hosts):
+                return None
+            if self._must_leave():
+                return self._judged()
+            each_turn()
+
+    def stop(self, reason: str, seconds: float) -> None:
+        """Ask the processes to save a checkpoint and to leave; they are ended after so many seconds."""
+        self.stopping = reason
+        self._tell(Notice(time.time() + seconds, reason))
+
+    def end(self, *, politely: bool = False) -> None:
         """End what still runs on any host, and collect the rest of the output."""
         if self._ended:
             return
         self._ended = True
-        # The polls that are still out come home too: they may hold a host's last lines.
-        answers = {**self._polls, **{host.end.remote(): rank for rank, host in enumerate(self._hosts)}}
-        ray.wait(list(answers), num_returns=len(answers), timeout=2 * GRACE_SECONDS + _UPLOAD_SECONDS)
-        for reference, rank in answers.items():
-            try:
-                self._take(rank, ray.get(reference, timeout=0))
-            except RayError as problem:  # its host is lost, or its log could not be brought home
-                if not isinstance(problem, RayActorError):
-                    _say(f"host {rank} did not end in order: {problem}")
-        for host in self._hosts:
-            ray.kill(host)
-
-    def _ask_all(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
-        given = [()] * len(self._hosts) if arguments is None else [(one,) for one in arguments]
-        asked = [getattr(host, method).remote(*one) for host, one in zip(self._hosts, given, strict=True)]
         try:
-            return [self._answer(rank, reference) for rank, reference in enumerate(asked)]
-        except _HostFailed as failure:
-            self.end()
-            raise self._failed(failure) from None
+            self._take_last_words(politely)
+        finally:
+            for host in self.hosts:
+                with suppress(RayError, ValueError):
+                    ray.kill(host.actor)
 
-    def _poll(self, rank: int) -> None:
-        self._polls[self._hosts[rank].poll.remote(_HOLD_SECONDS, eager=rank == 0)] = rank
+    @property
+    def is_done(self) -> bool:
+        """Every process has exited with 0."""
+        return all(one.done for one in self.hosts)
 
-    def _answer(self, rank: int, reference: Any) -> Any:
+    @property
+    def step(self) -> int | None:
+        """The newest step that any process has said."""
+        steps = [one.beat.step for one in self.hosts if one.beat is not None and one.beat.step is not None]
+        return max(steps, default=None)
+
+    def lost_nodes(self) -> set[str]:
+        """The nodes that must not be used again: dead, or about to go."""
+        return {one.seat.node.id for one in self.hosts if one.node_dead or one.draining or one.preempted}
+
+    def last_seen_s(self) -> float:
+        """How long ago the host that was lost last answered: at most so long it took to find out."""
+        wrong = [one.answered_at for one in self.hosts if one.is_wrong]
+        return time.monotonic() - min(wrong) if wrong else 0.0
+
+    # ---- asking the hosts
+
+    def _launch(self, host: SeenHost, task: Task, coordinator: str) -> Launch:
+        place = Place(
+            rank=host.rank,
+            num_processes=len(self.hosts),
+            coordinator=coordinator,
+            slice_id=host.seat.slice_id,
+            num_slices=self._reservation.num_slices,
+        )
+        name = task.log_name(host.rank)
+        is_tpu = self._group.is_tpu
+        return Launch(task.command, task.env, place, task.log_dir, name, is_tpu=is_tpu)
+
+    def _ask_all(self, method: str, arguments: Sequence[Any] | None = None) -> SeenHost | None:
+        """Call a method on all hosts; the first host on which it failed."""
+        given = [()] * len(self.hosts) if arguments is None else [(one,) for one in arguments]
+        for host, one in zip(self.hosts, given, strict=True):
+            self._calls[getattr(host.actor, method).remote(*one)] = host
+        deadline = time.monotonic() + _START_SECONDS
+        while self._calls and not any(one.is_wrong for one in self.hosts):
+            self._take_answers(_TURN_SECONDS)
+            self._look_at_nodes()
+            if time.monotonic() > deadline:
+                for host in self._calls.values():
+                    host.start_problem = f"its Ray worker did not answer within {_START_SECONDS:.0f} s"
+        return next((one for one in self.hosts if one.is_wrong), None)
+
+    def _ask(self, host: SeenHost, method: str) -> Any:
         try:
-            return ray.get(reference)
-        except RayTaskError as problem:  # the actor lives; for example the command does not exist
-            raise _HostFailed(rank, None, f"could not run the command ({problem.cause})") from None
+            return ray.get(getattr(host.actor, method).remote(), timeout=_START_SECONDS)
         except RayError as problem:
-            raise _HostFailed(rank, None, f"was lost ({type(problem).__name__})") from None
+            self._note_problem(host, problem)
+            return None
 
-    def _is_over(self, rank: int, report: Report) -> bool:
-        self._take(rank, report)
-        if report.lost:
-            raise _HostFailed(rank, None, "was lost (its Ray node died)")
-        if report.exit_code:
-            raise _HostFailed(rank, report.exit_code, how_it_ended(report.exit_code))
-        return report.exit_code == 0
+    def _poll(self, host: SeenHost) -> None:
+        self._calls[host.actor.poll.remote(_HOLD_SECONDS, eager=host.rank == 0)] = host
 
-    def _take(self, rank: int, report: Report) -> None:
-        self._last_lines[rank].extend(report.lines)
-        if rank == 0 and report.lines:
+    def _take_answers(self, seconds: float) -> None:
+        """Note what the hosts say; each is asked again."""
+        if not self._calls:
+            return
+        ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=seconds)
+        more, _ = ray.wait(list(self._calls), num_returns=len(self._calls), timeout=0)
+        for reference in {*ready, *more}:
+            host = self._calls.pop(reference)
+            try:
+                answer = ray.get(reference)
+            except RayError as problem:
+                self._note_problem(host, problem)
+                continue
+            host.answered_at = time.monotonic()
+            if isinstance(answer, Report):
+                self._take(host, answer)
+                if not host.over and not host.killed and not host.node_dead:
+                    self._poll(host)
+            elif answer is not None:
+                host.facts = answer
+
+    def _note_problem(self, host: SeenHost, problem: RayError) -> None:
+        if isinstance(problem, ActorUnavailableError):  # the connection broke; is it the host?
+            if not self._node_is_gone(host) and not host.killed:
+                self._poll(host)
+        elif isinstance(problem, RayTaskError):  # the actor lives; for example the log cannot be written
+            host.start_problem = str(problem.cause)
+        else:
+            host.actor_lost = True
+            host.draining = host.draining or (isinstance(problem, ActorDiedError) and problem.preempted)
+        host.note_wrong()
+
+    def _take(self, host: SeenHost, report: Report) -> None:
+        host.take(report, boot_time())
+        if host.rank == 0 and report.lines:
             print("\n".join(report.lines), flush=True)
 
-    def _failed(self, failure: _HostFailed) -> PodFailedError:
-        """Print the other hosts' last lines, the failed one's at the end, and say in one sentence what happened."""
-        ranks = [rank for rank in range(1, len(self._hosts)) if rank != failure.rank]
-        for rank in [*ranks, *([failure.rank] if failure.rank else [])]:
-            for line in self._last_lines[rank]:
-                print(f"[host {rank}] {line}", flush=True)
-        message = failure_text(failure.rank, self._shape.name, failure.reason, len(self._hosts))
-        _say(message)
-        lines = tuple(self._last_lines[failure.rank])
-        return PodFailedError(failure.rank, failure.exit_code, failure.reason, lines, message)
+    # ---- looking at the hosts by other ways
 
+    def _look_at_nodes(self) -> None:
+        by_id = {one.seat.node.id: one for one in self.hosts}
+        for node in self._nodes.dead(by_id):
+            by_id[node].node_dead = True
+            by_id[node].note_wrong()
+        for node, deadline in self._nodes.draining(by_id).items():
+            by_id[node].draining = True
+            self._tell_of_loss(by_id[node], deadline, "its Ray node is being drained")
+        for host in self.hosts:
+            if host.preempted_by is not None:
+                self._tell_of_loss(host, host.preempted_by, "Google Cloud preempts it")
 
-def _host_actor(placement: PlacementGroup, bundle: int, chips: int) -> Any:
-    options = {
-        "num_cpus": 0,
-        "resources": {"TPU": chips},
-        "max_restarts": 0,
-        "max_concurrency": 4,  # end() must get through while poll() waits
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(placement, bundle),
-    }
-    return ray.remote(PodHost).options(**options).remote()
+    def _look_for_silence(self) -> None:
+        now = time.monotonic()
+        silent = [one for one in self._calls.values() if now - one.answered_at > _UNANSWERED_SECONDS]
+        if 0 < len(silent) < len(self.hosts):  # else it may well be this driver that is cut off
+            for host in silent:
+                if self._node_is_gone(host):
+                    host.note_wrong()
+        for host in silent:
+            if now - host.answered_at > self._stall.frozen_s:
+                host.silent_s = now - host.answered_at
+                host.note_wrong()
+        beats = {one.rank: one.beat for one in self.hosts if not one.over}
+        found = silent_host(beats, boot_time(), self._stall.frozen_s, self._stall.stall_s)
+        if found is not None:
+            self.hosts[found[0]].silent_s = found[1]
+            self.hosts[found[0]].note_wrong()
 
+    def _node_is_gone(self, host: SeenHost) -> bool:
+        """Whether the host's raylet does not answer, asked twice."""
+        node = host.seat.node
+        host.node_dead = host.node_dead or (bool(silent_nodes([node])) and bool(silent_nodes([node])))
+        return host.node_dead
 
-def _say(text: str) -> None:
-    print(f"tradewind: {text}", flush=True)
+    # ---- notices
+
+    def _tell_of_loss(self, host: SeenHost, deadline: float | None, why: str) -> None:
+        if self._notice is None or (deadline is not None and deadline < self._notice.deadline - _LEAVE_SECONDS):
+            at = time.time() + _NOTICE_SECONDS if deadline is None else deadline
+            self._tell(Notice(at, f"{host.name} is about to go: {why}"))
+
+    def _tell(self, notice: Notice) -> None:
+        """Leave the notice on all hosts: the processes save a checkpoint together."""
+        self._notice = notice
+        self._leave_at = notice.deadline - _LEAVE_SECONDS
+        left = max(0.0, notice.deadline - time.time())
+        self._say(f"{notice.reason}; the processes have {left:.0f} s to save a checkpoint")
+        for host in self.hosts:
+            host.noticed = True
+            host.actor.notify.remote(notice)
+
+    def _must_leave(self) -> bool:
+        """Whether the deadline of a notice is near, or the others do not follow the first one that left."""
+        if self._notice is None or self._leave_at is None:
+            return False
+        left = [one.over_at for one in self.hosts if one.exit_code == NOTICED and one.over_at is not None]
+        if left and all(one.over for one in self.hosts):
+            return True
+        latest = min([self._leave_at, *(time.time() - time.monotonic() + at + _STRAGGLE_SECONDS for at in left)])
+        return time.time() >= latest
+
+    # ---- the end
+
+    def _judged(self) -> Incident | None:
+        """End all others at once, look around for a moment, and say what it was; None if nothing is wrong."""
+        for host in self.hosts:
+            if not host.over and not host.actor_lost:
+                host.killed = True
+                self._calls[host.actor.kill.remote()] = host
+        self._settle()
+        hosts = sorted(self.hosts, key=lambda one: one.wrong_at)
+        evidence = [one.evidence(self._group.name, len(hosts), self._task.error_of(one.rank)) for one in hosts]
+        try:
+            return judge(evidence[0], evidence[1:])
+        except ValueError:
+            return None
+
+    def _settle(self) -> None:
+        """Until it is clear that a host was lost, or that none was."""
+        settled = all(one.over and not one.is_wrong for one in self.hosts)
+        deadline = time.monotonic() + (0.0 if settled else _SETTLE_SECONDS)
+        while not any(one.is_lost for one in self.hosts) and time.monotonic() < deadline:
+            self._take_answers(0.1)
+            self._look_at_nodes()
+            gone = silent_nodes([one.seat.node for one in self.hosts])
+            for host in self.hosts:
+                host.node_dead = host.node_dead or host.seat.node.id in gone
+            time.sleep(0.1)
+
+    def _take_last_words(self, politely: bool) -> None:
+        for host in self.hosts:
+            if not host.actor_lost:
+                self._calls[host.actor.end.remote(politely=politely)] = host
+        began = time.monotonic()
+        while self._calls:
+            waited = time.monotonic() - began
+            patience = 2 * GRACE_SECONDS + _UPLOAD_SECONDS
+            if waited > patience or (waited > _LOST_SECONDS and all(one.node_dead for one in self._calls.values())):
+                return
+            ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=_TURN_SECONDS)
+            for reference in ready:
+                self._take_last_word(self._calls.pop(reference), reference)
+
+    def _take_last_word(self, host: SeenHost, reference: Any) -> None:
+        try:
+            answer = ray.get(reference)
+        except RayTaskError as problem:
+            self._say(f"{host.name} did not end in order: {problem.cause}")
+        except RayError:  # its host is lost
+            host.actor_lost = True
+        else:
+            if isinstance(answer, Report):
+                self._take(host, answer)
+
+    def print_last_lines(self, incident: Incident) -> None:
+        """The last lines of the hosts whose output is not in this one, those of the host in question at the end."""
+        ranks = [one for one in self.hosts if one.rank > 0]
+        for host in sorted(ranks, key=lambda one: one.is_the_one(incident)):
+            for line in host.last_lines:
+                print(f"[host {host.rank}] {line}", flush=True)

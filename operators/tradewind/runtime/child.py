@@ -1,0 +1,60 @@
+"""A child of the driver on its own node, and the errors that children leave beside the attempt.
+
+A child leaves at most one error: ``error-R.json`` for rank R of a first start, ``error-R.K.json`` after K restarts, so
+that the error of an earlier start is never taken for that of the last.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from tradewind.records.attempts import AttemptError, attempt_folder
+from tradewind.records.store import list_names, read_json, write_text
+from tradewind.runtime.process_guard import guarded
+
+_ERROR_FILE: Final = re.compile(r"error-(?P<rank>\d+)(?:\.(?P<restart>\d+))?\.json")
+
+
+def run_here(command: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run the child under a guard, which ends it and all that it started when this driver stops or dies."""
+    guard = subprocess.Popen(guarded(command, watch=[]), env=env, start_new_session=True)
+    try:
+        return guard.wait()
+    except BaseException:
+        guard.terminate()
+        guard.wait()
+        raise
+
+
+def how_it_died(code: int) -> AttemptError:
+    """The error of a child that ended with ``code`` and left none."""
+    ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return AttemptError("ProcessDied", f"the step's process ended with {ending}.")
+
+
+def leave_error(output_path: str, attempt: int, error: AttemptError, rank: int = 0, restart: int = 0) -> None:
+    """Write down the error of a child."""
+    name = f"error-{rank}.{restart}.json" if restart else f"error-{rank}.json"
+    write_text(posixpath.join(attempt_folder(output_path, attempt), name), json.dumps(asdict(error)))
+
+
+def left_error(output_path: str, attempt: int, restart: int = 0, printed: str | None = None) -> AttemptError | None:
+    """The error that a child left after so many restarts: the one that was printed so, else the one of lowest rank.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    folder = attempt_folder(output_path, attempt)
+    names = [match for name in list_names(folder) if (match := _ERROR_FILE.fullmatch(name))]
+    ranks = sorted((int(match["rank"]), match.string) for match in names if int(match["restart"] or 0) == restart)
+    found = [fields for _, name in ranks if (fields := read_json(posixpath.join(folder, name))) is not None]
+    first = next((fields for fields in found if printed and printed.strip() in fields["traceback"]), None)
+    fields = first or next(iter(found), None)
+    return None if fields is None else AttemptError(**fields)

@@ -1,0 +1,45 @@
+"""Puts the actor on a reserved host.
+
+On a TPU host it takes no resources itself: they are in the reservation. On others it takes them out of its bundle, so
+that Ray gives it its GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.reservation import Seat
+
+_CONCURRENCY: Final = 8  # end() must get through while poll() waits
+
+
+def host_actor(group: HostGroup, seat: Seat) -> Any:
+    """A fresh actor on this host."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    if group.is_tpu:
+        return actor_on(seat.node.id)
+    resources = dict(group.resources)
+    return _actor(
+        PlacementGroupSchedulingStrategy(seat.placement, seat.bundle),
+        num_cpus=resources.pop("CPU", 0),
+        num_gpus=resources.pop("GPU", 0),
+        resources=resources,
+    )
+
+
+def actor_on(node_id: str) -> Any:
+    """A fresh actor on this node, without resources."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return _actor(NodeAffinitySchedulingStrategy(node_id, soft=False), num_cpus=0)
+
+
+def _actor(strategy: Any, **taken: Any) -> Any:
+    import ray
+
+    from tradewind.runtime.pods.host import PodHost
+
+    options = {"max_restarts": 0, "max_concurrency": _CONCURRENCY, "scheduling_strategy": strategy, **taken}
+    return ray.remote(PodHost).options(**options).remote()

@@ -1,0 +1,135 @@
+"""Preemptions and failures have budgets of their own, and a pod is given up when one of them is used up.
+
+An attempt that ended is charged once, to the budget of its cause. Beyond that, a failure that repeats itself ends the
+pod early: the same traceback twice, with no new checkpoint between the two, would only repeat itself again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tradewind.runtime.pods.verdicts import Incident
+
+DEFAULT_MAX_PREEMPTIONS: Final = 1_000_000
+DEFAULT_MAX_FAILURES: Final = 10
+_TOLD: Final = 5
+
+_CHANGING: Final = re.compile(
+    r"\b0x[0-9a-f]+\b|\b[0-9a-f]{16,}\b"  # addresses of objects, digests
+    r"|\b\d+(\.\d+){3}(:\d+)?\b"  # addresses of hosts
+    r"|\bpid[=: ]+\d+|\b\d{5,}\b"  # process ids, ports, times
+    r"|(?<=/)tmp\w{6,}|\bsession_[\d_-]+",  # folders of one run
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """How often a pod may go on: N means N + 1 attempts, as in Marin."""
+
+    max_preemptions: int = DEFAULT_MAX_PREEMPTIONS
+    max_failures: int = DEFAULT_MAX_FAILURES
+
+    def __post_init__(self) -> None:
+        for name in ("max_preemptions", "max_failures"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name}={value!r}: give a whole number, 0 or more.")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One attempt that ended, for the history."""
+
+    at: float
+    incident: Incident
+    progress: str | None
+    """The newest checkpoint at that moment."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What has happened to a pod so far: the counts, and the last few attempts."""
+
+    preemptions: int = 0
+    failures: int = 0
+    latest: tuple[Ended, ...] = ()
+    last_failure: Ended | None = None
+    repeated: bool = False
+    """The last failure was the one before it once more, without a new checkpoint between the two."""
+
+    def after(self, incident: Incident, at: float, progress: str | None = None) -> History:
+        """The history with one more attempt that ended like this, at epoch second ``at``."""
+        ended = Ended(at, incident, progress)
+        latest = (*self.latest, ended)[-_TOLD:]
+        if incident.cause.is_preemption:
+            return replace(self, preemptions=self.preemptions + 1, latest=latest)
+        return replace(
+            self,
+            failures=self.failures + 1,
+            latest=latest,
+            last_failure=ended,
+            repeated=self.last_failure is not None and _is_the_same(self.last_failure, ended),
+        )
+
+    def end(self, budgets: Budgets) -> str | None:
+        """Why there is no further attempt, with the history in words; None if there is one."""
+        if self.preemptions > budgets.max_preemptions:
+            why = f"It was preempted {_times(self.preemptions)}, and max_preemptions={budgets.max_preemptions}."
+        elif self.failures > budgets.max_failures:
+            why = f"It failed {_times(self.failures)}, and max_failures={budgets.max_failures}."
+        elif self.repeated:
+            why = "It failed twice with the same traceback, and no new checkpoint between the two."
+        else:
+            return None
+        return f"{why} {self}"
+
+    def __str__(self) -> str:
+        """``3 preemptions, 2 failures: ...``, the latest attempts with their times."""
+        counts = f"{_count(self.preemptions, 'preemption')}, {_count(self.failures, 'failure')}"
+        if not self.latest:
+            return f"{counts}."
+        before = self.preemptions + self.failures - len(self.latest)
+        told = [f"{before} before"] if before else []
+        told += [f"{_clock_time(one.at)} {one.incident.sentence.rstrip('.')}" for one in self.latest]
+        return f"{counts}: {'; '.join(told)}."
+
+
+class PodGivenUpError(RuntimeError):
+    """A budget is used up, or the same failure came twice; nothing of the pod runs any more."""
+
+    def __init__(self, message: str, incident: Incident, history: History) -> None:
+        super().__init__(message)
+        self.incident = incident
+        """The last one."""
+        self.history = history
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.incident, self.history)
+
+
+def _is_the_same(one: Ended, other: Ended) -> bool:
+    first, second = one.incident.traceback, other.incident.traceback
+    if first is None or second is None or one.progress != other.progress:
+        return False
+    return one.incident.cause is other.incident.cause and without_what_changes(first) == without_what_changes(second)
+
+
+def without_what_changes(traceback: str) -> str:
+    """``traceback`` without what differs between two runs of the same mistake: addresses, process ids, folders."""
+    return _CHANGING.sub("·", traceback)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _clock_time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

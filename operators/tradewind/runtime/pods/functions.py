@@ -1,0 +1,85 @@
+"""A Python function on every host of a pod; what it returned comes back, one value per host.
+
+The function travels pickled with the launch, and each result with its host's last report, so no store and no shared
+file system takes part. Nothing heavy is imported before a call: files that Airflow parses may name these functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tradewind.steps import Hosts, TpuSlice
+
+
+def run_on_pod(
+    fn: Callable[[], Any],
+    slice: str | TpuSlice | Hosts,
+    *,
+    num_slices: int | Sequence[int] | None = None,
+    max_preemptions: int | None = None,
+    max_failures: int | None = None,
+    env: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Call ``fn`` on every host at once, again after each loss, until all have returned.
+
+    Args:
+        fn: Takes no arguments. It and what it returns are pickled.
+        slice: A slice type such as ``"v4-16"``, or what a step takes as resources.
+        num_slices: How many slices; a list means as many of them as there are. 1 unless ``slice`` says otherwise.
+        max_preemptions: How often the pod goes on after a lost slice; 1,000,000 unless ``slice`` says otherwise.
+        max_failures: How often it goes on after a failure; 10 unless ``slice`` says otherwise.
+        env: Further variables of the processes.
+
+    Returns:
+        What ``fn`` returned on each host, slice by slice, in the order of the hosts.
+
+    Raises:
+        ValueError: The slice type, a number, or the function cannot be; raised before anything is reserved.
+        PodGivenUpError: A budget is used up, or the same failure came twice.
+    """
+    from tradewind.runtime.pods.budgets import Budgets
+    from tradewind.runtime.pods.groups import HostGroup
+    from tradewind.runtime.pods.liveness import Stall
+    from tradewind.runtime.pods.runner import run_pod
+
+    wanted = _resources(
+        slice, {"num_slices": num_slices, "max_preemptions": max_preemptions, "max_failures": max_failures}
+    )
+    results = run_pod(
+        [sys.executable, "-u", "-m", "tradewind.runtime.pods.call_function"],
+        HostGroup.of(wanted),
+        num_slices=wanted.num_slices if isinstance(wanted, TpuSlice) else 1,
+        budgets=Budgets(wanted.max_preemptions, wanted.max_failures),
+        stall=Stall(stall_s=wanted.stall_limit_s),
+        env=env,
+        call=_pickled(fn),
+    )
+    return [pickle.loads(one) for one in results]
+
+
+def _resources(slice: str | TpuSlice | Hosts, given: Mapping[str, Any]) -> TpuSlice | Hosts:
+    """What is asked for, with the fields that were given apart."""
+    wanted = TpuSlice(slice) if isinstance(slice, str) else slice
+    changes = {name: value for name, value in given.items() if value is not None}
+    if isinstance(wanted, Hosts) and "num_slices" in changes:
+        raise ValueError(f"num_slices={changes['num_slices']!r}: Hosts has no slices; say with count how many hosts.")
+    return dataclasses.replace(wanted, **changes)
+
+
+def _pickled(fn: Callable[[], Any]) -> bytes:
+    """The function, and where its modules lie on this machine: the hosts look there too, as Ray's workers do."""
+    from ray import cloudpickle
+
+    if not callable(fn):
+        raise ValueError(f"run_on_pod(fn={fn!r}): give a plain function without arguments.")
+    if hasattr(fn, "remote"):
+        raise ValueError(f"run_on_pod(fn={fn!r}): give the plain function; each host calls it in a process of its own.")
+    try:
+        function = cloudpickle.dumps(fn)
+    except (TypeError, pickle.PicklingError) as problem:
+        raise ValueError(f"run_on_pod(fn={fn!r}): it cannot be pickled: {problem}.") from problem
+    return pickle.dumps((function, [folder for folder in sys.path if folder]))

@@ -1,0 +1,129 @@
+"""A process says once a second that it lives, and which step it has reached; who stands still is found by that.
+
+The training process writes a small file on its own host, and the host's actor reads it. Times are of the boot clock,
+which counts suspended time too. Standard library only: this runs inside the user's process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+HEARTBEAT_VARIABLE: Final = "TRADEWIND_HEARTBEAT_FILE"
+_PLACE: Final = {"rank": "TRADEWIND_PROCESS_ID", "processes": "TRADEWIND_NUM_PROCESSES"}
+"""Field of the file -> variable: who looks from outside finds there whose beat it is."""
+_EVERY_SECONDS: Final = 1.0
+_AT_MOST_EVERY_SECONDS: Final = 0.1  # so that quick steps cost nothing
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a process last said of itself."""
+
+    alive_at: float
+    step: int | None = None
+    """None before the first step, and for ever in a function that counts none."""
+    step_at: float | None = None
+
+    def on_clock(self, host_now: float, now: float) -> Beat:
+        """The same on another clock, which shows ``now`` when the host's shows ``host_now``."""
+        moved = now - host_now
+        step_at = None if self.step_at is None else self.step_at + moved
+        return replace(self, alive_at=self.alive_at + moved, step_at=step_at)
+
+
+def boot_time() -> float:
+    """Seconds since this machine was started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class _Heartbeat:
+    """The one of this process."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._step: int | None = None
+        self._step_at: float | None = None
+        self._written_at = 0.0
+        self._who = {"pid": os.getpid(), **{field: os.environ.get(name) for field, name in _PLACE.items()}}
+        threading.Thread(target=self._run, daemon=True, name="heartbeat").start()
+
+    def step(self, step: int) -> None:
+        now = boot_time()
+        self._step, self._step_at = step, now
+        if now - self._written_at >= _AT_MOST_EVERY_SECONDS:
+            self._write(now)
+
+    def _run(self) -> None:
+        while True:
+            self._write(boot_time())
+            time.sleep(_EVERY_SECONDS)
+
+    def _write(self, now: float) -> None:
+        with self._lock, suppress(OSError):  # a full disk must not end a training
+            self._written_at = now
+            text = json.dumps({"alive_at": now, "step": self._step, "step_at": self._step_at, **self._who})
+            aside = f"{self._path}.new"
+            with open(aside, "w") as file:
+                file.write(text)
+            os.replace(aside, self._path)
+
+
+_mine: _Heartbeat | None = None
+
+
+def start_heartbeat() -> None:
+    """Say once a second that this process lives; does nothing outside a pod, or the second time."""
+    global _mine
+    path = os.environ.get(HEARTBEAT_VARIABLE)
+    if path and _mine is None:
+        _mine = _Heartbeat(path)
+
+
+def beat(step: int) -> None:
+    """Say that ``step`` is done. From the first call on, a pod whose steps stop is ended after its stall limit."""
+    start_heartbeat()
+    if _mine is not None:
+        _mine.step(step)
+
+
+def read_beat(path: str) -> Beat | None:
+    """What the process that writes ``path`` last said; None before its first word."""
+    try:
+        with open(path) as file:
+            found = json.load(file)
+        return Beat(float(found["alive_at"]), found["step"], found["step_at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def silent_host(
+    beats: Mapping[int, Beat | None], now: float, frozen_s: float, stall_s: float
+) -> tuple[int, float] | None:
+    """The rank that holds up the pod, and for how many seconds; None while all is well.
+
+    ``beats`` are those of the processes that still run, by rank, all on the clock that shows ``now``. A process that
+    has not said that it lives for ``frozen_s`` is frozen. When some process has made no step for ``stall_s``, the one
+    with the lowest step holds up the others: they reached the next collective and wait in it.
+    """
+    known = {rank: one for rank, one in beats.items() if one is not None}
+    frozen = {rank: now - one.alive_at for rank, one in known.items() if now - one.alive_at > frozen_s}
+    if frozen:
+        rank = max(frozen, key=lambda one: frozen[one])
+        return rank, frozen[rank]
+    since = {rank: now - one.step_at for rank, one in known.items() if one.step_at is not None}
+    if not since or max(since.values()) <= stall_s:
+        return None
+    slowest = min(known, key=lambda rank: (_reached(known[rank]), -since.get(rank, 0.0), rank))
+    return slowest, since.get(slowest, max(since.values()))
+
+
+def _reached(one: Beat) -> int:
+    return -1 if one.step is None else one.step

@@ -1,0 +1,137 @@
+"""Which nodes Ray has, and which of them really answer: Ray may believe in a dead node for many seconds.
+
+A node that is gone without a word keeps its place in Ray's table until its health checks have failed often enough. A
+connection to its raylet tells it at once, so whoever depends on a node asks that too.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tradewind.runtime.pods.environment import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
+
+CONNECT_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.5
+_MOST_CONNECTIONS: Final = 32
+
+
+@dataclass(frozen=True)
+class Stall:
+    """For how long a process may say nothing before the pod counts as hanging."""
+
+    frozen_s: float = 60.0
+    """Without a sign of life."""
+    stall_s: float = 1200.0
+    """Without a new step, once there was one."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node that Ray counts as alive."""
+
+    id: str
+    ip: str
+    port: int
+    """Where its raylet listens."""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    resources: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def pod_type(self) -> str | None:
+        return self.labels.get(POD_TYPE_LABEL)
+
+    @property
+    def slice_name(self) -> str | None:
+        return self.labels.get(SLICE_NAME_LABEL)
+
+    @property
+    def worker_id(self) -> str | None:
+        return self.labels.get(WORKER_ID_LABEL)
+
+
+def live_nodes() -> list[Node]:
+    """The nodes that Ray counts as alive."""
+    import ray
+
+    return [_node(one) for one in ray.nodes() if one.get("Alive")]
+
+
+def _node(one: Mapping[str, Any]) -> Node:
+    return Node(
+        one["NodeID"],
+        one["NodeManagerAddress"],
+        one["NodeManagerPort"],
+        one.get("Labels") or {},
+        one.get("Resources") or {},
+    )
+
+
+def free_resources() -> dict[str, dict[str, float]]:
+    """Node id -> what nobody has taken."""
+    from ray._private import state
+
+    return dict(state.available_resources_per_node())
+
+
+def draining_nodes() -> dict[str, float | None]:
+    """Node id -> the epoch second at which the node goes, or None where none was said."""
+    from ray._private import state
+
+    return {node: at / 1000 if at else None for node, at in state.state.get_draining_nodes().items()}
+
+
+def answers(ip: str, port: int, timeout_s: float = CONNECT_SECONDS) -> bool:
+    """Whether somebody listens there."""
+    try:
+        with socket.create_connection((ip, port), timeout=timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def silent_nodes(nodes: Iterable[Node], timeout_s: float = CONNECT_SECONDS) -> set[str]:
+    """The ids of the nodes whose raylet does not answer."""
+    asked = list(nodes)
+    if not asked:
+        return set()
+    with ThreadPoolExecutor(min(len(asked), _MOST_CONNECTIONS)) as pool:
+        answered = pool.map(lambda one: answers(one.ip, one.port, timeout_s), asked)
+        return {one.id for one, alive in zip(asked, answered, strict=True) if not alive}
+
+
+class NodeWatch:
+    """Ray's own view of the nodes, looked at twice a second in a thread: Ray's head may take its time to answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._alive: frozenset[str] | None = None
+        self._draining: dict[str, float | None] = {}
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, daemon=True, name="node-watch").start()
+
+    def dead(self, node_ids: Iterable[str]) -> set[str]:
+        """Those of the nodes that Ray counts as dead; none before its first answer."""
+        with self._lock:
+            return set() if self._alive is None else {one for one in node_ids if one not in self._alive}
+
+    def draining(self, node_ids: Iterable[str]) -> dict[str, float | None]:
+        """Those of the nodes that are being drained, with their deadlines in epoch seconds."""
+        with self._lock:
+            return {one: self._draining[one] for one in node_ids if one in self._draining}
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_LOOK_SECONDS):
+            try:
+                alive, draining = frozenset(one.id for one in live_nodes()), draining_nodes()
+            except Exception:  # Ray's head is away, which says nothing of the hosts
+                continue
+            with self._lock:
+                self._alive, self._draining = alive, draining

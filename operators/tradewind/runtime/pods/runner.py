@@ -1,0 +1,345 @@
+"""A pod outlives its slices: run again after every loss, on what is free then, until it is done or a budget is used up.
+
+Preemptions and failures are counted apart, and neither costs an Airflow retry. After a preemption the next slice is
+reserved while the old one is being ended; after a failure the same hosts are used again. What is slow is said and
+noted: how long it took to find out, to end the old processes, to get new hosts, and to start on them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ray
+
+from tradewind.runtime.pods.actors import host_actor
+from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError
+from tradewind.runtime.pods.environment import FIRST_START_VARIABLE, RESTARTS_VARIABLE
+from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.heartbeat import boot_time
+from tradewind.runtime.pods.host import Warm
+from tradewind.runtime.pods.liveness import NodeWatch, Stall
+from tradewind.runtime.pods.mailbox import Mailbox
+from tradewind.runtime.pods.pod import Pod, Task
+from tradewind.runtime.pods.reservation import Reservation, Reserving, Seat, free_slices
+from tradewind.runtime.pods.scaling import Flexible, ScalingTimes, sizes_of
+from tradewind.runtime.pods.spares import Spares
+from tradewind.runtime.pods.timeline import Timeline
+from tradewind.runtime.pods.verdicts import Incident
+from tradewind.runtime.pods.warm import can_wait
+
+_GROW_SECONDS: Final = 120.0
+"""How long the processes may take to save a checkpoint when the pod is to grow."""
+_STEP: Final = re.compile(r"step-(\d+)")
+
+
+def run_pod(
+    command: Sequence[str],
+    group: HostGroup,
+    *,
+    num_slices: int | Sequence[int] = 1,
+    budgets: Budgets = Budgets(),  # noqa: B008 (frozen)
+    stall: Stall = Stall(),  # noqa: B008
+    scaling: ScalingTimes = ScalingTimes(),  # noqa: B008
+    env: Mapping[str, str] | None = None,
+    log_dir: str | None = None,
+    progress: Callable[[], str | None] | None = None,
+    timeline: Timeline | None = None,
+    reservation_timeout_s: float | None = None,
+    spare: bool = True,
+    call: bytes | None = None,
+) -> list[bytes]:
+    """Run ``command`` once on every host of ``num_slices`` groups, again after each loss, until all exit with 0.
+
+    Args:
+        command: What each host runs.
+        group: A TPU slice, or a number of hosts.
+        num_slices: How many groups; a list means as many of them as there are.
+        budgets: After how many preemptions and failures to give up.
+        stall: After which silence a process counts as hanging.
+        scaling: How often a pod that is smaller than it could be tries to grow.
+        env: Further variables of the processes.
+        log_dir: Where each host's output goes: ``host-R.log`` for rank R, ``host-R.K.log`` after K restarts.
+        progress: Names the newest checkpoint: two failures with the same traceback and no new one between them are
+            the last.
+        timeline: What happens is noted there.
+        reservation_timeout_s: For how long to wait for hosts, each time; for ever unless given.
+        spare: Whether to keep processes ready on a free slice.
+        call: What the processes fetch with ``mailbox.fetch_call``.
+
+    Returns:
+        What the processes gave back with ``mailbox.answer``, in the order of their ranks.
+
+    Raises:
+        PodGivenUpError: A budget is used up, or the same failure came twice.
+        NoFreeSliceError: Nothing was free within ``reservation_timeout_s``.
+    """
+    if not ray.is_initialized():
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
+    settings = _Settings(tuple(command), group, budgets, stall, log_dir, reservation_timeout_s, spare)
+    with ExitStack() as stack:
+        mailbox = stack.enter_context(Mailbox(call, ray.util.get_node_ip_address())) if call is not None else None
+        given = {**(env or {}), **(mailbox.env if mailbox else {})}
+        flexible = Flexible(sizes_of(num_slices), scaling)
+        run = _Run(settings, flexible, given, progress or (lambda: None), timeline or Timeline(None), mailbox)
+        stack.callback(run.close)
+        run.run()
+        return mailbox.results() if mailbox else []
+
+
+@dataclass(frozen=True)
+class _Settings:
+    command: tuple[str, ...]
+    group: HostGroup
+    budgets: Budgets
+    stall: Stall
+    log_dir: str | None
+    reservation_timeout_s: float | None
+    spare: bool
+
+
+class _Run:
+    """One pod from its first start to its end."""
+
+    def __init__(
+        self,
+        settings: _Settings,
+        flexible: Flexible,
+        env: Mapping[str, str],
+        progress: Callable[[], str | None],
+        timeline: Timeline,
+        mailbox: Mailbox | None,
+    ) -> None:
+        self._set = settings
+        self._group = settings.group
+        self._flexible = flexible
+        self._env = env
+        self._progress = progress
+        self._timeline = timeline
+        self._mailbox = mailbox
+        self._history = History()
+        self._restarts = 0
+        self._first_start: float | None = None
+        self._avoided: set[str] = set()
+        self._nodes = NodeWatch()
+        self._reservation: Reservation | None = None
+        self._reserving: tuple[Reserving, Future[Reservation | None]] | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="reserve")
+        self._stepped = False
+        self._grow_to: int | None = None
+        self._spares = self._new_spares() if settings.spare else None
+
+    def run(self) -> None:
+        """Until the pod is done. Raises PodGivenUpError, NoFreeSliceError."""
+        while True:
+            reservation = self._reservation or self._reserve().result()
+            assert reservation is not None
+            self._reservation = reservation
+            if self._attempt(reservation):
+                return
+            self._restarts += 1
+
+    def close(self) -> None:
+        """Give everything back."""
+        if self._spares is not None:
+            self._spares.close()
+        self._nodes.stop()
+        if self._reserving is not None:
+            reserving, future = self._reserving
+            reserving.stop()
+            with suppress(Exception):
+                if (taken := future.result()) is not None:
+                    taken.release()
+        self._pool.shutdown()
+        if self._reservation is not None:
+            self._reservation.release()
+
+    # ---- hosts
+
+    def _new_spares(self) -> Spares | None:
+        if not self._group.is_tpu or not can_wait(self._set.command):
+            return None
+        return Spares(self._group, Warm(self._set.command, self._env), lambda: set(self._avoided))
+
+    def _actors(self, seats: Sequence[Seat]) -> list[Any]:
+        """Those that wait on these hosts, and fresh ones for the rest."""
+        waiting = self._spares.take(seats) if self._spares is not None else {}
+        if waiting:
+            say(f"processes that have done their imports wait on {len(waiting)} of {len(seats)} hosts")
+        return [waiting.get(one.node.id) or host_actor(self._group, one) for one in seats]
+
+    def _reserve(self) -> Future[Reservation | None]:
+        """Begin to reserve; the result is there once there is one."""
+        self._timeline.note("waiting", group=self._group.name, sizes=[self._flexible.largest, self._flexible.smallest])
+        if self._spares is not None:
+            self._spares.pause(True)
+        reserving = Reserving(
+            self._group,
+            self._flexible.first,
+            self._flexible.smallest,
+            self._flexible.largest,
+            avoided=self._avoided,
+            preferred=self._spares.slice_names() if self._spares is not None else (),
+            say=say,
+        )
+        future = self._pool.submit(self._reserved, reserving, time.monotonic())
+        self._reserving = (reserving, future)
+        return future
+
+    def _reserved(self, reserving: Reserving, began: float) -> Reservation | None:
+        taken = reserving.run(self._set.reservation_timeout_s)
+        if taken is not None:
+            seconds = time.monotonic() - began
+            names = ", ".join(taken.slice_names)
+            what = (
+                f"{'slices' if taken.num_slices > 1 else 'slice'} {names}" if names else f"a {self._group.name} group"
+            )
+            say(f"reserved {what} after {seconds:.1f} s")
+            self._timeline.note("reserved", slices=taken.slice_names, num_slices=taken.num_slices, reserve_s=seconds)
+        return taken
+
+    # ---- one attempt
+
+    def _attempt(self, reservation: Reservation) -> bool:
+        """Run once on these hosts; whether the pod is done."""
+        pod = Pod(
+            reservation,
+            self._group,
+            self._nodes,
+            self._set.stall,
+            actors=self._actors(reservation.seats),
+            say=say,
+        )
+        try:
+            incident = self._started(pod, reservation) or pod.watch(lambda: self._turn(pod))
+        except BaseException:  # somebody stops us: let the processes end in order
+            pod.end(politely=True)
+            raise
+        self._note_first_step(pod)
+        if pod.is_done:
+            pod.end()
+            self._timeline.note("done", step=pod.step)
+            return True
+        if self._grow_to is not None and not pod.lost_nodes():
+            self._scaled(pod, reservation)
+            return False
+        assert incident is not None
+        self._after(incident, pod, reservation)
+        return False
+
+    def _started(self, pod: Pod, reservation: Reservation) -> Incident | None:
+        began = time.monotonic()
+        self._first_start = self._first_start or time.time()
+        self._stepped, self._grow_to = False, None
+        self._flexible.running(reservation.num_slices, time.monotonic())
+        incident = pod.start(self._task())
+        if incident is None:
+            if self._spares is not None:
+                self._spares.pause(False)
+            self._timeline.note(
+                "started",
+                slices=reservation.slice_names,
+                hosts=[one.seat.node.ip for one in pod.hosts],
+                num_slices=reservation.num_slices,
+                restarts=self._restarts,
+                start_s=time.monotonic() - began,
+            )
+        return incident
+
+    def _task(self) -> Task:
+        mailbox, restarts = self._mailbox, self._restarts
+        env = {RESTARTS_VARIABLE: str(restarts), FIRST_START_VARIABLE: repr(self._first_start)}
+        return Task(
+            self._set.command,
+            {**self._env, **env},
+            self._set.log_dir,
+            restarts,
+            (lambda rank: mailbox.error(restarts, rank)) if mailbox else (lambda rank: None),
+        )
+
+    def _turn(self, pod: Pod) -> None:
+        self._note_first_step(pod)
+        now = time.monotonic()
+        due = self._flexible.next_look(now)
+        if due is None or due > now or pod.stopping:
+            return
+        self._grow_to = self._flexible.grow_to(len(free_slices(self._group, self._avoided)), now)
+        if self._grow_to is not None:
+            pod.stop(f"the pod is to grow to {self._grow_to} slices", _GROW_SECONDS)
+
+    def _note_first_step(self, pod: Pod) -> None:
+        if self._stepped or pod.step is None:
+            return
+        self._stepped = True
+        first = min(one.beat.step_at for one in pod.hosts if one.beat is not None and one.beat.step_at is not None)
+        self._timeline.note("first_step", at=time.time() - (boot_time() - first), step=pod.step)
+
+    # ---- between two attempts
+
+    def _scaled(self, pod: Pod, reservation: Reservation) -> None:
+        pod.end()
+        reservation.release()
+        self._reservation = None
+        self._timeline.note("scaled", num_slices=reservation.num_slices, to=self._grow_to, step=pod.step)
+
+    def _after(self, incident: Incident, pod: Pod, reservation: Reservation) -> None:
+        """Charge what happened, end what is left, and see to hosts for the next attempt."""
+        detected, detect_s = time.monotonic(), pod.last_seen_s()
+        lost = pod.lost_nodes()
+        self._avoided |= lost
+        self._history = self._history.after(incident, time.time(), self._newest())
+        over = self._history.end(self._set.budgets)
+        soon = None if over or not lost or reservation.num_slices > 1 else self._reserve()
+        pod.end()
+        if not incident.cause.is_preemption:
+            pod.print_last_lines(incident)
+        end_s = time.monotonic() - detected
+        self._note(incident, pod, detect_s, end_s)
+        if lost:
+            reservation.release()
+            self._reservation = None
+        if over:
+            say(f"{incident.sentence} {over}")
+            raise PodGivenUpError(f"{incident.sentence} {over}", incident, self._history)
+        say(f"{incident.sentence} {self._count(incident)}; going on from the newest checkpoint")
+        if soon is not None:
+            self._reservation = soon.result()
+
+    def _note(self, incident: Incident, pod: Pod, detect_s: float, end_s: float) -> None:
+        saved = _STEP.findall(self._history.latest[-1].progress or "")
+        say(f"it took at most {detect_s:.1f} s to find out and {end_s:.1f} s to end what was left")
+        self._timeline.note(
+            "preempted" if incident.cause.is_preemption else "failed",
+            cause=incident.cause.value,
+            sentence=incident.sentence,
+            slice=incident.slice_name,
+            host=incident.host,
+            detect_s=detect_s,
+            end_s=end_s,
+            step=pod.step,
+            checkpoint_step=int(saved[-1]) if saved else None,
+        )
+
+    def _newest(self) -> str | None:
+        """The newest checkpoint; where the store does not say, none is taken for the one before."""
+        try:
+            return self._progress()
+        except Exception as problem:
+            say(f"the newest checkpoint cannot be told now: {problem}")
+            return f"unknown after {self._restarts} restarts"
+
+    def _count(self, incident: Incident) -> str:
+        if incident.cause.is_preemption:
+            return f"This is preemption {self._history.preemptions} of {self._set.budgets.max_preemptions:,}"
+        return f"This is failure {self._history.failures} of {self._set.budgets.max_failures:,}"
+
+
+def say(text: str) -> None:
+    """One line of the driver's output that is ours."""
+    print(f"tradewind: {text}", flush=True)

@@ -1,0 +1,186 @@
+"""A preemption is not a failure: what became of a host decides which of the two budgets an attempt is charged to.
+
+``judge`` is the table of the documentation. Whatever took a node away is a preemption, and a preemption of any host
+wins over the failures of the rest: they are what a lost peer looks like from the other hosts. Everything else is a
+failure, since a mistake in that direction ends soon and says why, and one in the other goes on for a million attempts.
+Nothing in here talks to Ray, to a process or to a clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tradewind.runtime.pods.environment import how_it_ended
+
+NOTICED: Final = 76
+"""Exit code of a process that saved a checkpoint because of a notice and then ended by itself."""
+
+_KILLED: Final = -9
+_NOT_FOUND: Final = 127
+_LOST_PEER: Final = re.compile(
+    r"connection (reset|refused|closed)|broken pipe|socket closed|coordination service|barrier (timed out|failed)"
+    r"|heartbeat (timeout|timed out)|\bgloo\b|\bnccl\b|megascale|UNAVAILABLE:|DEADLINE_EXCEEDED|peer .*(died|lost|gone)"
+    r"|unhealthy|another task died",
+    re.IGNORECASE,
+)
+
+
+class Cause(enum.Enum):
+    """Why an attempt ended. The values are what timelines and logs say."""
+
+    NODE_DIED = "node died"
+    """The Ray node is gone, and the actor and the processes on it with it: a preemption."""
+    DRAINED = "node drained"
+    """Ray was told to drain the node, by the notice watcher or by a person: a preemption."""
+    PREEMPTED = "preempted"
+    """The instance metadata says so: a preemption."""
+    NOTICED = "checkpoint on notice"
+    """The process saved a checkpoint because of a notice and ended by itself: a preemption."""
+    EXCEPTION = "exception"
+    """The function raised: a failure."""
+    EXITED = "exit code"
+    """The process ended with another code than 0 and left no exception: a failure."""
+    KILLED = "killed"
+    """A signal ended the process on a node that lives: a failure, most often for want of memory."""
+    SILENT = "silent"
+    """The process is frozen, or has made no step for too long: a failure."""
+    ACTOR_LOST = "actor lost"
+    """Ray lost the worker that held the process, on a node that lives: a failure."""
+    CANNOT_START = "cannot start"
+    """The command could not be started: a failure."""
+
+    @property
+    def is_preemption(self) -> bool:
+        return self in _PREEMPTIONS
+
+
+_PREEMPTIONS: Final = frozenset({Cause.NODE_DIED, Cause.DRAINED, Cause.PREEMPTED, Cause.NOTICED})
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one host, before the pod was ended."""
+
+    host: int
+    """Its rank within its slice."""
+    slice_name: str | None
+    slice_type: str
+    num_hosts: int
+    """How many hosts the whole pod has."""
+    exit_code: int | None = None
+    """As ``subprocess`` tells it; None while the process runs or when nobody can tell."""
+    actor_lost: bool = False
+    node_alive: bool | None = None
+    """None when Ray was not asked or did not answer."""
+    node_draining: bool = False
+    metadata_preempted: bool = False
+    noticed: bool = False
+    """The process was told of a notice."""
+    silent_s: float | None = None
+    """For how long the process has been frozen or without a step, if that is too long."""
+    start_problem: str | None = None
+    error: Mapping[str, str] | None = None
+    """``type``, ``message`` and ``traceback`` of the exception that the process left behind."""
+    last_lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Why an attempt ended, in one sentence, and which host tells it."""
+
+    cause: Cause
+    sentence: str
+    slice_name: str | None = None
+    host: int | None = None
+    exit_code: int | None = None
+    traceback: str | None = None
+    last_lines: tuple[str, ...] = ()
+
+
+def judge(evidence: Evidence, others: Sequence[Evidence] = ()) -> Incident:
+    """Why the attempt ended, given the host that was seen first and what is known of ``others``.
+
+    Raises ValueError if nothing is wrong with any of them.
+    """
+    hosts = [evidence, *others]
+    noticed = any(one.noticed or one.node_draining or one.metadata_preempted for one in hosts)
+    wrong = [(one, *found) for one in hosts if (found := _what_is_wrong(one, noticed)) is not None]
+    if not wrong:
+        raise ValueError("Nothing is wrong with any host of the pod.")
+    host, cause, reason = min(wrong, key=lambda one: _order(one[0], one[1]))
+    return Incident(
+        cause=cause,
+        sentence=_sentence(host, reason),
+        slice_name=host.slice_name,
+        host=host.host,
+        exit_code=host.exit_code,
+        traceback=host.error.get("traceback") if host.error else None,
+        last_lines=host.last_lines,
+    )
+
+
+def tells_of_a_lost_peer(evidence: Evidence) -> bool:
+    """Whether the host's exception may only mean that another host went away."""
+    return evidence.error is not None and bool(_LOST_PEER.search(evidence.error.get("message", "")))
+
+
+def _order(host: Evidence, cause: Cause) -> int:
+    """Preemptions first, what tells least of the cause last; equals stay in the order in which they were given."""
+    if cause.is_preemption:
+        return 1 if cause is Cause.NOTICED else 0
+    return 3 if tells_of_a_lost_peer(host) else 2
+
+
+def _what_is_wrong(one: Evidence, noticed: bool) -> tuple[Cause, str] | None:
+    """The table: the first row that fits. ``noticed`` says that some host of the pod had a notice."""
+    if one.metadata_preempted:
+        return Cause.PREEMPTED, "was preempted"
+    if one.node_alive is False:
+        return Cause.NODE_DIED, "was lost: its Ray node died"
+    if one.node_draining:
+        return Cause.DRAINED, "is being drained: its Ray node is about to go"
+    if one.exit_code == NOTICED and noticed:
+        return Cause.NOTICED, "saved a checkpoint before it would be preempted, and ended"
+    return _failure(one)
+
+
+def _failure(one: Evidence) -> tuple[Cause, str] | None:
+    if one.start_problem is not None:
+        return Cause.CANNOT_START, f"could not run the command ({one.start_problem})"
+    if one.silent_s is not None:
+        return Cause.SILENT, (
+            f"has been silent for {one.silent_s:.0f} s: its process is frozen, or the others wait for it"
+            if one.num_hosts > 1
+            else f"has been silent for {one.silent_s:.0f} s: its process is frozen or hangs"
+        )
+    if one.error is not None:
+        message = one.error.get("message", "")
+        return Cause.EXCEPTION, f"raised {one.error.get('type', 'an exception')}" + (f": {message}" if message else "")
+    if one.actor_lost:
+        return Cause.ACTOR_LOST, "lost the Ray worker that held its process, though its node lives"
+    return _exit(one.exit_code)
+
+
+def _exit(code: int | None) -> tuple[Cause, str] | None:
+    if not code:
+        return None
+    if code == NOTICED:
+        return Cause.EXITED, f"exited with code {NOTICED}, which means a checkpoint on notice, but there was no notice"
+    if code == _NOT_FOUND:
+        return Cause.CANNOT_START, f"exited with code {_NOT_FOUND}: a command was not found"
+    if code == _KILLED:
+        return Cause.KILLED, f"{how_it_ended(code)} on a node that lives: most likely the memory ran out"
+    return Cause.KILLED if code < 0 else Cause.EXITED, how_it_ended(code)
+
+
+def _sentence(one: Evidence, reason: str) -> str:
+    """Which host, what happened, and what became of the others."""
+    kind = "group" if " " in one.slice_type else "slice"  # "2-host GPU", or Google's name of a slice type
+    name = f" {one.slice_name}" if one.slice_name else ""
+    rest = one.num_hosts - 1
+    ended = {0: "", 1: "; the other host was ended"}.get(rest, f"; the other {rest} hosts were ended")
+    return f"Host {one.host} of the {one.slice_type} {kind}{name} {reason.rstrip('.')}{ended}."

@@ -1,0 +1,43 @@
+"""The preflight: a step's own check of its config, on CPUs, before a slice is reserved for it.
+
+Run as ``python -m tradewind.runtime.run_preflight ATTEMPT_FILE DEVICES`` by the driver. A step's function may have an
+attribute ``preflight``, which is called with the config and the number of devices that the function will have at least;
+what it raises is the step's failure. A function without one is fine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from tradewind.records.attempts import read_attempt
+from tradewind.runtime.child import leave_error
+from tradewind.runtime.environment import STEP_VARIABLE
+from tradewind.runtime.errors import SpecError
+from tradewind.runtime.run_function import described
+from tradewind.runtime.spec import StepSpec
+
+
+def main() -> NoReturn:
+    """Check the config of the attempt whose file is the first argument; exits with 1 when it left an error."""
+    attempt = read_attempt(sys.argv[1])
+    if attempt is None:
+        raise SpecError(f"There is no attempt file at {sys.argv[1]}.")
+    spec = StepSpec.from_json(attempt.spec)
+    os.environ[STEP_VARIABLE] = spec.version
+    code = 0
+    try:
+        preflight = getattr(spec.load_function(), "preflight", None)
+        if preflight is not None:
+            preflight(spec.load_config(), int(sys.argv[2]))
+    except BaseException as error:
+        leave_error(spec.output_path, attempt.number, described(error, spec))
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # libraries that abort in their teardown must not spoil it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A step on slices or on a group of hosts: checked before anything is reserved, then run until it is done or given up.
+
+A preemption or a failure ends the processes and not the attempt; the function goes on from its newest checkpoint. What
+the record says of an attempt that was given up is the function's own error, if there was one, and the history.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from glob import has_magic
+from pathlib import PurePosixPath
+from typing import Final
+
+from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.records.attempts import Attempt, AttemptError, attempt_folder, attempt_path
+from tradewind.records.files import list_files
+from tradewind.runtime.child import left_error, run_here
+from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
+from tradewind.runtime.pods.environment import ON_CPU
+from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.liveness import Stall
+from tradewind.runtime.pods.timeline import TIMELINE_FILE, Timeline
+from tradewind.runtime.spec import StepSpec
+from tradewind.steps import Hosts, TpuSlice
+
+COMPLETE: Final = "metadata.json"
+"""The file that Levanter writes last into a checkpoint."""
+_FLUSH_S: Final = 2.0
+_NUMBER: Final = re.compile(r"(\d+)")
+
+
+def run_on_hosts(
+    command: Sequence[str], attempt: Attempt, spec: StepSpec, resources: TpuSlice | Hosts, secrets: Mapping[str, str]
+) -> AttemptError | None:
+    """Run ``command`` on every host of what ``resources`` ask for; its error once it is given up, None when it is done.
+
+    Raises:
+        NoFreeSliceError: The group of hosts cannot be reserved at all.
+    """
+    if (refused := preflight_error(attempt, spec, resources, secrets)) is not None:
+        return refused
+    _connect()
+    from tradewind.runtime.pods.runner import run_pod
+
+    folder = attempt_folder(spec.output_path, attempt.number)
+    timeline = Timeline(posixpath.join(folder, TIMELINE_FILE))
+    try:
+        run_pod(
+            command,
+            HostGroup.of(resources),
+            num_slices=resources.num_slices if isinstance(resources, TpuSlice) else 1,
+            budgets=Budgets(resources.max_preemptions, resources.max_failures),
+            stall=Stall(stall_s=resources.stall_limit_s),
+            env=secrets,
+            log_dir=folder,
+            progress=lambda: newest_progress(spec.output_path, spec.resumable),
+            timeline=timeline,
+        )
+    except SystemError as error:  # so Ray's compiled parts hand on what a signal's handler raised
+        raise error.__cause__ or error from None
+    except PodGivenUpError as error:
+        return given_up(error, attempt, spec, _restarts(timeline))
+    finally:
+        timeline.flush(_FLUSH_S)
+    return None
+
+
+def devices_of(resources: TpuSlice | Hosts) -> int:
+    """How many devices the function has at least, over all slices."""
+    if isinstance(resources, Hosts):
+        return resources.count * max(1, resources.gpus)
+    counts = resources.num_slices
+    return slice_type(resources.slice_type).chips * (counts if isinstance(counts, int) else min(counts))
+
+
+def newest_progress(output_path: str, resumable: Sequence[str]) -> str | None:
+    """What names how far a step has got: its newest complete checkpoint, else the last of what else it goes on from.
+
+    Numbers in names count as numbers, so ``step-100`` is newer than ``step-20``.
+    """
+    paths = [path for glob in resumable for path in _paths_below(output_path, glob)]
+    checkpoints = [posixpath.dirname(path) for path in paths if posixpath.basename(path) == COMPLETE]
+    if checkpoints:
+        return max(checkpoints, key=_natural)
+    return f"{max(paths, key=_natural)}, {len(paths)} in all" if paths else None
+
+
+def _paths_below(output_path: str, glob: str) -> list[str]:
+    """The files in the folder that a glob begins with, relative to the output."""
+    parts = PurePosixPath(glob).parts
+    plain = next((index for index, part in enumerate(parts) if has_magic(part)), len(parts))
+    folder = posixpath.join(*parts[:plain]) if plain else ""
+    files = list_files(posixpath.join(output_path, folder))
+    return [posixpath.join(folder, file.path) for file in files if not file.path.startswith(".")]
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(path)]
+
+
+def _connect() -> None:
+    """Become a Ray driver whose SIGTERM is still ours: Ray's own handlers would end it before its end is written."""
+    import ray
+
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
+    except SystemExit:  # somebody stopped us in the meantime
+        if callable(ours):
+            ours(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, ours)
+
+
+def preflight_error(
+    attempt: Attempt, spec: StepSpec, resources: TpuSlice | Hosts, secrets: Mapping[str, str]
+) -> AttemptError | None:
+    """What the step's own check of its config says against it. One that dies on its way has said nothing."""
+    file = attempt_path(spec.output_path, attempt.number)
+    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_preflight", file, str(devices_of(resources))]
+    if run_here(command, {**os.environ, **secrets, **ON_CPU}) == 0:
+        return None
+    refused = left_error(spec.output_path, attempt.number)
+    if refused is None:
+        print("tradewind: the check of the config died on its way; going on without it.", flush=True)
+    return refused
+
+
+def given_up(error: PodGivenUpError, attempt: Attempt, spec: StepSpec, restarts: int) -> AttemptError:
+    """What the record says: the error that the function raised last, with the pod's history; else the history alone."""
+    printed = error.incident.traceback
+    raised = left_error(spec.output_path, attempt.number, restarts, printed) if printed else None
+    if raised is None:
+        return AttemptError(type(error).__qualname__, str(error), printed or "")
+    return AttemptError(raised.type, f"{raised.message} ({error})", raised.traceback)
+
+
+def _restarts(timeline: Timeline) -> int:
+    """How often the processes had been started again when they ended for the last time."""
+    return max((event["restarts"] for event in timeline.events if event["event"] == "started"), default=0)

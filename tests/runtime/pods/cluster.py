@@ -1,0 +1,208 @@
+"""What the tests of pods on real Ray share: programs for hosts, pods that run in a thread, and waiting."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+import pytest
+
+from tests.runtime.marked import marked
+from tradewind.rehearsal.local_ray import LocalRay
+from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.timeline import Timeline
+
+MARK = "POD_TEST"
+
+
+@contextmanager
+def driver_on(cluster: LocalRay) -> Iterator[None]:
+    """This process is a driver on the cluster's head."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        ray.init(
+            address=cluster.gcs_address,
+            _node_ip_address=cluster.gcs_address.partition(":")[0],
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+        yield
+        ray.shutdown()
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """Wait for ``condition``, and give back what it said."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"Waited in vain for {what}."
+        time.sleep(0.05)
+    return found
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-u", "-c", code, *arguments]
+
+
+class RunningPod:
+    """``run_pod`` in a thread of this process."""
+
+    running: ClassVar[list[RunningPod]] = []
+
+    def __init__(self, command: Sequence[str], group: str | HostGroup, mark: str = "", **options: Any) -> None:
+        self.timeline = options.pop("timeline", None) or Timeline(None)
+        self.mark = mark
+        self.error: BaseException | None = None
+        options["env"] = {MARK: mark, **options.get("env", {})}
+        wanted = HostGroup.of_slice(group) if isinstance(group, str) else group
+        self._thread = threading.Thread(target=self._run, args=(command, wanted, options), daemon=True)
+        self._thread.start()
+        self.running.append(self)
+
+    def _run(self, command: Sequence[str], group: HostGroup, options: dict[str, Any]) -> None:
+        from tradewind.runtime.pods.runner import run_pod
+
+        try:
+            run_pod(command, group, timeline=self.timeline, **options)
+        except BaseException as error:
+            self.error = error
+
+    def join(self, seconds: float = 90.0) -> BaseException | None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), f"The pod runs on: {self.timeline.events}"
+        return self.error
+
+    def stop(self) -> None:
+        """End it as a driver that is told to stop does; a pod that is over stays as it is."""
+        ident = self._thread.ident
+        assert ident is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt))
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [one for one in self.timeline.events if one["event"] == name]
+
+    def processes(self, *command: str) -> list[psutil.Process]:
+        """Its live processes but for the guards, or those whose command line begins so."""
+        return [one for one in marked(MARK, self.mark) if _runs(one, command)]
+
+    def wait_for(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        def there() -> list[dict[str, Any]]:
+            found = self.events(event)
+            assert self._thread.is_alive() or len(found) >= count, f"The pod is over: {self.error!r}"
+            return found if len(found) >= count else []
+
+        return until(there, f"{count} times {event!r}")
+
+
+def _runs(process: psutil.Process, command: Sequence[str]) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    return words[: len(command)] == list(command) and not any("process_guard" in word for word in words)
+
+
+def told(path: Path) -> list[dict[str, str]]:
+    """What a process that ran ``TELL`` said, once per start."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line.removeprefix("TOLD ")) for line in lines if line.startswith("TOLD ")]
+
+
+TELL = """
+import json, os, sys
+names = ("TRADEWIND_", "TPU_WORKER_ID", "TPU_NAME", "MEGASCALE_", "JAX_", "OMP_", "CUDA_", "GIVEN")
+print("TOLD", json.dumps({"pid": os.getpid(), **{k: v for k, v in os.environ.items() if k.startswith(names)}}))
+"""
+TELL_AND_STAY_ONCE = (
+    TELL
+    + """
+import time
+if os.environ["TRADEWIND_RESTARTS"] == "0":
+    time.sleep(600)
+"""
+)
+"""Runs until it is lost, and the second time to its end."""
+PSUM = """
+import os
+import jax
+jax.distributed.initialize(
+    os.environ["TRADEWIND_COORDINATOR"],
+    int(os.environ["TRADEWIND_NUM_PROCESSES"]),
+    int(os.environ["TRADEWIND_PROCESS_ID"]),
+)
+import jax.numpy as jnp
+mine = jnp.array([10.0 ** jax.process_index()])
+total = jax.pmap(lambda x: jax.lax.psum(x, "hosts"), axis_name="hosts")(mine)
+print(f"PSUM {jax.process_index()} of {jax.process_count()} on {jax.default_backend()}: {float(total[0])}")
+"""
+ONE_RAISES = """
+import os, sys, time
+print("host", os.environ["TRADEWIND_PROCESS_ID"], "says hello")
+if os.environ["TRADEWIND_PROCESS_ID"] == sys.argv[1]:
+    time.sleep(2)
+    raise ValueError("it is wrong")
+time.sleep(600)
+"""
+BEATS = """
+import itertools, time
+from tradewind.runtime.pods.heartbeat import beat
+for step in itertools.count():
+    beat(step)
+    time.sleep(0.1)
+"""
+SAVES_ON_NOTICE = """
+import os, time
+from tradewind.runtime.pods.notices import preemption_notice
+print("up")
+while preemption_notice() is None:
+    if os.environ["TRADEWIND_RESTARTS"] != "0":
+        raise SystemExit(0)
+    time.sleep(0.05)
+print("saved")
+raise SystemExit(76)
+"""
+WAIT_FOR = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+DRIVER = """
+import json, logging, sys
+import ray
+from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.runner import run_pod
+address, command, slice_type, env = json.loads(sys.argv[1])
+ip = address.partition(":")[0]
+ray.init(address=address, _node_ip_address=ip, log_to_driver=False, logging_level=logging.ERROR)
+run_pod(command, HostGroup.of_slice(slice_type), env=env)
+"""
+
+
+def start_driver(cluster: LocalRay, command: list[str], slice_type: str, mark: str) -> subprocess.Popen[bytes]:
+    """A driver of its own, whose death takes nobody else along."""
+    given = json.dumps([cluster.gcs_address, command, slice_type, {MARK: mark}])
+    return subprocess.Popen([sys.executable, "-c", DRIVER, given], env={**os.environ, "RAY_AUTH_MODE": "disabled"})
+
+
+def drain(cluster: LocalRay, node_id: str, seconds: float) -> None:
+    """Tell Ray that the node goes."""
+    from ray._raylet import GcsClient
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+    deadline = int((time.time() + seconds) * 1000)
+    GcsClient(address=cluster.gcs_address).drain_node(node_id, reason, "a test", deadline)

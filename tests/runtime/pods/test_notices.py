@@ -1,0 +1,27 @@
+"""A notice is a file; looking for it is cheap."""
+
+from tradewind.runtime.pods.notices import NOTICE_VARIABLE, Notice, preemption_notice, read_notice, write_notice
+
+NOTICE = Notice(deadline=1_750_000_030.0, reason="host 1 of slice s1 will be preempted")
+
+
+def test_a_process_finds_the_notice_of_its_pod(monkeypatch, tmp_path):
+    path = str(tmp_path / "notice")
+    monkeypatch.setenv(NOTICE_VARIABLE, path)
+    assert preemption_notice() is None
+    write_notice(path, NOTICE)
+    assert preemption_notice() == NOTICE
+
+
+def test_outside_a_pod_there_is_no_notice(monkeypatch):
+    monkeypatch.delenv(NOTICE_VARIABLE, raising=False)
+    assert preemption_notice() is None
+
+
+def test_a_later_notice_takes_the_place_of_the_former(tmp_path):
+    path = str(tmp_path / "notice")
+    assert read_notice(path) is None
+    write_notice(path, NOTICE)
+    write_notice(path, Notice(1.0, "sooner"))
+    assert read_notice(path) == Notice(1.0, "sooner")
+    assert [file.name for file in tmp_path.iterdir()] == ["notice"]

@@ -1,0 +1,145 @@
+"""The table that tells a preemption from a failure."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.runtime.pods.verdicts import NOTICED, Cause, Evidence, judge, tells_of_a_lost_peer
+
+HOST_1 = Evidence(host=1, slice_name="s1", slice_type="v4-16", num_hosts=2, node_alive=True)
+HOST_0 = replace(HOST_1, host=0)
+VALUE_ERROR = {
+    "type": "ValueError",
+    "message": "no such layer.",
+    "traceback": "Traceback ...\nValueError: no such layer.",
+}
+LOST_PEER = {
+    "type": "XlaRuntimeError",
+    "message": "UNAVAILABLE: Connection reset by peer",
+    "traceback": "Traceback ...",
+}
+
+TABLE = [
+    ({"metadata_preempted": True, "exit_code": 1}, Cause.PREEMPTED, "was preempted"),
+    ({"node_alive": False, "actor_lost": True}, Cause.NODE_DIED, "was lost: its Ray node died"),
+    ({"node_draining": True, "exit_code": 1}, Cause.DRAINED, "is being drained: its Ray node is about to go"),
+    (
+        {"exit_code": NOTICED, "noticed": True},
+        Cause.NOTICED,
+        "saved a checkpoint before it would be preempted, and ended",
+    ),
+    (
+        {"exit_code": NOTICED},
+        Cause.EXITED,
+        "exited with code 76, which means a checkpoint on notice, but there was no notice",
+    ),
+    ({"start_problem": "no such file: train"}, Cause.CANNOT_START, "could not run the command (no such file: train)"),
+    ({"exit_code": 127}, Cause.CANNOT_START, "exited with code 127: a command was not found"),
+    ({"silent_s": 75.4}, Cause.SILENT, "has been silent for 75 s: its process is frozen, or the others wait for it"),
+    ({"exit_code": 1, "error": VALUE_ERROR}, Cause.EXCEPTION, "raised ValueError: no such layer"),
+    ({"actor_lost": True}, Cause.ACTOR_LOST, "lost the Ray worker that held its process, though its node lives"),
+    (
+        {"actor_lost": True, "node_alive": None},
+        Cause.ACTOR_LOST,
+        "lost the Ray worker that held its process, though its node lives",
+    ),
+    ({"exit_code": -9}, Cause.KILLED, "was killed by SIGKILL on a node that lives: most likely the memory ran out"),
+    ({"exit_code": -11}, Cause.KILLED, "was killed by SIGSEGV"),
+    ({"exit_code": 3}, Cause.EXITED, "exited with code 3"),
+]
+
+
+@pytest.mark.parametrize(("found", "cause", "reason"), TABLE, ids=lambda value: getattr(value, "value", ""))
+def test_each_row_of_the_table(found, cause, reason):
+    incident = judge(replace(HOST_1, **found))
+    assert incident.cause is cause
+    assert incident.sentence == f"Host 1 of the v4-16 slice s1 {reason}; the other host was ended."
+
+
+def test_what_takes_a_node_away_is_a_preemption_and_all_else_a_failure():
+    preemptions = {cause for cause in Cause if cause.is_preemption}
+    assert preemptions == {
+        Cause.NODE_DIED,
+        Cause.DRAINED,
+        Cause.PREEMPTED,
+        Cause.NOTICED,
+    }
+
+
+def test_the_hosts_own_words_come_along():
+    incident = judge(replace(HOST_1, exit_code=1, error=VALUE_ERROR, last_lines=("loss 3.2",)))
+    assert (incident.slice_name, incident.host, incident.exit_code) == ("s1", 1, 1)
+    assert incident.traceback == VALUE_ERROR["traceback"]
+    assert incident.last_lines == ("loss 3.2",)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"), [(1, ""), (2, "; the other host was ended"), (8, "; the other 7 hosts were ended")]
+)
+def test_the_sentence_says_what_became_of_the_others(hosts, words):
+    one = Evidence(host=0, slice_name=None, slice_type="v4-8", num_hosts=hosts, exit_code=3)
+    assert judge(one).sentence == f"Host 0 of the v4-8 slice exited with code 3{words}."
+
+
+def test_hosts_that_are_no_slice_are_called_a_group():
+    one = Evidence(host=1, slice_name=None, slice_type="2-host GPU", num_hosts=2, exit_code=3)
+    assert judge(one).sentence.startswith("Host 1 of the 2-host GPU group exited with code 3")
+
+
+def test_an_exception_because_another_host_vanished_is_a_preemption():
+    incident = judge(replace(HOST_0, exit_code=1, error=LOST_PEER), [replace(HOST_1, node_alive=False)])
+    assert incident.cause is Cause.NODE_DIED
+    assert incident.host == 1
+
+
+def test_a_notice_on_one_host_explains_the_checkpoint_of_another():
+    incident = judge(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, node_draining=True)])
+    assert incident.cause is Cause.DRAINED
+    assert judge(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, noticed=True)]).cause is Cause.NOTICED
+
+
+@pytest.mark.parametrize(
+    "message", ["Gloo connectFullMesh failed", "Connection reset by peer", "coordination service: task 1 unhealthy"]
+)
+def test_the_host_that_made_the_mistake_is_named_not_the_one_that_felt_it(message):
+    symptom = replace(HOST_0, exit_code=1, error={**LOST_PEER, "message": message})
+    assert tells_of_a_lost_peer(symptom)
+    incident = judge(symptom, [replace(HOST_1, exit_code=1, error=VALUE_ERROR)])
+    assert incident.host == 1
+    assert judge(symptom, [HOST_1]).host == 0
+
+
+def test_of_two_mistakes_the_one_seen_first_is_told():
+    second = replace(HOST_0, exit_code=4)
+    assert judge(replace(HOST_1, exit_code=3), [second]).exit_code == 3
+
+
+def test_judging_a_healthy_pod_is_a_mistake():
+    with pytest.raises(ValueError, match="Nothing is wrong"):
+        judge(HOST_1, [replace(HOST_0, exit_code=0)])
+
+
+FINDINGS = st.sampled_from([{}, *(found for found, _, _ in TABLE)]).map(lambda found: {"node_alive": True, **found})
+
+
+@given(st.lists(FINDINGS, min_size=1, max_size=4))
+def test_the_order_of_the_hosts_never_decides_between_preemption_and_failure(findings):
+    hosts = [replace(HOST_1, host=rank, **found) for rank, found in enumerate(findings)]
+    if all(found == {"node_alive": True} for found in findings):
+        return
+    verdicts = {judge(first, rest).cause.is_preemption for first, *rest in itertools.permutations(hosts)}
+    assert len(verdicts) == 1
+    if any(host.node_alive is False or host.metadata_preempted or host.node_draining for host in hosts):
+        assert verdicts == {True}
+
+
+def test_the_documentation_has_a_row_for_each_cause():
+    page = (Path(__file__).parents[3] / "docs" / "pods.md").read_text()
+    rows = [line.split("|") for line in page.partition("## Preemption or failure")[2].partition("## ")[0].splitlines()]
+    told = {row[3].strip(" `"): row[2].strip().startswith("preemption") for row in rows if len(row) == 5}
+    told = {cause: judged for cause, judged in told.items() if cause not in ("cause", "---")}
+    assert told == {cause.value: cause.is_preemption for cause in Cause}

@@ -1,0 +1,210 @@
+"""A step's driver on real Ray slices: it goes on by itself, gives up with reasons, and stops at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.ray_jobs.ended_jobs import ended_job
+from tests.turns import claimed
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.records.attempts import Attempt, Outcome, attempt_folder, attempt_path, read_attempt
+from tradewind.records.lease_store import LeaseStore
+from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
+from tradewind.rehearsal.processes import LocalStack
+from tradewind.runtime.pods.timeline import read_timeline
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.spec import StepSpec, step_spec
+from tradewind.steps import ExecutorStep, Hosts, ResolvedStep, TpuSlice, resolve, this_output_path, versioned
+
+pytestmark = pytest.mark.ray
+
+REPOSITORY = Path(__file__).parents[2]
+HEARTBEAT_S = 6.0
+PATIENCE_S = 90.0
+
+
+@dataclass(frozen=True)
+class Config:
+    output_path: Any
+    function: Any
+
+
+def restarts() -> int:
+    return int(os.environ["TRADEWIND_RESTARTS"])
+
+
+def save(config: Config, step: int) -> None:
+    checkpoint = Path(config.output_path, "checkpoints", f"step-{step}")
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "metadata.json").write_text("{}")
+
+
+def fails_twice_on_its_way(config: Config) -> int:
+    """The same error each time, and a new checkpoint between the two."""
+    if restarts() < 2:
+        save(config, 10 * (restarts() + 1))
+        raise RuntimeError("not yet")
+    return restarts()
+
+
+def is_wrong(config: Config) -> None:
+    raise ValueError("no such column")
+
+
+def stays_once(config: Config) -> int:
+    if restarts() == 0:
+        Path(config.output_path, "pid").write_text(str(os.getpid()))
+        signal.pause()
+    return restarts()
+
+
+def is_refused(config: Config) -> None: ...
+
+
+def refuse(config: Config, devices: int) -> None:
+    raise ValueError(f"nothing can be divided by {devices}")
+
+
+is_refused.preflight = refuse  # type: ignore[attr-defined]
+
+
+class Cluster:
+    """The cluster, and the steps that run on it."""
+
+    def __init__(self, ray: LocalRay, store: Path) -> None:
+        self.ray, self.store = ray, store
+        self.steps: dict[str, ResolvedStep] = {}
+        self.jobs = RayJobs(RayCluster("here", ray.address))
+
+    def start(self, fn: Callable[[Config], Any], resources: Any) -> Attempt:
+        config = Config(this_output_path(), versioned(fn.__name__))
+        step = ExecutorStep("s", fn, config, resources=resources, resumable=["checkpoints/**"])
+        resolved = resolve([step], str(self.store / uuid.uuid4().hex)).of(step)
+        job = f"job-{uuid.uuid4().hex[:8]}"
+        attempt = claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY)), job=job, heartbeat_s=HEARTBEAT_S)
+        self.steps[job] = resolved
+        file = attempt_path(resolved.output_path, attempt.number)
+        self.jobs.submit_or_attach(JobRequest(job, f"python -u -m tradewind.runtime.run_step {file}", num_cpus=0.0))
+        return attempt
+
+    def finish(self, attempt: Attempt) -> tuple[Attempt, list[dict[str, Any]]]:
+        """The attempt as it ended, and its timeline."""
+        ended_job(self.jobs, attempt.job)
+        output = attempt.spec["output_path"]
+        ended = read_attempt(attempt_path(output, attempt.number))
+        assert ended is not None and ended.outcome is not None, self.log(attempt)
+        return ended, timeline_of(output)
+
+    def log(self, attempt: Attempt) -> str:
+        return Path(attempt_folder(attempt.spec["output_path"], attempt.number), "driver.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    stack = LocalStack(tmp_path_factory.mktemp("steps"))
+    slices = [LocalSlice("a", "v4-8"), LocalSlice("b", "v4-8")]
+    ray = LocalRay(stack, num_cpus=2, slices=slices, env={"PYTHONPATH": str(REPOSITORY)})
+    try:
+        ray.start()
+        yield Cluster(ray, tmp_path_factory.mktemp("store"))
+    finally:
+        ray.stop()
+        stack.stop()
+
+
+def timeline_of(output_path: str) -> list[dict[str, Any]]:
+    return read_timeline(f"{attempt_folder(output_path, 1)}/timeline.json")
+
+
+def names(events: list[dict[str, Any]]) -> list[str]:
+    return [event["event"] for event in events]
+
+
+def until(is_so: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := is_so()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def text_of(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def result_of(attempt: Attempt) -> Any:
+    return json.loads(Path(attempt.spec["output_path"], ".artifact.json").read_text())
+
+
+def test_a_failure_after_a_new_checkpoint_is_followed_by_another_start(cluster: Cluster) -> None:
+    ended, events = cluster.finish(cluster.start(fails_twice_on_its_way, TpuSlice("v4-8")))
+    assert ended.outcome is Outcome.SUCCEEDED, cluster.log(ended)
+    assert result_of(ended) == 2
+    assert (names(events).count("started"), names(events).count("failed"), names(events)[-1]) == (3, 2, "done")
+    assert [event["checkpoint_step"] for event in events if event["event"] == "failed"] == [10, 20]
+
+
+def test_an_error_that_always_comes_costs_two_runs_and_is_what_the_attempt_shows(cluster: Cluster) -> None:
+    ended, events = cluster.finish(cluster.start(is_wrong, TpuSlice("v4-8")))
+    assert ended.outcome is Outcome.FAILED and ended.error is not None
+    assert names(events).count("started") == 2
+    assert ended.error.type == "ValueError"
+    assert ended.error.message.startswith("no such column (")
+    assert "It failed twice with the same traceback" in ended.error.message
+    assert "0 preemptions, 2 failures" in ended.error.message
+    assert "in is_wrong" in ended.error.traceback
+
+
+def test_a_budget_of_no_failures_gives_up_at_once(cluster: Cluster) -> None:
+    ended, events = cluster.finish(cluster.start(is_wrong, Hosts(2, max_failures=0)))
+    assert ended.error is not None and ended.error.type == "ValueError"
+    assert "max_failures=0" in ended.error.message
+    assert names(events).count("started") == 1
+
+
+@pytest.mark.parametrize(("ends", "outcome"), [("stopped", Outcome.STOPPED), ("taken over", Outcome.LOST)])
+def test_a_turn_that_is_over_ends_the_processes_on_the_slice_at_once(
+    cluster: Cluster, ends: str, outcome: Outcome
+) -> None:
+    attempt = cluster.start(stays_once, TpuSlice("v4-8"))
+    output = attempt.spec["output_path"]
+    process = psutil.Process(int(until(lambda: text_of(Path(output, "pid")))))
+    if ends == "stopped":
+        LeaseStore(output).request_stop(attempt.job, {"try": 2})
+    else:
+        claimed(cluster.steps[attempt.job], StepSpec.from_json(attempt.spec), job="another")
+    ended, events = cluster.finish(attempt)
+    process.wait(PATIENCE_S)
+    assert ended.outcome is outcome
+    assert names(events)[-1] == "started"
+
+
+def test_a_config_that_its_check_refuses_reserves_nothing(cluster: Cluster) -> None:
+    ended, events = cluster.finish(cluster.start(is_refused, TpuSlice("v4-8", num_slices=(2, 1))))
+    assert ended.error is not None
+    assert (ended.error.type, ended.error.message) == ("ValueError", "nothing can be divided by 4")
+    assert events == []
+
+
+def test_a_lost_slice_is_no_failure_and_the_step_goes_on_in_the_same_attempt(cluster: Cluster) -> None:
+    attempt = cluster.start(stays_once, TpuSlice("v4-8", max_failures=0))
+    output = attempt.spec["output_path"]
+    until(lambda: text_of(Path(output, "pid")))
+    (lost,) = until(lambda: [event for event in timeline_of(output) if event["event"] == "reserved"])[0]["slices"]
+    cluster.ray.kill_slice(lost)  # the last test: from here on the cluster has one slice
+    ended, events = cluster.finish(attempt)
+    assert (ended.number, ended.outcome, result_of(ended)) == (1, Outcome.SUCCEEDED, 1), cluster.log(ended)
+    assert names(events).count("preempted") == 1 and "failed" not in names(events)
