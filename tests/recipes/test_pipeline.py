@@ -24,6 +24,8 @@ from tradewind.datasets.documents import Document, read_documents, write_documen
 from tradewind.recipes.metrics import read_metrics, series
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
+from tradewind.runtime.pods.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -199,6 +201,35 @@ def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night) -> N
     assert killed[0][-10:] == undisturbed[0][-10:]
     assert killed[1][-10:] == undisturbed[1][-10:]  # to the last bit
     assert any(line.startswith(f"step {STEPS}/{STEPS}  loss") for line in result["printed"])
+
+
+def test_a_notice_makes_both_hosts_save_the_same_step_and_no_step_is_lost(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = night.path("notice.json")
+    monkeypatch.setenv(NOTICE_VARIABLE, notice)
+    hosts = night.start_hosts("noticed")
+    metrics = night.root / "noticed/metrics.jsonl"
+    try:
+        deadline = time.monotonic() + TIMEOUT
+        while not metrics.exists() or len(metrics.read_text().splitlines()) < 10:
+            assert time.monotonic() < deadline and hosts[0].poll() is None, "no steps to interrupt"
+            time.sleep(0.01)
+        write_notice(notice, Notice(time.time() + 30, "preempted"))
+        errors = [host.communicate(timeout=TIMEOUT)[1] for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+    assert [host.returncode for host in hosts] == [NOTICED, NOTICED], errors
+    saved = newest_checkpoint(night.root / "noticed")
+    assert saved == json.loads(metrics.read_text().splitlines()[-1])["step"]
+
+    os.remove(notice)
+    results_of(night.start_hosts("noticed"))
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [row["step"] for row in rows if "train/loss" in row] == list(range(2, STEPS))  # none of them twice
+    losses = [series(read_metrics(night.path(f"{name}/metrics.jsonl")), "train/loss") for name in ("train", "noticed")]
+    assert losses[0] == losses[1]  # to the last bit
 
 
 def test_a_finished_training_is_not_run_again(night: Night) -> None:

@@ -45,6 +45,8 @@ class LmEvalConfig:
     """Below 1 the sample keeps to what is likely, above 1 it strays."""
     seed: int = 0
     """Of the sample."""
+    model: Any = None
+    """As in training."""
 
 
 def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     _check(config)
     quiet_libraries()
     parts.keep_compilations(config.output_path)
-    parts.check_batch_size(config.batch_size)
+    parts.check_batch_size(config.batch_size, parts.device_count())
     with local_tokenizer(config.tokenizer_path) as tokenizer:
         results = _evaluate(config, parts.cached_data(config.cache_path, tokenizer), tokenizer)
     write_json(join(config.output_path, "results.json"), results)
@@ -64,7 +66,8 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
 
 
 def _check(config: LmEvalConfig) -> None:
-    model_size(config.model_size)
+    if config.model is None:
+        model_size(config.model_size)
     parts.check_seq_len(config.seq_len)
     if not config.prompt:
         raise ValueError("prompt is empty: a sample needs at least one character to go on with.")
@@ -83,9 +86,9 @@ def _evaluate(config: LmEvalConfig, data: LmDataConfig, tokenizer: str) -> dict[
     mesh_config = parts.mesh()
     ici, dcn = mesh_config.axis_shapes(parts.device_count(), 1)
     mesh = create_mesh_from_axis_specs(ici_axes=ici, dcn_axes=dcn)
-    llama = parts.llama(config.model_size, config.seq_len, tokenizer)
+    model = parts.language_model(config.model, config.model_size, config.seq_len, tokenizer)
     with set_mesh(mesh):
-        axes = model_axes(llama, len(data.the_tokenizer), mesh_config.resolved_param_mapping)
+        axes = model_axes(model, len(data.the_tokenizer), mesh_config.resolved_param_mapping)
         scorer = _Scorer(config, data, axes, mesh, mesh_config.resolved_compute_mapping)
         checkpointed = load_checkpointed(axes, checkpoints_path(config.train_path))
         exported = load_export(axes, data.the_tokenizer, export_path(config.train_path), parts.precision())
@@ -107,7 +110,7 @@ class _Scorer:
     def __init__(self, config: LmEvalConfig, data: LmDataConfig, axes: ModelAxes, mesh: Any, mapping: Any) -> None:
         from levanter.data import DataLoader
 
-        dataset = data.validation_sets(axes.config.max_Pos)[parts.COMPONENT]
+        dataset = data.validation_sets(axes.config.max_Pos.resize(config.seq_len))[parts.COMPONENT]
         if not len(dataset.as_sync_dataset()):
             raise ValueError(f"The validation split under cache_path {config.cache_path} is shorter than seq_len.")
         self.batches = DataLoader(dataset, config.batch_size, mesh=mesh, axis_resources=mapping)

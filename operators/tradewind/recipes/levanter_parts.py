@@ -5,10 +5,12 @@ This module may be imported anywhere; its functions load Levanter, so they are c
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from tradewind.datasets.files import exists, join, parent
+from tradewind.datasets.files import exists, is_remote, join, parent
 from tradewind.recipes.model_sizes import model_size
 
 if TYPE_CHECKING:
@@ -41,13 +43,28 @@ def llama(size: str, seq_len: int, tokenizer: str) -> LlamaConfig:
     )
 
 
+def language_model(model: Any, size: str, seq_len: int, tokenizer: str) -> Any:
+    """The model config that was given, or else the Llama of that size, with our tokenizer.
+
+    Raises ``ValueError`` if it is no model config of Levanter's or has a shorter context than ``seq_len``.
+    """
+    if model is None:
+        return llama(size, seq_len, tokenizer)
+    from levanter.models.lm_model import LmConfig
+
+    if not isinstance(model, LmConfig):
+        raise ValueError(f"model is a {type(model).__name__}, which is no config of a language model of Levanter's.")
+    if seq_len > model.max_seq_len:
+        raise ValueError(f"seq_len={seq_len} is longer than the model's context, max_seq_len={model.max_seq_len}.")
+    ours = {"tokenizer", "reference_checkpoint"} & {field.name for field in dataclasses.fields(model)}
+    return dataclasses.replace(model, **dict.fromkeys(ours, tokenizer))
+
+
 def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
     """The token cache at ``cache_path``, to read. Raises ``ValueError`` if a split is not there."""
     from levanter.data.text import DatasetComponent, LmDataConfig
 
-    for split in SPLITS:
-        if not exists(join(cache_path, COMPONENT, split, "shard_ledger.json")):
-            raise ValueError(f"There is no finished token cache for {split} under cache_path {cache_path}.")
+    check_cache(cache_path)
     return LmDataConfig(
         tokenizer=tokenizer,
         cache_dir=cache_path,
@@ -56,6 +73,13 @@ def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
         shuffle=True,  # Levanter's default keeps neighbours together, and small batches would then be of one document
         mixture_block_size=64,
     )
+
+
+def check_cache(cache_path: str) -> None:
+    """Raise ``ValueError`` if a split of the token cache is not there."""
+    for split in SPLITS:
+        if not exists(join(cache_path, COMPONENT, split, "shard_ledger.json")):
+            raise ValueError(f"There is no finished token cache for {split} under cache_path {cache_path}.")
 
 
 def on_tpu() -> bool:
@@ -93,11 +117,27 @@ def all_tokens(cache: Any) -> Any:
     return np.asarray(cache.store.tree["input_ids"].data[0 : cache.store.tree["input_ids"].data_size].read().result())
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Raise ``ValueError`` unless the devices of all hosts divide ``batch_size``."""
-    devices = device_count()
-    if batch_size < 1 or batch_size % devices:
-        raise ValueError(f"batch_size={batch_size} is not a positive multiple of the number of devices, {devices}.")
+def check_batch_size(batch_size: int, devices: int, axes: Any = None) -> None:
+    """Raise ``ValueError`` unless ``batch_size`` can be divided among the devices of all hosts.
+
+    ``axes`` is Levanter's mesh, if it may have other axes than the data axis: then fewer parts of a batch are enough.
+    """
+    parts = devices if axes is None else _batch_parts(axes, devices)
+    if batch_size < 1 or batch_size % parts:
+        what = "the number of devices" if parts == devices else f"what a batch is divided into on {devices} devices"
+        raise ValueError(f"batch_size={batch_size} is not a positive multiple of {what}, {parts}.")
+
+
+def _batch_parts(mesh_config: Any, devices: int) -> int:
+    """Into how many parts that mesh divides a batch. Raises ``ValueError`` if the mesh does not fit the devices."""
+    try:
+        ici, dcn = mesh_config.axis_shapes(devices, 1)
+    except ValueError as error:
+        raise ValueError(f"levanter['trainer.mesh'] does not fit {devices} devices: {error}") from error
+    mapping = mesh_config.resolved_compute_mapping
+    axes = mapping.get(mesh_config.batch_axis_name, mapping.get("batch")) or ()
+    names = (axes,) if isinstance(axes, str) else axes
+    return math.prod(ici.get(name, 1) * dcn.get(name, 1) for name in names)
 
 
 def check_seq_len(seq_len: int) -> None:
@@ -109,11 +149,14 @@ def check_seq_len(seq_len: int) -> None:
 def keep_compilations(output_path: str) -> None:
     """Keep JAX's compilations beside the outputs, where a restarted slice finds them.
 
-    The thresholds matter: by default JAX keeps only what took a second to compile.
+    The thresholds matter: by default JAX keeps only what took a second to compile. JAX looks for every compilation, so
+    keeping the short ones too costs no look more. XLA's own caches (of GPU kernels) cannot be on an object store.
     """
     import jax
 
     folder = join(parent(output_path), "compilation-cache")
     jax.config.update("jax_compilation_cache_dir", folder if "://" in folder else os.path.abspath(folder))
+    if is_remote(folder):
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tradewind.recipes.metrics import MetricsFile
+from tradewind.datasets.files import exists
+from tradewind.recipes.goodput import STEP_SECONDS, Goodput, StepTimer
+from tradewind.recipes.metrics import MetricsFile, read_metrics
 from tradewind.recipes.quiet import quiet_console
 
 KEPT = ("train/loss", "eval/loss")
+_LAST_OF_A_STEP = "throughput/loading_time"
+"""What Levanter reports when all that belongs to a step is done."""
+_FLOPS_PER_EXAMPLE = "throughput/flops_per_example"
+_PEAK_FLOPS = "throughput/theoretical_flops"
+"""Of all devices together; Levanter knows them by the kind of the device, but not those of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class TrackingOptions:
     total_steps: int
     tokens_per_step: int
     steps_per_line: int
+    examples_per_step: int = 1
 
 
 def tracker_config(options: TrackingOptions) -> Any:
@@ -50,22 +58,40 @@ def _tracker_config_class() -> Any:
     return TradewindTrackerConfig
 
 
+def flush_trackers() -> None:
+    """Bring what process 0 measured to the store, when the process is about to end."""
+    from levanter.tracker import get_tracker
+
+    for name in ("tradewind", "tensorboard"):
+        try:
+            get_tracker(name).finish()
+        except KeyError:  # not configured, or not in this process
+            continue
+
+
 class TrainingLog:
     """The methods of a tracker: keeps the losses (nats/token), drops the rest of what Levanter measures."""
 
     def __init__(self, options: TrackingOptions) -> None:
+        before = read_metrics(options.metrics_path) if exists(options.metrics_path) else []
         self._file = MetricsFile(options.metrics_path)
-        self._progress = Progress(options)
+        self._progress = Progress(options, Goodput.of_this_pod(before))
+        self._timer = StepTimer()
 
     def log(self, metrics: Mapping[str, Any], *, step: int | None, commit: bool | None = None) -> None:
         """Write the losses among ``metrics``; print a line about some training steps and about every validation.
 
         A training step is taken note of once: at the end Levanter reports the last one again.
         """
+        if _LAST_OF_A_STEP in metrics:
+            self._timer.begin(time.monotonic())
         values = {key: float(metrics[key]) for key in KEPT if key in metrics}
         repeated = "train/loss" in values and step is not None and step <= self._progress.last_step
         if step is None or not values or repeated:
             return
+        seconds = self._timer.end(time.monotonic()) if "train/loss" in values else None
+        if seconds is not None:
+            values[STEP_SECONDS] = round(seconds, 6)
         self._file.append(int(step), values)
         self._progress.report(int(step), values)
 
@@ -73,7 +99,11 @@ class TrainingLog:
         """Nothing: the step's config is in its record."""
 
     def log_summary(self, metrics: Mapping[str, Any]) -> None:
-        """Nothing: the summary is the step's result."""
+        """Take what MFU needs; the rest of the summary is the step's result."""
+        if _FLOPS_PER_EXAMPLE in metrics:
+            self._progress.flops_per_example = float(metrics[_FLOPS_PER_EXAMPLE])
+        if _PEAK_FLOPS in metrics:
+            self._progress.peak_flops = float(metrics[_PEAK_FLOPS])
 
     def log_artifact(self, artifact_path: Any, *, name: str | None = None, type: str | None = None) -> None:
         """Nothing: checkpoints and exports are files of the output."""
@@ -84,11 +114,17 @@ class TrainingLog:
 
 
 class Progress:
-    """Prints ``step 20/60  loss 5.312  tokens/s 12345``: the loss of that step, the speed since the line before."""
+    """Prints ``step 20/60  loss 5.312  tokens/s 12345  MFU 41.2%  restarts 1  goodput 87.3%``.
 
-    def __init__(self, options: TrackingOptions) -> None:
+    The loss is that of the step; tokens/s and MFU (the share of the devices' peak speed) are since the line before.
+    """
+
+    def __init__(self, options: TrackingOptions, goodput: Goodput) -> None:
         self.options = options
         self.last_step = -1
+        self.flops_per_example: float | None = None
+        self.peak_flops: float | None = None
+        self._goodput = goodput
         self._since: tuple[int, float] | None = None
 
     def report(self, step: int, values: Mapping[str, float]) -> None:
@@ -99,9 +135,10 @@ class Progress:
         if "train/loss" not in values:
             return
         self.last_step = step
+        self._goodput.add(step, values.get(STEP_SECONDS))
         done, now = step + 1, time.monotonic()
         if done % self.options.steps_per_line == 0 or done == self.options.total_steps:
-            print(f"{place}  loss {values['train/loss']:.3f}{self._speed(done, now)}", flush=True)
+            print(f"{place}  loss {values['train/loss']:.3f}{self._speed(done, now)}{self._history()}", flush=True)
             self._since = (done, now)
         self._since = self._since or (done, now)
 
@@ -110,4 +147,16 @@ class Progress:
         if self._since is None or done <= self._since[0]:
             return ""
         before, since = self._since
-        return f"  tokens/s {(done - before) * self.options.tokens_per_step / (now - since):.0f}"
+        steps_per_second = (done - before) / (now - since)
+        return f"  tokens/s {steps_per_second * self.options.tokens_per_step:.0f}{self._mfu(steps_per_second)}"
+
+    def _mfu(self, steps_per_second: float) -> str:
+        if not self.flops_per_example or not self.peak_flops:
+            return ""
+        used = steps_per_second * self.options.examples_per_step * self.flops_per_example
+        return f"  MFU {used / self.peak_flops:.1%}"
+
+    def _history(self) -> str:
+        restarts = f"  restarts {self._goodput.restarts}" if self._goodput.restarts else ""
+        share = self._goodput.share(time.time())
+        return restarts + ("" if share is None else f"  goodput {share:.1%}")

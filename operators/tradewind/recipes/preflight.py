@@ -1,0 +1,51 @@
+"""What would make a training fail is found before a slice is reserved for it, and named with its field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tradewind.recipes import levanter_parts as parts
+from tradewind.recipes.checkpoints import newest_checkpoint
+from tradewind.recipes.levanter_config import levanter_config, source_checkpoint
+from tradewind.recipes.regions import check_regions
+from tradewind.recipes.stored_shapes import check_same_model
+from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.recipes.train_config import LmTrainConfig, check_config, checkpoint_roots
+
+_MESH = "trainer.mesh"
+
+
+def preflight(config: LmTrainConfig, devices: int) -> None:
+    """Look at everything that ``train_lm`` needs, on a CPU, for a run on that many devices of all slices.
+
+    Raises ``ValueError`` for a setting out of range, a batch size that the devices don't divide, an input that is
+    missing, a field that Levanter does not know, a checkpoint of another model, or a bucket in another region.
+    """
+    check_config(config)
+    own_mesh = any(name == "trainer" or name.startswith(_MESH) for name in config.levanter)
+    if not own_mesh:
+        parts.check_batch_size(config.batch_size, devices)
+    check_regions(_paths(config))
+    parts.check_cache(config.cache_path)
+    with local_tokenizer(config.tokenizer_path) as tokenizer:
+        made = levanter_config(config, tokenizer)
+        if own_mesh:
+            parts.check_batch_size(config.batch_size, devices, made.trainer.mesh)
+        else:  # an own mesh may need more devices than there are here; then train_lm itself compares
+            check_checkpoints(config, made)
+
+
+def check_checkpoints(config: LmTrainConfig, made: Any) -> None:
+    """Raise ``ValueError`` if this training's newest checkpoint, or the one to begin with, is of another model."""
+    newest = newest_checkpoint(checkpoint_roots(config))
+    source = source_checkpoint(config)
+    vocab_size = len(made.data.the_tokenizer)
+    if newest is not None:
+        check_same_model(made, vocab_size, newest.path, "output_path")
+    if source is not None:
+        check_same_model(made, vocab_size, source.path, "initialize_from")
+
+
+def _paths(config: LmTrainConfig) -> dict[str, str | None]:
+    fields = ("output_path", "temporary_checkpoint_path", "cache_path", "tokenizer_path", "initialize_from")
+    return {field: getattr(config, field) for field in fields}

@@ -1,0 +1,126 @@
+"""What a training is: its config, the paths in its output, and what can be refused by looking at the config alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tradewind.datasets.files import basename, join
+from tradewind.recipes import levanter_parts as parts
+from tradewind.recipes.levanter_overrides import check_names
+from tradewind.recipes.model_sizes import model_size
+from tradewind.recipes.trackers import WandbOptions
+
+RESUMABLE = ("checkpoints/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
+"""For ``ExecutorStep(resumable=...)``: what an attempt after a preemption goes on from."""
+
+
+@dataclass(frozen=True)
+class LmTrainConfig:
+    """What ``train_lm`` trains, on what, and for how long."""
+
+    cache_path: str
+    """Output of ``build_token_cache``."""
+    tokenizer_path: str
+    """Output of ``train_bpe_tokenizer``; goes into the export too."""
+    output_path: str
+    """Gets ``checkpoints/``, ``hf/``, ``metrics.jsonl`` and, last of all, ``result.json``."""
+    model_size: str = "tiny"
+    """A name in ``tradewind.recipes.model_sizes.MODEL_SIZES``; not read when there is a ``model``."""
+    num_train_steps: int = 60
+    learning_rate: float = 1e-2
+    """The highest one: a tenth of the steps warm up to it, the rest follows a cosine down to a tenth of it."""
+    batch_size: int = 8
+    """Sequences per step, over all hosts; a multiple of the number of devices."""
+    seq_len: int = 128
+    """Tokens per sequence; the context length of a model that is named by its size."""
+    weight_decay: float = 0.1
+    seed: int = 0
+    """Of the initial weights and of the order of the data."""
+    steps_per_eval: int = 20
+    """Steps between two validations; there is one at the end too."""
+    max_eval_batches: int | None = 32
+    """Validation batches in each of these; ``None`` means all."""
+    steps_per_checkpoint: int | None = None
+    """Steps between checkpoints that are kept for good; ``None`` keeps only the last one of the run."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between temporary checkpoints, which serve to resume: what a preemption can cost."""
+    steps_per_line: int = 10
+    """Steps between two progress lines."""
+    model: Any = None
+    """A model config of Levanter's; in a DAG file ``lazy("levanter.models.llama:LlamaConfig", ...)``."""
+    initialize_from: str | None = None
+    """Begin with the weights and the optimizer's state of a checkpoint of the same model, at step 0: the output of a
+    training, or one of its checkpoints."""
+    temporary_checkpoint_path: str | None = None
+    """Where temporary checkpoints go instead, such as a bucket that removes old files; each training has a folder of
+    its own below it."""
+    tensorboard: bool = False
+    """Whether to write TensorBoard's event files under ``tensorboard/``."""
+    wandb: WandbOptions | None = None
+    """A run at Weights & Biases, offline unless told otherwise."""
+    levanter: Mapping[str, Any] = field(default_factory=dict)
+    """Other settings of Levanter's by path; see ``tradewind.recipes.levanter_overrides``."""
+
+
+def check_config(config: LmTrainConfig) -> None:
+    """Raise ``ValueError`` naming the first setting that is out of range."""
+    if config.model is None:
+        model_size(config.model_size)
+    parts.check_seq_len(config.seq_len)
+    for name in ("num_train_steps", "steps_per_eval", "steps_per_line", "batch_size"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name}={getattr(config, name)} must be at least 1.")
+    for name in ("steps_per_checkpoint", "max_eval_batches"):
+        if getattr(config, name) is not None and getattr(config, name) < 1:
+            raise ValueError(f"{name}={getattr(config, name)} must be at least 1, or None.")
+    for name in ("learning_rate", "checkpoint_seconds"):
+        if getattr(config, name) <= 0:
+            raise ValueError(f"{name}={getattr(config, name)} must be above 0.")
+    check_names(config.levanter)
+
+
+def checkpoint_roots(config: LmTrainConfig) -> list[str]:
+    """The folders that hold this training's checkpoints: the permanent ones' first."""
+    temporary = temporary_checkpoints_path(config)
+    return [checkpoints_path(config.output_path), *([temporary] if temporary else [])]
+
+
+def checkpoints_path(train_path: str) -> str:
+    """Where the training with that output keeps its checkpoints."""
+    return join(train_path, "checkpoints")
+
+
+def temporary_checkpoints_path(config: LmTrainConfig) -> str | None:
+    """Where the training keeps its temporary checkpoints, if that is another folder.
+
+    Outputs under two prefixes can have the same name, and share a bucket for temporary files.
+    """
+    if config.temporary_checkpoint_path is None:
+        return None
+    digest = hashlib.sha256(config.output_path.encode()).hexdigest()[:8]
+    return join(config.temporary_checkpoint_path, f"{basename(config.output_path)}-{digest}")
+
+
+def export_path(train_path: str) -> str:
+    """Where the training with that output puts its Hugging Face export."""
+    return join(train_path, "hf")
+
+
+def metrics_path(train_path: str) -> str:
+    """Where the training with that output writes its metrics (see ``tradewind.recipes.metrics``)."""
+    return join(train_path, "metrics.jsonl")
+
+
+def result_path(train_path: str) -> str:
+    """Where the training with that output writes its result: the last thing it does."""
+    return join(train_path, "result.json")
+
+
+def settings_of(config: LmTrainConfig) -> dict[str, Any]:
+    """The config as JSON; what JSON does not know is told as text."""
+    settings: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
+    return settings

@@ -1,0 +1,97 @@
+"""``default_train``: what counts in the version, what it passes on, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tradewind import ExecutorStep, TpuSlice, lazy, output_path_of, run_param, this_output_path, versioned
+from tradewind.recipes.default_train import default_train
+from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
+from tradewind.recipes.trackers import WandbOptions
+from tradewind.recipes.train_lm import RESUMABLE, train_lm
+from tradewind.steps import RunValues, resolve
+
+TOKENIZER = ExecutorStep("tokenizer", None, {"vocab_size": versioned(300)})
+TOKENS = ExecutorStep(
+    "tokens",
+    build_token_cache,
+    TokenCacheConfig("gs://bucket/documents", output_path_of(TOKENIZER), this_output_path()),
+)
+LLAMA = "levanter.models.llama:LlamaConfig"
+
+
+def path_of(model: Any = "tiny", tokenized: Any = TOKENS, **settings: Any) -> str:
+    step = default_train("mine", tokenized, model, **settings)
+    return resolve([step], "gs://bucket", RunValues(params={"lr": 0.01})).of(step).output_path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "small"},
+        {"model": lazy(LLAMA, num_layers=2)},
+        {"num_train_steps": 61},
+        {"learning_rate": 0.02},
+        {"batch_size": 16},
+        {"seq_len": 64},
+        {"weight_decay": 0.2},
+        {"seed": 1},
+        {"levanter": {"optimizer.beta2": 0.95}},
+        {"initialize_from": "gs://bucket/other"},
+        {"initialize_from": TOKENS},
+    ],
+)
+def test_what_the_weights_depend_on_counts(change: dict[str, Any]) -> None:
+    assert path_of(**change) != path_of()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learning_rate": 1e-2},  # the default, said aloud
+        {"learning_rate": run_param("lr")},
+        {"steps_per_eval": 7, "checkpoint_seconds": 1.0, "steps_per_checkpoint": 3, "max_eval_batches": None},
+        {"resources": TpuSlice("v4-16"), "tensorboard": True, "wandb": WandbOptions("project")},
+        {"temporary_checkpoint_path": "gs://temporary/30-days", "tokenizer": TOKENIZER},
+    ],
+)
+def test_measuring_saving_and_placing_do_not_count(change: dict[str, Any]) -> None:
+    assert path_of(**change) == path_of()
+
+
+def test_a_lazy_model_counts_with_its_class_and_fields() -> None:
+    paths = {
+        path_of(lazy(LLAMA, num_layers=2)),
+        path_of(lazy(LLAMA, num_layers=3)),
+        path_of(lazy(LLAMA, num_layers=2, rope=lazy("levanter.layers.rotary:Llama3RotaryEmbeddingsConfig", factor=2))),
+        path_of(lazy(LLAMA, num_layers=2, rope=lazy("levanter.layers.rotary:Llama3RotaryEmbeddingsConfig", factor=4))),
+        path_of(lazy("levanter.models.qwen:QwenConfig", num_layers=2)),
+    }
+    assert len(paths) == 5
+    assert path_of(lazy(LLAMA, num_layers=versioned(2))) == path_of(lazy(LLAMA, num_layers=2))
+
+
+def test_the_step_is_ready_to_run_on_a_slice() -> None:
+    step = default_train(
+        "mine", TOKENS, resources=TpuSlice("v4-16"), wandb=WandbOptions("project", tags=("a",)), tags=("b",)
+    )
+    assert (step.name, step.fn, step.resources) == ("checkpoints/mine", train_lm, TpuSlice("v4-16"))
+    assert tuple(step.resumable) == RESUMABLE
+    assert step.config.tokenizer_path == output_path_of(TOKENIZER)
+    assert step.config.wandb.tags == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_steps": 3}, r"default_train\(num_steps=...\) is no field of LmTrainConfig; did you mean"),
+        ({"cache_path": "x"}, r"default_train\(cache_path=...\) is no field"),
+        ({"levanter": {"trainer.seed": 3}}, r"levanter\['trainer.seed'\] is decided by seed of the config"),
+        ({"tokenized": "gs://bucket/tokens"}, "tokenizer is missing"),
+    ],
+)
+def test_it_refuses_what_it_does_not_know(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        path_of(**settings)

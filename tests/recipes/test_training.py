@@ -1,0 +1,209 @@
+"""Training in one process: what it leaves, how it goes on after a damaged checkpoint, and what it refuses first."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.datasets.documents import Document, write_documents
+from tradewind.recipes.metrics import read_metrics, series
+from tradewind.runtime.pods.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.verdicts import NOTICED
+
+pytestmark = [pytest.mark.slow]
+
+STEPS = 60
+TIMEOUT = 600.0
+"""Seconds that a training may take on a machine with much else to do."""
+
+PREPARE = """
+import sys
+from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
+from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
+root = sys.argv[1]
+train_bpe_tokenizer(BpeTokenizerConfig(f"{root}/clean/train", f"{root}/tokenizer", vocab_size=300))
+build_token_cache(TokenCacheConfig(f"{root}/clean", f"{root}/tokenizer", f"{root}/cache"))
+"""
+TRAIN = """
+import json, os, sys
+from tradewind.recipes.train_lm import LmTrainConfig, train_lm
+train_lm(LmTrainConfig(**json.loads(sys.argv[1])))
+sys.stdout.flush()
+os._exit(0)
+"""
+REFUSE = """
+import json, os, sys
+from levanter.models.llama import LlamaConfig
+from tradewind.recipes.train_lm import LmTrainConfig, train_lm
+settings, cases = json.loads(sys.argv[1])
+for devices, case in cases:
+    case = {**case, "model": LlamaConfig(**case["model"])} if isinstance(case.get("model"), dict) else case
+    try:
+        train_lm.preflight(LmTrainConfig(**{**settings, **case}), devices)
+        print("accepted")
+    except ValueError as error:
+        print(error)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+class Workshop:
+    """A folder with tokenizer and token cache, and processes that train from them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def settings(self, name: str, **more: Any) -> dict[str, Any]:
+        return {
+            "cache_path": str(self.root / "cache"),
+            "tokenizer_path": str(self.root / "tokenizer"),
+            "output_path": str(self.root / name),
+            "num_train_steps": STEPS,
+            "seq_len": 32,
+            "batch_size": 4,
+            "steps_per_eval": STEPS,
+            "max_eval_batches": 1,
+            "steps_per_checkpoint": 20,
+            "checkpoint_seconds": 1e4,
+        } | more
+
+    def start(self, code: str, argument: str) -> subprocess.Popen[str]:
+        env = os.environ | {
+            "HOME": str(self.root),
+            "JAX_PLATFORMS": "cpu",
+            "RAY_AUTH_MODE": "disabled",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+        }
+        pipe = subprocess.PIPE
+        return subprocess.Popen([sys.executable, "-c", code, argument], env=env, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, code: str, argument: str, exit_code: int = 0) -> list[str]:
+        return printed_by(self.start(code, argument), exit_code)
+
+    def losses(self, name: str) -> tuple[list[int], list[float]]:
+        return series(read_metrics(str(self.root / name / "metrics.jsonl")), "train/loss")
+
+
+def printed_by(process: subprocess.Popen[str], exit_code: int = 0) -> list[str]:
+    try:
+        out, errors = process.communicate(timeout=TIMEOUT)
+    finally:
+        process.kill()  # does nothing to a process that has ended
+    assert process.returncode == exit_code, errors[-3000:]
+    return out.splitlines()
+
+
+def complete(folder: Path) -> list[int]:
+    """The steps of the complete checkpoints in that folder."""
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in folder.glob("step-*/metadata.json"))
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """With an undisturbed training under ``whole``."""
+    made = Workshop(tmp_path_factory.mktemp("workshop"))
+    library = Path(sysconfig.get_paths()["stdlib"])
+    documents = [Document(path.name, path.read_text()) for path in sorted((library / "asyncio").glob("*.py"))]
+    write_documents(str(made.root / "clean/train"), documents[2:])
+    write_documents(str(made.root / "clean/validation"), documents[:2])
+    made.run(PREPARE, str(made.root))
+    made.run(TRAIN, json.dumps(made.settings("whole", tensorboard=True)))
+    yield made
+
+
+def test_a_training_leaves_permanent_checkpoints_measures_and_events(workshop: Workshop) -> None:
+    assert complete(workshop.root / "whole/checkpoints") == [20, 40, STEPS - 1]
+    assert all((workshop.root / f"whole/checkpoints/step-{step}/files.json").exists() for step in (20, 40, STEPS - 1))
+    rows = read_metrics(str(workshop.root / "whole/metrics.jsonl"))
+    assert all(row["step_seconds"] > 0 for row in rows[1:] if "train/loss" in row)
+    assert list((workshop.root / "whole/tensorboard/whole").glob("events.out.tfevents.*"))
+
+
+def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = workshop.root / "temporary"
+    settings = json.dumps(workshop.settings("noticed", temporary_checkpoint_path=str(temporary)))
+    notice = workshop.root / "notice.json"
+    monkeypatch.setenv(NOTICE_VARIABLE, str(notice))
+    process = workshop.start(TRAIN, settings)
+    try:
+        metrics = workshop.root / "noticed/metrics.jsonl"
+        deadline = time.monotonic() + TIMEOUT
+        while not metrics.exists() or len(metrics.read_text().splitlines()) < 25:
+            assert time.monotonic() < deadline and process.poll() is None, "no steps to interrupt"
+            time.sleep(0.01)
+        write_notice(str(notice), Notice(time.time() + 30, "maintenance"))
+    finally:
+        if not notice.exists():
+            process.kill()
+    printed = printed_by(process, NOTICED)
+    (folder,) = temporary.iterdir()
+    (saved,) = complete(folder)
+    assert saved == json.loads(metrics.read_text().splitlines()[-1])["step"] > 25
+    assert printed[-1] == f"step {saved + 1} is saved, because of a notice: maintenance; this process ends"
+
+    notice.unlink()
+    monkeypatch.setenv("TRADEWIND_RESTARTS", "1")
+    data = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    data.write_bytes(data.read_bytes()[:-100])
+    before = max(step for step in (20, 40) if step < saved)
+    printed = workshop.run(TRAIN, settings)
+    (removed,) = (line for line in printed if line.startswith("removed the damaged checkpoint"))
+    assert f"step-{saved}: {data.relative_to(folder / f'step-{saved}')} has" in removed
+    assert f"goes on after step {before + 1}/{STEPS}" in printed
+    assert any("  restarts 1  goodput " in line for line in printed)
+    assert workshop.losses("noticed") == workshop.losses("whole")  # to the last bit
+    assert complete(workshop.root / "noticed/checkpoints") == [20, 40, STEPS - 1] and complete(folder) == []
+
+
+def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop) -> None:
+    whole = str(workshop.root / "whole")
+    cases = {
+        "accepted": (4, {"levanter": {"optimizer.beta2": 0.95, "trainer.mesh": {"axes": {"model": 2}}}}),
+        "batch_size=4 is not a positive multiple of the number of devices, 8.": (8, {}),
+        "levanter['trainer.z_loss'] is unknown: Levanter's TrainerConfig has no 'z_loss'; did you mean z_loss_weight": (
+            4,
+            {"levanter": {"trainer.z_loss": 1e-4}},
+        ),
+        "levanter['trainer.per_device_parallelism']='x' is no int: Couldn't parse 'x' into an int.": (
+            4,
+            {"levanter": {"trainer.per_device_parallelism": "x"}},
+        ),
+        "levanter['trainer.seed'] is decided by seed of the config": (
+            4,
+            {"levanter": {"trainer.seed": 1}},
+        ),
+        "levanter['optimizer.learning_rate'] is decided by learning_rate of the config: set it there.": (
+            4,
+            {"levanter": {"optimizer": {"type": "muon", "learning_rate": 1}}},
+        ),
+        f"output_path: the checkpoint {whole}/checkpoints/step-{STEPS - 1} is of another model": (
+            4,
+            {"output_path": whole, "model_size": "small"},
+        ),
+        f"initialize_from: the checkpoint {whole}/checkpoints/step-40 is of another model": (
+            4,
+            {"initialize_from": f"{whole}/checkpoints/step-40", "model_size": "small"},
+        ),
+        "There is no complete checkpoint under initialize_from /nowhere.": (4, {"initialize_from": "/nowhere"}),
+        "There is no finished token cache for train under cache_path /nowhere.": (4, {"cache_path": "/nowhere"}),
+        "There is no tokenizer under tokenizer_path /nowhere": (4, {"tokenizer_path": "/nowhere"}),
+        "seq_len=32 is longer than the model's context, max_seq_len=16.": (4, {"model": {"max_seq_len": 16}}),
+        "model is a str, which is no config of a language model of Levanter's.": (4, {"model": "llama"}),
+    }
+    answers = workshop.run(REFUSE, json.dumps([workshop.settings("refused"), list(cases.values())]))
+    assert len(answers) == len(cases)
+    for answer, expected in zip(answers, cases, strict=True):
+        assert answer.startswith(expected)
