@@ -6,10 +6,10 @@ endpoint: a private one (``https://...``), or the rehearsal's on this machine, w
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from typing import Any
-from urllib.parse import urlsplit
+
+from tradewind.cloud_tpu.endpoints import parse_endpoint
 
 ENDPOINT_VARIABLE = "TRADEWIND_SECRET_MANAGER_ENDPOINT"
 
@@ -71,18 +71,10 @@ def _client() -> Any:
 
 def _parse(endpoint: str) -> tuple[str, str, bool]:
     """Scheme, host with port, and whether it is on this machine."""
-    parts = urlsplit(endpoint)
-    is_here = _is_loopback(parts.hostname or "")
-    if parts.scheme not in ("http", "https") or not parts.hostname or (parts.scheme == "http" and not is_here):
+    parsed = parse_endpoint(endpoint)
+    if parsed is None:
         raise SecretManagerError(f"{ENDPOINT_VARIABLE} must be https://HOST (http only on the loopback)")
-    return parts.scheme, parts.netloc, is_here
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return parsed
 
 
 def _access(client: Any, version: str) -> Any:

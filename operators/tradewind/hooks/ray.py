@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 from tradewind.hooks.ray_token import forget_token, token_of
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError, RayJobsError
@@ -24,7 +25,8 @@ class RayHook(BaseHook):
     The host is the dashboard's address (``http://HOST:8265``). A cluster that asks for a token gets it from one of: the
     password field, the extra ``token_file`` (path, on the Airflow machines, of a file with mode 0600), or the extra
     ``token_secret`` (``projects/PROJECT/secrets/SECRET`` in Secret Manager). Further extras: ``verify`` (check the TLS
-    certificate), ``ca`` (path of a CA bundle), ``region``, ``bucket``.
+    certificate), ``ca`` (path of a CA bundle), ``region``, ``bucket``, ``slice_types`` (the types of TPU slices that
+    the cluster has, as a list or as text with commas).
     """
 
     conn_name_attr = "ray_conn_id"
@@ -67,6 +69,17 @@ class RayHook(BaseHook):
         """The bucket that the cluster's connection names, if any."""
         return self._connection().extra_dejson.get("bucket")
 
+    def slice_types(self) -> tuple[str, ...]:
+        """The types of TPU slices that the cluster says it has; none if it does not say.
+
+        Raises:
+            BadAddressError: The connection names a type that does not exist.
+        """
+        try:
+            return _slice_types(self.get_connection(self.ray_conn_id))
+        except AirflowNotFoundException:  # whoever connects to the cluster says so
+            return ()
+
     def _connection(self) -> Connection:
         try:
             return self.get_connection(self.ray_conn_id)
@@ -92,6 +105,7 @@ class RayHook(BaseHook):
             connection = self._connection()
             forget_token(connection)  # whoever asks wants to know how it is now
             cluster = cluster_of(connection)
+            _slice_types(connection)
             return True, glance(cluster).sentence(cluster, version("ray"))
         except RayJobsError as error:
             return False, str(error)
@@ -119,6 +133,15 @@ def _verify(extra: Mapping[str, Any], conn_id: str) -> bool | str:
     if ca and not os.path.isfile(ca):
         raise BadAddressError(f"Connection {conn_id!r}: there is no CA bundle {ca!r} on this machine.")
     return ca or True
+
+
+def _slice_types(connection: Connection) -> tuple[str, ...]:
+    given = connection.extra_dejson.get("slice_types") or []
+    names = given.split(",") if isinstance(given, str) else given
+    try:
+        return tuple(slice_type(str(name).strip()).name for name in names if str(name).strip())
+    except (UnknownSliceTypeError, TypeError) as error:
+        raise BadAddressError(f"Connection {connection.conn_id!r}: 'slice_types' is {given!r}: {error}") from error
 
 
 def _no_connection(conn_id: str) -> BadAddressError:

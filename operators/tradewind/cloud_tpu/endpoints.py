@@ -1,0 +1,22 @@
+"""Endpoints of Google's services: TLS everywhere but on this machine, which alone is asked without credentials."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, str, bool] | None:
+    """Scheme, host with port, and whether it is on this machine; None for no URL, or http to another machine."""
+    parts = urlsplit(endpoint)
+    is_here = _is_loopback(parts.hostname or "")
+    if parts.scheme not in ("http", "https") or not parts.hostname or (parts.scheme == "http" and not is_here):
+        return None
+    return parts.scheme, parts.netloc, is_here
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

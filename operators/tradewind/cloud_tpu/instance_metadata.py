@@ -1,0 +1,91 @@
+"""What a host can learn about itself from Google Cloud's metadata server. No answer is None, never a guess.
+
+Only the standard library is needed, and no proxy is used. ``GCE_METADATA_HOST`` names another server (``HOST:PORT``),
+as in Google's own libraries. Away from Google Cloud nobody answers at the default address.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urlencode
+
+HOST_VARIABLE: Final = "GCE_METADATA_HOST"
+_DEFAULT_HOST: Final = "169.254.169.254"  # an address, because looking up the name can take long elsewhere
+_HEADER: Final = "Metadata-Flavor"
+_LONGEST_WAIT_S: Final = 60.0
+_PAUSE_S: Final = 1.0
+_SLACK_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class _Value:
+    text: str
+    etag: str
+
+
+def is_preempted(timeout_s: float = 1.0) -> bool | None:
+    """Whether Google Cloud has told this host that it is being preempted; None if nobody answers."""
+    value = _get("instance/preempted", timeout_s)
+    return None if value is None else _is_true(value)
+
+
+def wait_for_preemption(timeout_s: float, *, stopped: Callable[[], bool] = lambda: False) -> bool | None:
+    """Wait until this host is being preempted; returns whether it is by then, or None if nobody answers.
+
+    The server holds each request until something changes, so the news arrives at once. ``stopped`` is asked between
+    two requests, at least once a minute.
+    """
+    deadline = time.monotonic() + timeout_s
+    known = _get("instance/preempted", min(timeout_s, _SLACK_S))
+    while known is not None and not _is_true(known):
+        left = deadline - time.monotonic()
+        if left <= 0 or stopped():
+            return False
+        began = time.monotonic()
+        known = _changed("instance/preempted", known, min(left, _LONGEST_WAIT_S))
+        if time.monotonic() - began < _PAUSE_S and known is not None and not _is_true(known):
+            time.sleep(min(_PAUSE_S, left))  # of a server that does not hold requests
+    return None if known is None else True
+
+
+def zone(timeout_s: float = 1.0) -> str | None:
+    """The zone of this host, such as ``us-central2-b``."""
+    value = _get("instance/zone", timeout_s)
+    return None if value is None else value.text.rpartition("/")[2]
+
+
+def attribute(name: str, timeout_s: float = 1.0) -> str | None:
+    """A custom attribute of this host; None also if it has none of this name."""
+    value = _get(f"instance/attributes/{quote(name, safe='')}", timeout_s)
+    return None if value is None else value.text
+
+
+def _is_true(value: _Value) -> bool:
+    return value.text.strip().upper() == "TRUE"
+
+
+def _changed(path: str, known: _Value, seconds: float) -> _Value | None:
+    """The value once it is another one, or the same after ``seconds``."""
+    query = {"wait_for_change": "true", "timeout_sec": str(max(1, round(seconds))), "last_etag": known.etag}
+    return _get(f"{path}?{urlencode(query)}", max(1.0, seconds) + _SLACK_S)
+
+
+def _get(path: str, timeout_s: float) -> _Value | None:
+    host = os.environ.get(HOST_VARIABLE) or _DEFAULT_HOST
+    connection = http.client.HTTPConnection(host, timeout=timeout_s)
+    try:
+        connection.request("GET", f"/computeMetadata/v1/{path}", headers={_HEADER: "Google"})
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    if answer.status != 200 or answer.getheader(_HEADER) != "Google":
+        return None
+    return _Value(text, answer.getheader("ETag") or "0")

@@ -1,0 +1,262 @@
+"""The Cloud TPU API of one project and zone: list, get, create, delete, each until it is really so.
+
+A call that finds nobody in (503, a lost connection, too many requests) is tried again for a while, with jitter. A
+refusal comes back at once as an error of its own type; a stock-out is the caller's to wait for, since it can last for
+hours. Everything here blocks: an event loop runs it in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from tradewind.cloud_tpu.tpu_client import ENDPOINT_VARIABLE, make_client
+from tradewind.cloud_tpu.tpu_errors import (
+    BadSliceError,
+    OperationTimeoutError,
+    TpuApiError,
+    TpuConflictError,
+    TpuNotFoundError,
+    TpuUnreachableError,
+)
+from tradewind.cloud_tpu.tpu_refusals import is_worth_retrying, refusal
+from tradewind.cloud_tpu.tpu_resources import QueuedTpu, TpuNode, is_queue_body
+
+PATIENCE_S: Final = 60.0
+"""For how long a call that nobody answers is tried again."""
+CALL_TIMEOUT_S: Final = 30.0
+OPERATION_TIMEOUT_S: Final = 30 * 60.0
+POLL_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 15.0
+
+T = TypeVar("T")
+Resource = TpuNode | QueuedTpu
+
+
+class TpuApi:
+    """Slices of one project and zone.
+
+    Args:
+        project: The Google Cloud project.
+        zone: The zone, such as ``us-central2-b``.
+        endpoint: Another endpoint than Google's, as a URL; else that of ``TRADEWIND_TPU_ENDPOINT``. One on this
+            machine gets no credentials.
+        transport: ``rest`` or ``grpc``.
+        credentials: Google credentials; None finds the default ones.
+        poll_s: How often an operation is looked at.
+        patience_s: For how long a call that nobody answers is tried again.
+        clock: Seconds that only grow.
+        sleep: Waits; it may raise, which ends the call.
+
+    Raises (every method):
+        TpuUnreachableError: Nobody answers.
+        TpuApiError: The API refuses; the subclass says how.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        zone: str,
+        *,
+        endpoint: str | None = None,
+        transport: str = "rest",
+        credentials: Any = None,
+        poll_s: float = POLL_S,
+        patience_s: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.project = project
+        self.zone = zone
+        self.poll_s = poll_s
+        self.patience_s = patience_s
+        self._clock = clock
+        self._sleep = sleep
+        self._client = make_client(endpoint or os.environ.get(ENDPOINT_VARIABLE), transport, credentials)
+
+    @property
+    def parent(self) -> str:
+        """What all names begin with."""
+        return f"projects/{self.project}/locations/{self.zone}"
+
+    def nodes(self) -> list[TpuNode]:
+        """Every node of the zone."""
+        return [TpuNode.from_json(one) for one in self._list("nodes", "the nodes")]
+
+    def queued_resources(self) -> list[QueuedTpu]:
+        """Every queued resource of the zone."""
+        return [QueuedTpu.from_json(one) for one in self._list("queued_resources", "the queued resources")]
+
+    def node(self, name: str) -> TpuNode:
+        """The node called ``name``; raises TpuNotFoundError if there is none."""
+        return TpuNode.from_json(self._get("get_node", f"nodes/{name}"))
+
+    def queued_resource(self, name: str) -> QueuedTpu:
+        """The queued resource called ``name``; raises TpuNotFoundError if there is none."""
+        return QueuedTpu.from_json(self._get("get_queued_resource", f"queuedResources/{name}"))
+
+    def create(self, name: str, body: Mapping[str, Any], timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+        """Create a node, or a queued resource if ``body`` has ``tpu``, and wait for the operation's end.
+
+        Afterwards it is there, but it may not be ACTIVE or READY yet.
+
+        Raises:
+            TpuConflictError: There is one of this name.
+            StockOutError: There is no capacity now.
+            QuotaError: The project's quota is used up.
+            BadSliceError: ``body`` is not what the API takes.
+        """
+        from google.cloud import tpu_v2
+
+        kind = "queued_resource" if is_queue_body(body) else "node"
+        message = tpu_v2.QueuedResource if is_queue_body(body) else tpu_v2.Node
+        resource = self._parse(message, name, body)
+        request = {"parent": self.parent, f"{kind}_id": name, kind: resource}
+        what = f"creating {self._label(kind, name)}"
+        self._run(what, lambda: self._method(f"create_{kind}")(request, timeout=CALL_TIMEOUT_S), timeout_s)
+
+    def delete_node(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+        """Delete a node that came from no queued resource; returns when it is gone.
+
+        The API knows only names, so what is there is read once more just before.
+
+        Raises:
+            TpuConflictError: What has this name now is another node than the one of this ``identity``.
+        """
+        request = {"name": f"{self.parent}/nodes/{name}"}
+        self._delete("node", name, identity, request, lambda: self.node(name), timeout_s)
+
+    def delete_queued_resource(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+        """The same for a queued resource with its nodes, whatever its state."""
+        request = {"name": f"{self.parent}/queuedResources/{name}", "force": True}
+        self._delete("queued_resource", name, identity, request, lambda: self.queued_resource(name), timeout_s)
+
+    def wait_until_ready(self, name: str, timeout_s: float = OPERATION_TIMEOUT_S) -> TpuNode:
+        """Wait for a node to be READY, also for one that is not there yet."""
+        deadline = self._clock() + timeout_s
+        while True:
+            try:
+                node = self.node(name)
+            except TpuNotFoundError:
+                state = "not there"
+            else:
+                if node.state == "READY":
+                    return node
+                state = node.state
+            self._pause_until(deadline, f"{self._label('node', name)} to be READY (it is {state})")
+
+    # ---- calls
+
+    def _list(self, kind: str, what: str) -> list[dict[str, Any]]:
+        """All pages. A list that leaves out a zone is no list: what is missing in it may well be there."""
+        what = f"listing {what} of {self.parent}"
+
+        def all_pages() -> list[dict[str, Any]]:
+            found, method = [], self._method(f"list_{kind}")
+            for page in method(parent=self.parent, timeout=CALL_TIMEOUT_S).pages:
+                if page.unreachable:
+                    raise TpuUnreachableError(f"{what}: the API cannot reach {', '.join(page.unreachable)} now.")
+                found += [_to_json(one) for one in getattr(page, kind)]
+            return found
+
+        return self._call(what, all_pages)
+
+    def _get(self, method: str, path: str) -> dict[str, Any]:
+        name = f"{self.parent}/{path}"
+        return _to_json(self._call(f"reading {name}", lambda: self._method(method)(name=name, timeout=CALL_TIMEOUT_S)))
+
+    def _delete(
+        self,
+        kind: str,
+        name: str,
+        identity: str,
+        request: Mapping[str, Any],
+        get: Callable[[], Resource],
+        timeout_s: float,
+    ) -> None:
+        """Delete, or wait for the deletion that somebody else began. A new one of the same name is not waited for."""
+        what, deadline = f"deleting {self._label(kind, name)}", self._clock() + timeout_s
+        if (there := _found(get)) is None:
+            return
+        if there.identity != identity:
+            raise TpuConflictError(f"Cloud TPU API, {what}: it is another one by now, which is left alone.")
+        try:
+            self._run(what, lambda: self._method(f"delete_{kind}")(request, timeout=CALL_TIMEOUT_S), timeout_s)
+        except TpuNotFoundError:
+            return
+        except TpuUnreachableError:
+            raise
+        except TpuApiError:
+            if (there := _found(get)) and there.state != "DELETING":
+                raise
+        while (there := _found(get)) and there.identity == identity:
+            self._pause_until(deadline, f"{what}: it is still there")
+
+    def _run(self, what: str, start: Callable[[], Any], timeout_s: float) -> None:
+        """Start an operation and poll it to its end."""
+        deadline = self._clock() + timeout_s
+        operation = self._call(what, start)
+        while not self._call(what, operation.done):
+            self._pause_until(deadline, what)
+        if (error := operation.exception()) is not None:
+            refused = refusal(what, error)
+            raise TpuApiError(str(refused)) if isinstance(refused, TpuUnreachableError) else refused  # it did answer
+
+    def _call(self, what: str, call: Callable[[], T]) -> T:
+        """What ``call`` returns, tried again while nobody answers."""
+        deadline, pause = self._clock() + self.patience_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                return call()
+            except TpuApiError:
+                raise
+            except Exception as error:
+                if not is_worth_retrying(error) or self._clock() + pause > deadline:
+                    raise refusal(what, error) from error
+            self._sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _pause_until(self, deadline: float, what: str) -> None:
+        if self._clock() >= deadline:
+            raise OperationTimeoutError(f"Waited in vain for {what}; look at it in the Cloud console.")
+        self._sleep(self.poll_s * random.uniform(0.8, 1.2))
+
+    def _method(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def _label(self, kind: str, name: str) -> str:
+        return f"{kind.replace('_', ' ')} {name!r} in {self.zone}"
+
+    def _parse(self, message: Any, name: str, body: Mapping[str, Any]) -> Any:
+        from google.protobuf.json_format import ParseError
+
+        whole = _with_parents(body, self.parent) if is_queue_body(body) else body
+        try:
+            return message.from_json(json.dumps(whole))
+        except ParseError as error:
+            raise BadSliceError(f"Slice {name!r} cannot be created: {error}") from error
+
+
+def _found(get: Callable[[], Resource]) -> Resource | None:
+    try:
+        return get()
+    except TpuNotFoundError:
+        return None
+
+
+def _with_parents(body: Mapping[str, Any], parent: str) -> dict[str, Any]:
+    specs = [{"parent": parent, **spec} for spec in body["tpu"].get("nodeSpec") or []]
+    return {**body, "tpu": {**body["tpu"], "nodeSpec": specs}}
+
+
+def _to_json(message: Any) -> dict[str, Any]:
+    """The JSON of the API; only what is set."""
+    from google.protobuf.json_format import MessageToDict
+
+    fields: dict[str, Any] = MessageToDict(type(message).pb(message))
+    return fields

@@ -1,0 +1,109 @@
+"""A Cloud TPU on the loopback with nothing behind its nodes, and what Ray would say of their hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tradewind.cloud_tpu.repair_terms import RepairSettings, Scope
+from tradewind.cloud_tpu.repairing import SliceRepair
+from tradewind.cloud_tpu.slice_records import SliceRecords
+from tradewind.cloud_tpu.tpu_api import TpuApi
+from tradewind.rehearsal.tpu_cloud import LocalTpuCloud
+from tradewind.rehearsal.tpu_state import NodeState, QueueState
+
+BODY = {
+    "acceleratorType": "v4-16",
+    "runtimeVersion": "tpu-ubuntu2204-base",
+    "labels": {"cluster": "one"},
+    "metadata": {"startup-script": "start ray"},
+    "schedulingConfig": {"spot": True},
+}
+AT_ONCE = RepairSettings(transition_grace_s=5.0, start_grace_s=0.0, host_grace_s=3.0, stock_out_pause_s=10.0)
+
+
+def queued(*nodes: str, body: Mapping[str, Any] = BODY, **fields: Any) -> dict[str, Any]:
+    """The body of a queued resource for these nodes."""
+    return {"tpu": {"nodeSpec": [{"nodeId": node, "node": dict(body)} for node in nodes]}, "spot": {}, **fields}
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Wait until ``condition`` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+class World:
+    """The cloud, the clock of the repair, and Ray: which counts the hosts of every READY node, except those lost."""
+
+    def __init__(self, cloud: LocalTpuCloud, folder: Path) -> None:
+        self.cloud = cloud
+        self.api = self.new_api()
+        self.folder = folder
+        self.now = time.time()
+        self.lost_hosts: dict[str, int] = {}
+        self.ray_answers = True
+
+    def new_api(self, **options: Any) -> TpuApi:
+        given = {"endpoint": self.cloud.url, "poll_s": 0.01, "patience_s": 5.0, "sleep": self._sleep, **options}
+        return TpuApi("rehearsal", "us-central2-b", **given)
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.02))
+
+    def hosts(self) -> dict[str, int] | None:
+        if not self.ray_answers:
+            return None
+        ready = (node for node in self.api.nodes() if node.state == "READY")
+        return {node.name: (node.hosts or 0) - self.lost_hosts.get(node.name, 0) for node in ready}
+
+    def repair(self, scope: Scope | None = None, settings: RepairSettings = AT_ONCE, **options: Any) -> SliceRepair:
+        return SliceRepair(
+            options.pop("api", self.api),
+            self.hosts,
+            scope or Scope(labels={"cluster": "one"}),
+            SliceRecords(str(self.folder)),
+            settings,
+            clock=lambda: self.now,
+            **options,
+        )
+
+    def create(self, name: str, body: Mapping[str, Any] = BODY) -> None:
+        self.api.create(name, body)
+        for node in self.nodes_of(name):
+            until(lambda node=node: self.api.wait_until_ready(node), f"{node} to be READY")
+        if "tpu" in body:
+            until(lambda: self.api.queued_resource(name).state == "ACTIVE", f"{name} to be ACTIVE")
+
+    def nodes_of(self, name: str) -> list[str]:
+        queues = [one for one in self.api.queued_resources() if one.name == name]
+        return list(queues[0].nodes) if queues else [name]
+
+    def preempt(self, name: str) -> None:
+        """The node is PREEMPTED; with its last node, a queued resource is SUSPENDED."""
+        with self.cloud.service.state.changed:
+            held = self._held(name)
+            self.cloud.service.state.set_state(held, NodeState.PREEMPTED)
+            if owner := held.node.queued_resource:
+                one = self.cloud.service.state.queued[owner]
+                self.cloud.service.state.set_queue_state(one, QueueState.SUSPENDED)
+
+    def set_state(self, name: str, state: str) -> None:
+        with self.cloud.service.state.changed:
+            self.cloud.service.state.set_state(self._held(name), NodeState[state])
+
+    def _held(self, name: str) -> Any:
+        return self.cloud.service.state.node(f"{self.api.parent}/nodes/{name}")
+
+    def calls(self, *names: str) -> list[str]:
+        """Of these calls, those that were answered with OK: ``DeleteNode slice-a`` and so on."""
+        log = self.cloud.service.log()
+        return [
+            f"{one['call']} {one['about'].rpartition('/')[2]}"
+            for one in log
+            if one["call"] in names and one["answer"] == "OK"
+        ]

@@ -1,0 +1,188 @@
+"""Whatever Google and Ray say: what works is not touched, what is reserved is not deleted, and the limits hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.cloud_tpu.repair import HOUR_S, decide
+from tradewind.cloud_tpu.repair_terms import Deed, Finding, RepairSettings, Scope, Sight, Verdict
+from tradewind.cloud_tpu.slice_records import SliceRecord
+from tradewind.cloud_tpu.tpu_resources import QueuedTpu, TpuNode
+
+NOW = 1_000_000.0
+STATES = [
+    "CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPED", "STOPPING", "STARTING",
+    "PREEMPTED", "TERMINATED", "HIDING", "HIDDEN", "UNHIDING", "UNKNOWN", "STATE_UNSPECIFIED",
+]  # fmt: skip
+QUEUE_STATES = [
+    "CREATING", "ACCEPTED", "PROVISIONING", "WAITING_FOR_RESOURCES", "ACTIVE", "FAILED", "SUSPENDING", "SUSPENDED",
+    "DELETING",
+]  # fmt: skip
+NAMES = ["a", "b", "c", "d"]
+LABELS = {"cluster": "one"}
+BODY = {"acceleratorType": "v4-16", "runtimeVersion": "x"}
+times = st.sampled_from([0.0, NOW - 2 * HOUR_S, NOW - 1000.0, NOW - 10.0, NOW])
+
+
+@st.composite
+def nodes_and_queues(draw: st.DrawFn) -> tuple[list[TpuNode], list[QueuedTpu]]:
+    queues = [
+        QueuedTpu(
+            name=f"q{name}",
+            state=draw(st.sampled_from(QUEUE_STATES)),
+            nodes=tuple(names),
+            is_reserved=draw(st.booleans()),
+            labels=draw(st.sampled_from([LABELS, {}])),
+            body={"tpu": {"nodeSpec": [{"nodeId": one} for one in names]}},
+        )
+        for name, names in [("1", ["a", "b"]), ("2", ["c"])]
+        if draw(st.booleans())
+    ]
+    of_queue = {name: queue.name for queue in queues for name in queue.nodes}
+    nodes = [
+        TpuNode(
+            name=name,
+            state=draw(st.sampled_from(STATES)),
+            hosts=draw(st.sampled_from([1, 2, None])),
+            queue=of_queue.get(name),
+            is_reserved=draw(st.booleans()),
+            labels=draw(st.sampled_from([LABELS, {}, {**LABELS, "ray-node-type": "worker"}])),
+            created_at=draw(st.none() | times),
+            body=BODY,
+        )
+        for name in NAMES
+        if draw(st.booleans())
+    ]
+    return nodes, queues
+
+
+records = st.builds(
+    SliceRecord,
+    name=st.just(""),
+    trouble=st.sampled_from(["", "HOSTS", "REPAIRING", "CREATING", "MISSING", "PREEMPTED"]),
+    since=st.none() | times,
+    is_wanted=st.booleans(),
+    body=st.sampled_from([None, BODY]),
+    deleted_at=st.lists(times, max_size=2).map(tuple),
+    retry_at=times,
+)
+
+
+@st.composite
+def sights(draw: st.DrawFn) -> Sight:
+    nodes, queues = draw(nodes_and_queues())
+    hosts = draw(st.none() | st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2)))
+    found = draw(st.dictionaries(st.sampled_from([*NAMES, "q1", "q2"]), records))
+    named = {name: SliceRecord(**{**vars(one), "name": name}) for name, one in found.items()}
+    return Sight(nodes, queues, hosts, named, NOW)
+
+
+scopes = st.builds(
+    Scope,
+    expected=st.dictionaries(st.sampled_from([*NAMES, "q1", "new"]), st.sampled_from([None, BODY])),
+    labels=st.sampled_from([{}, LABELS]),
+)
+limits = st.builds(RepairSettings, max_deletes_per_pass=st.integers(0, 3), max_deletes_per_hour=st.integers(0, 6))
+
+
+def nodes_behind(finding: Finding, sight: Sight) -> list[TpuNode]:
+    if finding.is_queue:
+        return [node for node in sight.nodes if node.queue == finding.name]
+    return [node for node in sight.nodes if node.name == finding.name]
+
+
+@given(sights(), scopes, limits)
+def test_nothing_that_works_or_is_reserved_or_is_another_s_is_ever_deleted(
+    sight: Sight, scope: Scope, settings: RepairSettings
+) -> None:
+    findings = decide(sight, scope, settings)
+    deleted = [one for one in findings if one.deletes]
+    for finding in deleted:
+        nodes = nodes_behind(finding, sight)
+        queue = next((one for one in sight.queues if one.name == finding.name), None)
+        assert not any(node.is_reserved for node in nodes) and not (queue and queue.is_reserved)
+        for node in nodes:
+            alive = None if sight.hosts is None else sight.hosts.get(node.name, 0)
+            assert alive is None or alive < (node.hosts or 1)
+            assert alive is not None or node.state in ("PREEMPTED", "TERMINATED", "STOPPED")
+        names = {finding.name, *finding.slices}
+        is_labelled = any(scope.labels and scope.labels.items() <= one.labels.items() for one in [*nodes, queue] if one)
+        assert names & set(scope.expected) or is_labelled
+    lately = sum(at > NOW - HOUR_S for one in sight.records.values() for at in one.deleted_at)
+    assert len(deleted) <= settings.max_deletes_per_pass
+    assert not deleted or len(deleted) + lately <= settings.max_deletes_per_hour
+
+
+@given(sights(), scopes)
+def test_every_slice_of_the_cluster_is_judged_once_and_only_the_absent_are_created(sight: Sight, scope: Scope) -> None:
+    findings = decide(sight, scope, RepairSettings())
+    assert len({one.name for one in findings}) == len(findings)
+    judged = {name for one in findings for name in (one.name, *one.slices)}
+    assert set(scope.expected) <= judged
+    there = {one.name for one in [*sight.nodes, *sight.queues]}
+    for finding in findings:
+        assert finding.deed is not Deed.CREATE or (finding.name not in there and finding.body)
+        assert finding.deed is Deed.NOTHING or finding.verdict is Verdict.DEAD
+        assert finding.reason and (finding.verdict is Verdict.WORKS) == (finding.trouble == "")
+
+
+def one_node(
+    state: str, alive: int | None, *, created_at: float = 0.0, record: SliceRecord | None = None, others: int = 1
+) -> Finding:
+    """What is decided about slice ``a`` of two hosts, beside another slice that has ``others`` hosts with Ray."""
+    node = TpuNode("a", state, hosts=2, labels=LABELS, created_at=created_at, body=BODY)
+    hosts = None if alive is None else {"a": alive, "z": others}
+    sight = Sight([node], [], hosts, {"a": record} if record else {}, NOW)
+    [finding] = decide(sight, Scope(labels=LABELS), RepairSettings())
+    return finding
+
+
+def lasting(trouble: str, seconds: float) -> SliceRecord:
+    return SliceRecord("a", trouble=trouble, since=NOW - seconds)
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "UNKNOWN"])
+def test_what_google_calls_dead_is_replaced_unless_all_of_its_hosts_are_alive(state: str) -> None:
+    assert [one_node(state, alive).deed for alive in (0, 1, 2)] == [Deed.REPLACE, Deed.REPLACE, Deed.NOTHING]
+
+
+@pytest.mark.parametrize("state", ["CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"])
+def test_what_is_on_its_way_has_half_an_hour(state: str) -> None:
+    verdicts = [one_node(state, 0, record=record).verdict for record in (None, lasting(state, 1700.0))]
+    assert verdicts == [Verdict.GRACE] * 2
+    assert one_node(state, 0, record=lasting(state, 1900.0)).deed is Deed.REPLACE
+    assert one_node(state, 0, record=lasting("HOSTS", 1900.0)).verdict is Verdict.GRACE
+
+
+def test_a_ready_node_without_all_hosts_has_a_short_grace_once_it_is_not_new() -> None:
+    assert one_node("READY", 2).verdict is Verdict.WORKS
+    assert one_node("READY", 1, record=lasting("HOSTS", 100.0)).verdict is Verdict.GRACE
+    assert one_node("READY", 1, record=lasting("HOSTS", 200.0)).deed is Deed.REPLACE
+    assert one_node("READY", 0, record=lasting("HOSTS", 200.0), created_at=NOW - 900.0).verdict is Verdict.GRACE
+
+
+def test_a_head_that_knows_no_host_of_any_slice_is_given_longer() -> None:
+    assert one_node("READY", 0, record=lasting("HOSTS", 200.0), others=0).verdict is Verdict.GRACE
+    assert one_node("READY", 0, record=lasting("HOSTS", 1300.0), others=0).deed is Deed.REPLACE
+
+
+def test_while_ray_does_not_answer_time_alone_kills_nothing() -> None:
+    for state, trouble in itertools.product(["READY", "REPAIRING", "UNKNOWN"], ["HOSTS", "REPAIRING", "UNKNOWN"]):
+        assert one_node(state, None, record=lasting(trouble, 100_000.0)).verdict is Verdict.GRACE
+    assert one_node("PREEMPTED", None).deed is Deed.REPLACE
+
+
+def test_a_slice_of_a_queued_resource_that_vanished_is_noticed() -> None:
+    def finding(records: Sequence[SliceRecord]) -> Finding:
+        queue = QueuedTpu("q", "ACTIVE", nodes=("a",), labels=LABELS, body={"tpu": {"nodeSpec": [{"nodeId": "a"}]}})
+        sight = Sight([], [queue], {}, {one.name: one for one in records}, NOW)
+        [found] = decide(sight, Scope(labels=LABELS), RepairSettings())
+        return found
+
+    assert finding([]).verdict is Verdict.GRACE
+    assert finding([SliceRecord("q", trouble="MISSING", since=NOW - 1900.0)]).deed is Deed.REPLACE

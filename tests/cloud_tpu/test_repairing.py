@@ -1,0 +1,304 @@
+"""Slices die in the Cloud TPU of the rehearsal, and the repair brings them back: seen from outside, by its calls."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued, until
+from tradewind.cloud_tpu.repair_terms import RepairSettings, Scope
+from tradewind.cloud_tpu.repairing import RepairReport, SliceRepair
+from tradewind.cloud_tpu.slice_records import SliceRecord, SliceRecordError, SliceRecords
+from tradewind.cloud_tpu.tpu_api import TpuApi
+from tradewind.cloud_tpu.tpu_errors import TpuApiError
+
+WRITES = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResource")
+
+
+def run_until_over(repair: SliceRepair, world: World, passes: int = 100) -> RepairReport:
+    for _ in range(passes):
+        report = repair.run_once()
+        if report.is_over:
+            return report
+        world.now += 1.0
+    raise AssertionError(report.table())
+
+
+def test_slices_that_work_are_left_alone_and_the_pass_ends_at_once(world: World) -> None:
+    world.create("slice-a")
+    world.create("queued", queued("slice-b", "slice-c"))
+    before = world.calls(*WRITES)
+    report = world.repair().run_once()
+    assert report.is_well and report.is_over and report.done == {}
+    assert [row["hosts"] for row in report.rows()] == ["4/4", "2/2"]
+    assert world.calls(*WRITES) == before
+    assert not list(world.folder.glob("*"))
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "UNKNOWN"])
+def test_a_dead_node_is_deleted_and_created_again_as_it_was(world: World, state: str) -> None:
+    world.create("slice-a")
+    identity = world.api.node("slice-a").identity
+    world.set_state("slice-a", state)
+    first = world.repair().run_once()
+    assert first.done == {"slice-a": "replaced"}
+    assert state in first.table()
+    assert run_until_over(world.repair(), world).is_well
+    node = world.api.node("slice-a")
+    assert node.identity != identity and node.body == BODY
+    assert world.calls(*WRITES) == ["CreateNode slice-a", "DeleteNode slice-a", "CreateNode slice-a"]
+
+
+def test_a_suspended_queued_resource_is_deleted_with_its_node_and_created_again(world: World) -> None:
+    world.create("queued", queued("slice-a"))
+    world.preempt("slice-a")
+    assert run_until_over(world.repair(), world).is_well
+    assert world.calls("DeleteQueuedResource", "DeleteNode") == ["DeleteQueuedResource queued"]
+    assert world.api.node("slice-a").state == "READY"
+
+
+def test_a_ready_node_with_a_dead_second_host_is_replaced_after_its_grace(world: World) -> None:
+    world.create("slice-a")
+    world.create("slice-b")
+    world.lost_hosts["slice-a"] = 1
+    world.now += 1.0
+    report = world.repair().run_once()
+    assert "1 of 2 hosts" in report.table() and report.done == {}
+    world.now += AT_ONCE.host_grace_s + 1.0
+    assert world.repair().run_once().done == {"slice-a": "replaced"}
+    world.lost_hosts.clear()
+    assert run_until_over(world.repair(), world).is_well
+
+
+def test_a_node_that_never_registered_is_given_time_to_start(world: World) -> None:
+    world.create("slice-a")
+    world.create("slice-b")
+    world.lost_hosts["slice-a"] = 2
+    slow = RepairSettings(start_grace_s=600.0, host_grace_s=3.0)
+    for _ in range(3):
+        assert world.repair(settings=slow).run_once().done == {}
+        world.now += 100.0
+    world.now += 600.0
+    assert world.repair(settings=slow).run_once().done == {"slice-a": "replaced"}
+
+
+def test_what_ray_s_autoscaler_left_behind_is_deleted_only(world: World) -> None:
+    world.create("ray-one-worker", {**BODY, "labels": {"cluster": "one", "ray-node-type": "worker"}})
+    world.create("ray-one-head", {**BODY, "labels": {"cluster": "one", "ray-node-type": "head"}})
+    world.set_state("ray-one-worker", "PREEMPTED")
+    world.set_state("ray-one-head", "PREEMPTED")
+    assert world.repair().run_once().done == {"ray-one-worker": "deleted"}
+    assert run_until_over(world.repair(), world).is_well
+    assert [node.name for node in world.api.nodes()] == ["ray-one-head"]
+
+
+def test_reserved_capacity_is_never_deleted_but_named(world: World) -> None:
+    world.create("slice-a", {**BODY, "schedulingConfig": {"reserved": True}})
+    world.create("slice-q", queued("slice-b", body={**BODY, "schedulingConfig": {}}, reservationName="ours"))
+    world.preempt("slice-a")
+    world.preempt("slice-b")
+    report = world.repair().run_once()
+    assert [one.name for one in report.for_a_person] == ["slice-a", "slice-q"]
+    assert report.is_over and not report.is_well
+    assert "never deleted" in report.table()
+    assert world.calls("DeleteNode", "DeleteQueuedResource") == []
+
+
+def test_what_belongs_to_others_is_not_even_judged(world: World) -> None:
+    world.create("theirs", {**BODY, "labels": {"cluster": "two"}})
+    world.set_state("theirs", "PREEMPTED")
+    report = world.repair().run_once()
+    assert report.findings == [] and report.is_well
+
+
+def test_a_queued_resource_is_left_alone_while_one_of_its_slices_works(world: World) -> None:
+    world.create("both", queued("slice-a", "slice-b"))
+    world.preempt("slice-a")
+    report = world.repair().run_once()
+    assert report.done == {} and not report.is_over
+    assert "slice-b" in report.table()
+    world.set_state("slice-b", "PREEMPTED")
+    assert run_until_over(world.repair(), world).is_well
+
+
+def test_an_expected_slice_that_is_not_there_is_created_and_without_a_body_a_person_is_asked(world: World) -> None:
+    scope = Scope(expected={"slice-a": BODY, "slice-q": queued("slice-b"), "slice-c": None})
+    first = world.repair(scope).run_once()
+    assert first.done == {"slice-a": "created", "slice-q": "created"}
+    report = run_until_over(world.repair(scope), world)
+    assert [one.name for one in report.for_a_person] == ["slice-c"]
+    assert {node.name for node in world.api.nodes()} == {"slice-a", "slice-b"}
+
+
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    report = world.repair(dry_run=True).run_once()
+    assert report.done == {"slice-a": "would delete and create again"}
+    assert world.api.node("slice-a").state == "PREEMPTED"
+    assert not list(world.folder.glob("*"))
+
+
+class DyingApi(TpuApi):
+    """Its process is killed just before, or just after, a call."""
+
+    dies_before = ""
+    dies_after = ""
+
+    def delete_node(self, name: str, identity: str, timeout_s: float = 60.0) -> None:
+        self._around("delete", lambda: TpuApi.delete_node(self, name, identity, timeout_s))
+
+    def create(self, name: str, body: Any, timeout_s: float = 60.0) -> None:
+        self._around("create", lambda: TpuApi.create(self, name, body, timeout_s))
+
+    def _around(self, what: str, call: Any) -> None:
+        if self.dies_before == what:
+            raise KeyboardInterrupt
+        call()
+        if self.dies_after == what:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("before", "after"), [("delete", ""), ("", "delete"), ("create", ""), ("", "create")], ids=str)
+def test_a_repair_that_is_killed_half_way_is_carried_on_by_the_next(world: World, before: str, after: str) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    api = DyingApi("rehearsal", "us-central2-b", endpoint=world.cloud.url, poll_s=0.01)
+    api.dies_before, api.dies_after = before, after
+    with pytest.raises(KeyboardInterrupt):
+        world.repair(api=api).run_once()
+    assert run_until_over(world.repair(), world).is_well
+    assert world.api.node("slice-a").body == BODY
+    assert len(world.calls("CreateNode")) == 2 and len(world.calls("DeleteNode")) == 1
+
+
+def test_two_repairs_at_once_replace_each_slice_once(world: World) -> None:
+    names = [f"slice-{number}" for number in range(6)]
+    for name in names:
+        world.create(name)
+        world.set_state(name, "PREEMPTED")
+    bold = RepairSettings(start_grace_s=0.0, max_deletes_per_pass=10)
+    ends: list[RepairReport] = []
+
+    def work() -> None:
+        ends.append(run_until_over(world.repair(api=world.new_api(), settings=bold), world))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [end.is_well for end in ends] == [True] * 3
+    assert sorted(world.calls("DeleteNode")) == [f"DeleteNode {name}" for name in names]
+    assert {node.state for node in world.api.nodes()} == {"READY"}
+
+
+def test_a_slice_that_somebody_else_has_replaced_meanwhile_is_not_deleted(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    repair = world.repair()
+
+    class Slow(SliceRecords):
+        def read(self) -> dict[str, SliceRecord]:
+            found = super().read()
+            world.api.delete_node("slice-a", world.api.node("slice-a").identity)
+            world.create("slice-a")
+            return found
+
+    repair.records = Slow(str(world.folder))
+    assert repair.run_once().done["slice-a"].startswith("left alone")
+    assert world.api.node("slice-a").state == "READY"
+
+
+def test_a_stock_out_is_remembered_waited_for_and_overcome(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    supply = world.cloud.service.state.supply
+    supply.is_out = True
+    assert "no capacity" in world.repair().run_once().done["slice-a"]
+    creations = len([one for one in world.cloud.service.log() if one["call"] == "CreateNode"])
+    waiting = world.repair().run_once()
+    assert "no more capacity" in waiting.table() and waiting.done == {}
+    assert len([one for one in world.cloud.service.log() if one["call"] == "CreateNode"]) == creations
+    supply.is_out = False
+    world.now += AT_ONCE.stock_out_pause_s
+    assert run_until_over(world.repair(), world).is_well
+    [left] = world.folder.glob("*")
+    assert json.loads(left.read_text())["refusals"] == 0
+
+
+def test_no_more_than_the_limits_are_deleted_in_a_pass_and_in_an_hour(world: World) -> None:
+    names = [f"slice-{number}" for number in range(6)]
+    for name in names:
+        world.create(name)
+        world.set_state(name, "PREEMPTED")
+    careful = RepairSettings(start_grace_s=0.0, max_deletes_per_pass=2, max_deletes_per_hour=3)
+    assert [len(world.repair(settings=careful).run_once().done) for _ in range(4)] == [2, 1, 0, 0]
+    assert "put off" in world.repair(settings=careful).run_once().table()
+    world.now += 3601.0
+    assert len(world.repair(settings=careful).run_once().done) == 2
+
+
+def test_while_ray_does_not_answer_only_what_google_calls_dead_is_replaced(world: World) -> None:
+    for name in ("slice-a", "slice-b", "slice-c"):
+        world.create(name)
+    world.set_state("slice-a", "PREEMPTED")
+    world.set_state("slice-b", "UNKNOWN")
+    world.ray_answers = False
+    assert world.repair().run_once().done == {"slice-a": "replaced"}
+    world.now += 10_000.0
+    assert world.repair().run_once().done == {}
+
+
+def test_flaky_answers_are_survived_and_what_goes_wrong_with_one_slice_does_not_stop_the_others(world: World) -> None:
+    world.create("slice-a")
+    world.create("slice-b", {**BODY, "labels": {"cluster": "one", "which": "b"}})
+    world.set_state("slice-a", "PREEMPTED")
+    world.set_state("slice-b", "PREEMPTED")
+    scope = Scope(expected={"slice-a": {"acceleratorType": "v4-17", "runtimeVersion": "x"}, "slice-b": None})
+    world.cloud.service.fail_next(4, 503)
+    report = world.repair(scope).run_once()
+    assert report.done["slice-b"] == "replaced"
+    assert "v4-17" in report.done["slice-a"]
+
+
+def test_an_api_that_cannot_list_is_an_error_and_nothing_is_judged(world: World) -> None:
+    world.create("slice-a")
+    world.cloud.service.fail_next(1, 403)
+    with pytest.raises(TpuApiError, match="listing"):
+        world.repair().run_once()
+
+
+def test_a_damaged_record_is_named(world: World) -> None:
+    world.folder.mkdir()
+    (world.folder / "slice-a.json").write_text("{")
+    with pytest.raises(SliceRecordError, match=r"slice-a\.json"):
+        world.repair().run_once()
+
+
+def test_records_are_kept_in_any_store() -> None:
+    records = SliceRecords("memory://slice-records/one")
+    record = SliceRecord("slice-a", trouble="HOSTS", since=3.0).deleting(BODY, 4.0, keep_s=10.0)
+    records.write(record)
+    assert SliceRecords("memory://slice-records/one").read() == {"slice-a": record}
+    records.remove("slice-a")
+    records.remove("slice-a")
+    assert records.read() == {}
+
+
+def test_a_queued_resource_that_waits_for_capacity_is_waited_for(world: World) -> None:
+    world.create("queued", queued("slice-a"))
+    world.preempt("slice-a")
+    world.cloud.service.state.supply.is_out = True
+    world.repair().run_once()
+    until(lambda: world.api.queued_resource("queued").state == "WAITING_FOR_RESOURCES", "waiting")
+    world.now += 10_000.0
+    report = world.repair().run_once()
+    assert report.done == {} and "waits for capacity" in report.table()
+    with world.cloud.service.state.changed:
+        world.cloud.service.state.supply.is_out = False
+        world.cloud.service.state.changed.notify_all()
+    assert run_until_over(world.repair(), world, passes=3000).is_well

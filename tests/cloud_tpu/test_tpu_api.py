@@ -1,0 +1,150 @@
+"""Google's own client against the Cloud TPU of the rehearsal, over REST and gRPC."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from google.cloud.tpu_v2 import types
+
+from tests.cloud_tpu.cloud import BODY, World, queued, until
+from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.cloud_tpu.tpu_api import TpuApi
+from tradewind.cloud_tpu.tpu_errors import (
+    BadEndpointError,
+    BadSliceError,
+    OperationTimeoutError,
+    QuotaError,
+    StockOutError,
+    TpuConflictError,
+    TpuDeniedError,
+    TpuNotFoundError,
+    TpuUnreachableError,
+)
+from tradewind.cloud_tpu.tpu_resources import is_queue_body
+from tradewind.rehearsal.tpu_grpc import TpuGrpcServer
+
+
+@pytest.fixture(params=["rest", "grpc"])
+def api(request: pytest.FixtureRequest, world: World) -> Iterator[TpuApi]:
+    if request.param == "rest":
+        yield world.api
+        return
+    server = TpuGrpcServer(world.cloud.service)
+    server.start()
+    yield world.new_api(endpoint=f"http://{server.address}", transport="grpc")
+    server.stop()
+
+
+def test_a_node_is_created_read_listed_and_deleted(api: TpuApi, world: World) -> None:
+    api.create("slice-a", BODY)
+    node = api.wait_until_ready("slice-a")
+    assert (node.name, node.slice_type, node.hosts, node.labels) == ("slice-a", "v4-16", 2, {"cluster": "one"})
+    assert node.body == BODY
+    assert node.created_at == pytest.approx(world.now, abs=60)
+    assert [one.name for one in api.nodes()] == ["slice-a"]
+    with pytest.raises(TpuConflictError, match="another one"):
+        api.delete_node("slice-a", "an older one's")
+    api.delete_node("slice-a", node.identity)
+    assert api.nodes() == []
+    with pytest.raises(TpuNotFoundError, match="slice-a"):
+        api.node("slice-a")
+
+
+def test_a_queued_resource_is_created_again_from_what_was_read_of_it(api: TpuApi) -> None:
+    body = queued("slice-a", "slice-b", queueingPolicy={"validUntilDuration": "3600s"})
+    api.create("both", body)
+    assert is_queue_body(body)
+    until(lambda: api.queued_resource("both").state == "ACTIVE", "ACTIVE")
+    [found] = api.queued_resources()
+    assert found.nodes == ("slice-a", "slice-b")
+    assert {node.queue for node in api.nodes()} == {"both"}
+    api.delete_queued_resource("both", found.identity)
+    assert api.nodes() == []
+    api.create("both", found.body)
+    again = api.queued_resource("both")
+    assert (again.body, again.nodes) == (found.body, found.nodes)
+
+
+def test_every_page_of_a_list_is_read(world: World) -> None:
+    names = sorted(f"slice-{number}" for number in range(101))
+    state = world.cloud.service.state
+    with state.changed:
+        for name in names:
+            state.add_node(f"{world.api.parent}/nodes/{name}", types.Node(), slice_type("v4-8"))
+    assert sorted(node.name for node in world.api.nodes()) == names
+
+
+def test_a_name_that_is_taken_is_a_conflict(api: TpuApi) -> None:
+    api.create("slice-a", BODY)
+    with pytest.raises(TpuConflictError, match="slice-a"):
+        api.create("slice-a", BODY)
+
+
+def test_a_stock_out_and_a_used_up_quota_are_told_apart(api: TpuApi, world: World) -> None:
+    supply = world.cloud.service.state.supply
+    supply.is_out = True
+    with pytest.raises(StockOutError, match="no more capacity"):
+        api.create("slice-a", BODY)
+    supply.is_out, supply.quota = False, {"v4-16": 0}
+    with pytest.raises(QuotaError, match="v4-16"):
+        api.create("slice-a", BODY)
+
+
+def test_an_unanswered_call_is_tried_again_for_a_while(api: TpuApi, world: World) -> None:
+    world.cloud.service.fail_next(3, 503)
+    assert api.nodes() == []
+    api.patience_s = 0.0
+    world.cloud.service.fail_next(1, 503)
+    with pytest.raises(TpuUnreachableError, match="listing the nodes"):
+        api.nodes()
+
+
+def test_a_lost_connection_is_tried_again(world: World) -> None:
+    api = world.new_api(patience_s=60.0)
+    api.nodes()
+    world.cloud.stop()
+    back = threading.Timer(0.3, world.cloud.start)
+    back.start()
+    assert api.nodes() == []
+    back.join()
+
+
+def test_a_refusal_is_not_tried_again(world: World) -> None:
+    world.cloud.service.fail_next(1, 403)
+    with pytest.raises(TpuDeniedError, match=r"roles/tpu\.admin"):
+        world.api.nodes()
+    assert len(world.cloud.service.log()) == 1
+
+
+def test_a_body_with_an_unknown_field_or_type_is_refused_by_name(api: TpuApi) -> None:
+    with pytest.raises(BadSliceError, match="acceleratorTyp"):
+        api.create("slice-a", {"acceleratorTyp": "v4-16", "runtimeVersion": "x"})
+    with pytest.raises(BadSliceError, match="v4-17"):
+        api.create("slice-a", {"acceleratorType": "v4-17", "runtimeVersion": "x"})
+
+
+def test_deleting_what_somebody_else_is_deleting_waits_for_its_end(api: TpuApi, world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "DELETING")
+    identity = api.node("slice-a").identity
+    gone = threading.Timer(0.3, lambda: world.cloud.service.state.drop(world._held("slice-a")))
+    gone.start()
+    api.delete_node("slice-a", identity)
+    gone.join()
+    api.delete_node("slice-a", identity)  # and what is gone is no error
+
+
+def test_an_operation_that_does_not_end_is_not_waited_for_for_ever(world: World) -> None:
+    world.cloud.service.state.supply.slow_s = 60.0
+    with pytest.raises(OperationTimeoutError, match="slice-a"):
+        world.api.create("slice-a", BODY, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("endpoint", ["tpu.example", "http://tpu.example", "ftp://127.0.0.1"])
+def test_an_endpoint_without_tls_is_only_taken_on_this_machine(endpoint: str) -> None:
+    with pytest.raises(BadEndpointError, match="https"):
+        TpuApi("p", "z", endpoint=endpoint)
+    with pytest.raises(BadEndpointError, match="carrier pigeon"):
+        TpuApi("p", "z", endpoint="http://127.0.0.1:1", transport="carrier pigeon")

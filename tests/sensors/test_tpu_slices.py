@@ -1,0 +1,189 @@
+"""The sensors of TPU slices, their triggers and their hook, without a scheduler: on the Cloud TPU of the rehearsal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.triggers.base import TriggerEvent
+
+from tests.cloud_tpu.cloud import BODY, World, until
+from tradewind.cloud_tpu.tpu_errors import BadEndpointError
+from tradewind.operators.errors import BadInputError, ClusterRefusedError
+from tradewind.ray_jobs.nodes import NodeFacts
+from tradewind.ray_jobs.slices import RegisteredSlice, hosts_alive, registered_slices
+from tradewind.rehearsal.tpu_cloud import LocalTpuCloud
+from tradewind.rehearsal.tpu_grpc import TpuGrpcServer
+from tradewind.sensors.tpu_slices import (
+    SliceNeedsPersonError,
+    SliceRepairError,
+    TpuSliceReadySensor,
+    TpuSliceRecoverySensor,
+)
+from tradewind.triggers.tpu_slices import TpuSliceReadyTrigger, TpuSliceRecoveryTrigger
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A cloud that connection ``tpus`` leads to, and a Ray cluster that does not answer, with a bucket."""
+    cloud = LocalTpuCloud()
+    cloud.start()
+    connect(monkeypatch, "tpus", "google_cloud_platform", project="rehearsal", tpu_endpoint=cloud.url)
+    connect(monkeypatch, "silent", "ray", host="http://127.0.0.1:9", bucket=str(tmp_path / "bucket"))
+    try:
+        yield World(cloud, tmp_path / "records")
+    finally:
+        cloud.service.lives.end_all()
+        cloud.stop()
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, name: str, kind: str, host: str = "", **extra: Any) -> None:
+    described = {"conn_type": kind, "host": host, "extra": extra}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(described))
+
+
+def recovery(**arguments: Any) -> TpuSliceRecoverySensor:
+    given = {"zone": "us-central2-b", "gcp_conn_id": "tpus", "ray_conn_id": "silent", "labels": {"cluster": "one"}}
+    return TpuSliceRecoverySensor(task_id="recover", **{**given, "deferrable": True, **arguments})
+
+
+def trigger_of(sensor: Any) -> Any:
+    """What the sensor defers to, as the triggerer gets it."""
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})
+    _, arguments = deferred.value.trigger.serialize()
+    return type(deferred.value.trigger)(**json.loads(json.dumps(arguments)))
+
+
+async def event_of(trigger: Any) -> dict[str, Any]:
+    event: TriggerEvent = await anext(trigger.run())
+    return dict(event.payload)
+
+
+async def test_a_recovery_tells_what_it_would_do(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    sensor = recovery(dry_run=True)
+    trigger = trigger_of(sensor)
+    assert isinstance(trigger, TpuSliceRecoveryTrigger)
+    event = await event_of(trigger)
+    result = sensor.execute_complete({}, event)
+    assert result["done"] == ["slice-a: would delete and create again"]
+    assert [row["verdict"] for row in result["slices"]] == ["dead"]
+    assert (await asyncio.to_thread(sensor.poke, {})).xcom_value == result
+
+
+async def test_a_cluster_without_slices_is_done_at_once(world: World) -> None:
+    assert recovery().execute_complete({}, await event_of(trigger_of(recovery()))) == {"slices": [], "done": []}
+
+
+async def test_a_slice_that_only_a_person_can_bring_back_fails_the_task_by_name(world: World) -> None:
+    world.create("slice-a", {**BODY, "schedulingConfig": {"reserved": True}})
+    world.set_state("slice-a", "PREEMPTED")
+    with pytest.raises(SliceNeedsPersonError, match=r"slice-a.*reserved"):
+        recovery().execute_complete({}, await event_of(trigger_of(recovery())))
+
+
+async def test_a_refusal_of_the_api_fails_the_task_with_its_words(world: World) -> None:
+    world.cloud.service.fail_next(1, 403)
+    with pytest.raises(SliceRepairError, match=r"roles/tpu\.admin"):
+        recovery().execute_complete({}, await event_of(trigger_of(recovery())))
+    world.cloud.service.fail_next(1, 403)
+    with pytest.raises(SliceRepairError, match=r"roles/tpu\.admin"):
+        recovery().poke({})
+
+
+async def test_a_trigger_that_is_cancelled_leaves_no_thread_at_work(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    world.cloud.service.state.supply.slow_s = 60.0
+    task = asyncio.create_task(event_of(trigger_of(recovery())))
+    await asyncio.to_thread(until, lambda: len(world.calls("CreateNode")) == 2, "the creation to begin", 60.0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(until, lambda: not working_threads(), "the threads to end")
+
+
+def working_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("slice-repair")]
+
+
+def test_a_recovery_that_does_not_say_which_slices_or_misspells_a_setting_is_refused() -> None:
+    with pytest.raises(BadInputError, match="expected"):
+        recovery(labels=None).execute({})
+    with pytest.raises(BadInputError, match="host_grace"):
+        recovery(settings={"host_grace": 3}).execute({})
+    assert trigger_of(recovery(expected=["slice-a"])).request["expected"] == {"slice-a": None}
+
+
+def test_a_recovery_needs_a_place_for_its_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, "silent", "ray", host="http://127.0.0.1:9")
+    with pytest.raises(SliceRepairError, match="records"):
+        recovery().poke({})
+
+
+def test_the_hook_follows_the_connection_and_its_own_arguments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tradewind.hooks.cloud_tpu import CloudTpuHook
+
+    world.create("slice-a")
+    assert [node.name for node in CloudTpuHook("tpus").tpu_api("us-central2-b").nodes()] == ["slice-a"]
+    server = TpuGrpcServer(world.cloud.service)
+    server.start()
+    endpoint = f"http://{server.address}"
+    connect(monkeypatch, "bare", "google_cloud_platform")
+    hook = CloudTpuHook("bare", endpoint=endpoint, transport="grpc")
+    assert [node.name for node in hook.tpu_api("us-central2-b", "rehearsal").nodes()] == ["slice-a"]
+    server.stop()
+    assert world.cloud.service.log()[-1]["transport"] == "grpc"
+    with pytest.raises(BadEndpointError, match="project"):
+        hook.tpu_api("us-central2-b")
+
+
+def test_a_ready_sensor_hands_its_slice_s_shape_to_the_trigger() -> None:
+    sensor = TpuSliceReadySensor(task_id="wait", slice_type="v4-16", count=2, deferrable=True, poke_interval=5.0)
+    trigger = trigger_of(sensor)
+    assert isinstance(trigger, TpuSliceReadyTrigger)
+    assert (trigger.slice_type, trigger.hosts, trigger.count, trigger.interval_s) == ("v4-16", 2, 2, 5.0)
+    assert sensor.execute_complete({}, {"slices": ["a", "b"], "error": None}) == ["a", "b"]
+    with pytest.raises(ClusterRefusedError, match="no token"):
+        sensor.execute_complete({}, {"slices": [], "error": "no token"})
+    with pytest.raises(BadInputError, match="v4-17"):
+        TpuSliceReadySensor(task_id="other", slice_type="v4-17", deferrable=True).execute({})
+
+
+def host(slice_name: str, worker: int, node_id: str, *, alive: bool = True, free: float | None = 4.0) -> NodeFacts:
+    labels = {
+        "ray.io/tpu-slice-name": slice_name,
+        "ray.io/tpu-worker-id": str(worker),
+        "ray.io/tpu-pod-type": "v4-16",
+    }
+    left = None if free is None else {"TPU": free}
+    return NodeFacts(node_id, alive=alive, total={"TPU": 4.0}, free=left, labels=labels)
+
+
+def test_a_slice_is_free_only_if_no_chip_of_it_is_used_and_a_host_counts_once() -> None:
+    nodes = [
+        NodeFacts("head", is_head=True),
+        host("whole", 0, "1"),
+        host("whole", 1, "2"),
+        host("busy", 0, "3"),
+        host("busy", 1, "4", free=0.0),
+        host("half", 0, "5"),
+        host("half", 0, "6"),  # its old self, of which Ray has not noticed the end
+        host("half", 1, "7", alive=False),
+        host("unknown", 0, "8", free=None),
+    ]
+    assert registered_slices(nodes) == [
+        RegisteredSlice("busy", "v4-16", 2, False),
+        RegisteredSlice("half", "v4-16", 1, True),
+        RegisteredSlice("unknown", "v4-16", 1, None),
+        RegisteredSlice("whole", "v4-16", 2, True),
+    ]
+    assert hosts_alive(nodes) == {"busy": 2, "half": 1, "unknown": 1, "whole": 2}
