@@ -117,6 +117,13 @@ def test_a_listing_comes_in_pages(bucket: Any, client: Any, gcs: LocalCloudStora
     assert gcs.requests["list"] == 4 + 3
 
 
+def test_a_listing_keeps_between_the_names_that_are_asked_for(bucket: Any, client: Any) -> None:
+    for name in ("a/1", "a/2", "b/1", "c/1"):
+        bucket.blob(name).upload_from_string(b"")
+    listed = client.list_blobs(bucket, start_offset="a/2", end_offset="c/")
+    assert [blob.name for blob in listed] == ["a/2", "b/1"]  # who deletes a range of names deletes what is listed
+
+
 def test_its_clock_stamps_objects_and_answers(bucket: Any, gcs: LocalCloudStorage) -> None:
     gcs.clock_offset_s = -300
     bucket.blob("x").upload_from_string("a")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from tradewind.cli.options import EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
+from tradewind.cli.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, CLICommand
@@ -21,14 +22,16 @@ def get_cmds() -> list[CLICommand]:
     from airflow.cli.cli_config import GroupCommand
 
     jobs = GroupCommand("jobs", JOBS_SUMMARY, [_command(command) for command in JOBS])
-    return [GroupCommand("tradewind", SUMMARY, [*map(_command, EXPERIMENTS), jobs, _command(RECONCILE)])]
+    rehearsal = [_command(command, REHEARSE_GROUP) for command in REHEARSE]
+    rehearse = GroupCommand(REHEARSE_GROUP.strip(), REHEARSE_SUMMARY, rehearsal)
+    return [GroupCommand("tradewind", SUMMARY, [*map(_command, EXPERIMENTS), jobs, _command(RECONCILE), rehearse])]
 
 
-def _command(command: Command) -> ActionCommand:
+def _command(command: Command, group: str = "") -> ActionCommand:
     from airflow.cli.cli_config import ActionCommand, Arg
 
     arguments = [Arg(flags=one.flags, **one.rest) for one in command.options]
-    func: Callable[[argparse.Namespace], NoReturn] = partial(_run, command.name)
+    func: Callable[[argparse.Namespace], NoReturn] = partial(_run, f"{group}{command.name}")
     return ActionCommand(command.name, command.summary, func, arguments, epilog=command.more or None)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.options import EXIT_CODES, EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
+from tradewind.cli.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
 if TYPE_CHECKING:
     from tradewind.cli.interrupts import Interrupts
@@ -40,6 +41,10 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
                 from tradewind.cli.reconcile import reconcile
 
                 return reconcile(arguments, interrupts)
+            if name.startswith(REHEARSE_GROUP):
+                from tradewind.cli.rehearse_command import rehearse
+
+                return rehearse(name.removeprefix(REHEARSE_GROUP), arguments)
             if name in {command.name for command in EXPERIMENTS}:
                 return _run_on_records(_experiment_work(name), arguments)
             return _run_on_cluster(_work(name), arguments, default_connection, interrupts)
@@ -63,6 +68,12 @@ def parser() -> argparse.ArgumentParser:
         _add(of_jobs, command)
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
+    rehearse = commands.add_parser(
+        REHEARSE_GROUP.strip(), help=", ".join(command.name for command in REHEARSE), description=REHEARSE_SUMMARY
+    )
+    of_rehearse = rehearse.add_subparsers(metavar="COMMAND", required=True)
+    for command in REHEARSE:
+        _add(of_rehearse, command, REHEARSE_GROUP)
     return top
 
 
@@ -76,11 +87,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"tradewind: {message}; '{self.prog} --help' says more.\n")
 
 
-def _add(commands: Any, command: Command) -> None:
+def _add(commands: Any, command: Command, group: str = "") -> None:
     added = commands.add_parser(command.name, help=command.summary, description=command.summary, epilog=command.more)
     for one in command.options:
         added.add_argument(*one.flags, **one.rest)
-    added.set_defaults(run=command.name)
+    added.set_defaults(run=f"{group}{command.name}")
 
 
 def _work(name: str) -> Work:

@@ -33,7 +33,7 @@ def plan(arguments: argparse.Namespace) -> int:
     selection = selection_of(arguments, experiment.selection(choice))
     made = plan_now(run.prefix, run.tasks, run.wanted, outputs, selection)
     write_lines([json.dumps(made.to_json(), indent=2)] if arguments.json else plan_table(made).splitlines())
-    _refuse_cross_region_reads(experiment, run, made)
+    _refuse_what_cannot_run(experiment, run, made)
     return 0
 
 
@@ -75,12 +75,14 @@ def read_run(run: ExperimentRun, *, verify: bool = False) -> Outputs:
     return read_outputs([step.output_path for _, step in run.tasks], verify=verify)
 
 
-def _refuse_cross_region_reads(experiment: Experiment, run: ExperimentRun, made: Plan) -> None:
+def _refuse_what_cannot_run(experiment: Experiment, run: ExperimentRun, made: Plan) -> None:
     """Refuse what the ``plan`` task would refuse, once its table has been shown."""
     from tradewind.hooks.bucket_regions import refuse_cross_region_reads
+    from tradewind.operators.cluster_slices import refuse_missing_slice_types
 
     operator, steps = experiment.operator, dict(run.tasks)
     to_run = [steps[planned.task_id] for planned in made.decided(Decision.RUN)]
+    refuse_missing_slice_types(to_run, operator.settings.cluster_of)
     refuse_cross_region_reads(to_run, operator.settings.cluster_of, operator.allow_cross_region)
 
 

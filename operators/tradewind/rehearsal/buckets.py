@@ -201,12 +201,13 @@ class Buckets:
         """One page of a listing; the token of the next is the last name or prefix of this one."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         limit, after = int(query.get("maxResults", 1000)), query.get("pageToken", "")
+        start, end = query.get("startOffset", ""), query.get("endOffset", "")
         found = self.bucket(bucket)
-        names, place = found.names_from(max(prefix, after))
+        names, place = found.names_from(max(prefix, after, start))
         items: list[dict[str, Any]] = []
         prefixes: list[str] = []
         last = ""
-        while place < len(names) and names[place].startswith(prefix):
+        while place < len(names) and names[place].startswith(prefix) and not (end and names[place] >= end):
             name = names[place]
             if len(items) + len(prefixes) == limit:
                 return _page(items, prefixes, last)

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import slice_type
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.processes import LocalStack, kill_together
 
 _INHERITED: Final = (
     "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE",
@@ -50,6 +51,9 @@ _HOST_CPUS: Final = 2
 # Below the range from which Linux hands out ports by itself (32768 and up), so that no client socket takes one first.
 _PORTS: Final = range(12_000, 32_000)
 _POLL_SECONDS: Final = 0.1
+
+HostEnv = Callable[[int, str], Mapping[str, str]]
+"""What a host has in its environment besides the cluster's, from its number in the slice and its address."""
 
 
 class LocalRayError(RuntimeError):
@@ -112,6 +116,8 @@ class LocalRay:
         self._agent_ports: dict[str, int] = {}
         self._temp: Path | None = None
         self._starting: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.RLock()
+        """Held while hosts are started or ended: slices may come and go in several threads."""
         self._ips: dict[str, str] = {}
         """Of the nodes that should be there. No address is used twice, so a dead node is not taken for a new one."""
 
@@ -124,19 +130,25 @@ class LocalRay:
     def gcs_address(self) -> str:
         return f"{self._head_ip}:{self._gcs_port}"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return "head" in self._starting
+
+    def add_env(self, env: Mapping[str, str]) -> None:
+        """Give every node that starts from now on these variables too."""
+        self._env |= env
+
     def start(self, timeout_seconds: float = 120.0) -> None:
         """Start everything; returns once the Jobs API answers and every node is registered."""
         deadline = time.monotonic() + timeout_seconds
-        try:
-            self._start_head()
-            self._wait("the head's control service", self._gcs_listens, deadline)
-            for one in self.slices:
-                self._launch_slice(one)
-            self._wait("the Jobs API", self._jobs_api_answers, deadline)
-            self._wait("all nodes to register", self._all_registered, deadline)
-        except BaseException:
-            self.stop(grace_seconds=1.0)
-            raise
+        while True:
+            try:
+                return self._start_all(deadline)
+            except BaseException as error:
+                self.stop(grace_seconds=1.0)
+                if not _may_come_up_later(error, deadline):
+                    raise
 
     def stop(self, grace_seconds: float = 1.0) -> None:
         """End every process of the cluster, its jobs included, and remove its temporary files."""
@@ -158,25 +170,56 @@ class LocalRay:
         process.wait()
         return killed
 
-    def start_head(self, timeout_seconds: float = 120.0) -> None:
-        """Start the head that was killed again, at its old addresses; returns once the Jobs API answers."""
+    def start_head(self, timeout_seconds: float = 300.0) -> None:
+        """Start the head that was killed again, at its old addresses; returns once it can run jobs."""
         deadline = time.monotonic() + timeout_seconds
-        self._start_head()
-        self._wait("the Jobs API", self._jobs_api_answers, deadline)
+        while True:
+            self._start_head()
+            try:
+                self._wait("the head's node", lambda: self._starting["head"].poll() == 0, deadline)
+                return self._wait("the Jobs API", self._jobs_api_answers, deadline)
+            except LocalRayError as error:
+                if not _may_come_up_later(error, deadline):
+                    raise
+                self.kill_head()
 
-    def start_slice(self, new: LocalSlice, timeout_seconds: float = 60.0) -> None:
-        """Add a slice to the running cluster; returns once all of its hosts are registered."""
-        self._launch_slice(new)
-        self._wait(f"slice {new.name}", self._all_registered, time.monotonic() + timeout_seconds)
+    def start_slice(self, new: LocalSlice, timeout_seconds: float = 60.0, env_of: HostEnv | None = None) -> None:
+        """Add a slice to the running cluster; returns once all of its hosts are registered.
+
+        Raises:
+            LocalRayError: A host did not come up, or the slice was ended meanwhile.
+        """
+        names = self._launch_slice(new, env_of)
+
+        def registered() -> bool:
+            if not all(name in self._ips for name in names):
+                raise LocalRayError(f"Slice {new.name} was ended while it started.")
+            return {self._ips[name] for name in names} <= {node.ip for node in self.status().nodes}
+
+        self._wait(f"slice {new.name}", registered, time.monotonic() + timeout_seconds, names)
+
+    def start_hosts(self, name: str, count: int, *, num_gpus: int = 0, timeout_seconds: float = 60.0) -> None:
+        """Add hosts without TPUs to the running cluster, with GPUs that Ray only counts; ``kill_host`` ends one."""
+        options = [f"--address={self.gcs_address}", f"--num-cpus={_HOST_CPUS}", f"--num-gpus={num_gpus}"]
+        names = [host_name(name, number) for number in range(count)]
+        with self._lock:
+            for number, one in enumerate(names):
+                self._start_node(one, self.host_stack(name, number), next(self._addresses), options, {})
+        deadline = time.monotonic() + timeout_seconds
+        self._wait(f"the hosts {name}", self._all_registered, deadline, names)
 
     def kill_host(self, slice_name: str, worker_id: int) -> int:
         """The host vanishes with all that runs on it, as when it is preempted; returns how many processes died."""
-        return self._forget(host_name(slice_name, worker_id))
+        return self._forget([host_name(slice_name, worker_id)])
 
     def kill_slice(self, slice_name: str) -> int:
-        """Every host of the slice vanishes."""
-        hosts = [name for name in list(self._starting) if name.rpartition(".")[0] == slice_name]
-        return sum(self._forget(name) for name in hosts)
+        """Every host of the slice vanishes at once."""
+        with self._lock:
+            return self._forget([name for name in self._starting if name.rpartition(".")[0] == slice_name])
+
+    def has_host(self, slice_name: str, worker_id: int) -> bool:
+        """Whether the host was started, and not killed since."""
+        return host_name(slice_name, worker_id) in self._starting
 
     def host_stack(self, slice_name: str, worker_id: int) -> LocalStack:
         """The processes of one simulated host: its Ray node, and what runs on it."""
@@ -192,6 +235,14 @@ class LocalRay:
 
     # ---- starting nodes
 
+    def _start_all(self, deadline: float) -> None:
+        self._start_head()
+        self._wait("the head's control service", self._gcs_listens, deadline)
+        for one in self.slices:
+            self._launch_slice(one)
+        self._wait("the Jobs API", self._jobs_api_answers, deadline)
+        self._wait("all nodes to register", self._all_registered, deadline)
+
     def _start_head(self) -> None:
         self._start_node(
             "head",
@@ -203,24 +254,24 @@ class LocalRay:
             {},
         )
 
-    def _launch_slice(self, new: LocalSlice) -> None:
-        shape = slice_type(new.slice_type)
-        for worker_id in range(shape.hosts):
-            env = {
-                "TPU_NAME": new.name,
-                "TPU_WORKER_ID": str(worker_id),
-                "TPU_ACCELERATOR_TYPE": shape.name,
-                **({"TPU_TOPOLOGY": shape.topology} if shape.topology else {}),
-            }
-            options = [f"--address={self.gcs_address}", f"--num-cpus={_HOST_CPUS}", "--num-gpus=0"]
-            options += ["--resources", json.dumps({"TPU": shape.chips_per_host})]
-            self._start_node(
-                host_name(new.name, worker_id),
-                self.host_stack(new.name, worker_id),
-                next(self._addresses),
-                options,
-                env,
-            )
+    def _launch_slice(self, new: LocalSlice, env_of: HostEnv | None = None) -> list[str]:
+        """Start the hosts of a slice; their names."""
+        with self._lock:
+            return [self._launch_host(new, worker_id, env_of) for worker_id in range(slice_type(new.slice_type).hosts)]
+
+    def _launch_host(self, new: LocalSlice, worker_id: int, env_of: HostEnv | None) -> str:
+        shape, ip, name = slice_type(new.slice_type), next(self._addresses), host_name(new.name, worker_id)
+        env = {
+            "TPU_NAME": new.name,
+            "TPU_WORKER_ID": str(worker_id),
+            "TPU_ACCELERATOR_TYPE": shape.name,
+            **({"TPU_TOPOLOGY": shape.topology} if shape.topology else {}),
+            **(env_of(worker_id, ip) if env_of else {}),
+        }
+        options = [f"--address={self.gcs_address}", f"--num-cpus={_HOST_CPUS}", "--num-gpus=0"]
+        options += ["--resources", json.dumps({"TPU": shape.chips_per_host})]
+        self._start_node(name, self.host_stack(new.name, worker_id), ip, options, env)
+        return name
 
     def _start_node(
         self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
@@ -251,20 +302,25 @@ class LocalRay:
             self._head_temp = Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
         return self._head_temp if name == "head" else Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
 
-    def _forget(self, name: str) -> int:
-        process = self._starting.pop(name)
-        del self._ips[name]
-        slice_name, _, worker_id = name.rpartition(".")
-        killed = self.host_stack(slice_name, int(worker_id)).stop(grace_seconds=0.0)
-        process.wait()
+    def _forget(self, names: Sequence[str]) -> int:
+        with self._lock:
+            processes = [self._starting.pop(name) for name in names]
+            for name in names:
+                del self._ips[name]
+            killed = kill_together([LocalStack(self.stack.root / "hosts" / name) for name in names])
+        for process in processes:
+            process.wait()
         return killed
 
     # ---- waiting
 
-    def _wait(self, what: str, is_true: Callable[[], bool], deadline: float) -> None:
+    def _wait(
+        self, what: str, is_true: Callable[[], bool], deadline: float, nodes: Sequence[str] | None = None
+    ) -> None:
+        """Wait for ``what``, which ``nodes`` have to do (default: all)."""
         while True:
-            for name, process in self._starting.items():
-                if process.poll():
+            for name, process in list(self._starting.items()):
+                if process.poll() and (nodes is None or name in nodes):
                     raise LocalRayError(
                         f"Ray node {name} ended with code {process.returncode} while the local cluster waited for"
                         f" {what}; its log ends with:\n{self._log_tail(name)}"
@@ -304,6 +360,14 @@ class LocalRay:
         except OSError as problem:
             return str(problem)
         return "\n".join(text.splitlines()[-lines:])
+
+
+def _may_come_up_later(error: BaseException, deadline: float) -> bool:
+    """Whether it only took too long: Ray gives up on a node whose agent is not up within 15 s.
+
+    A head's services then go on answering without a node, until whatever looks after it starts it once more.
+    """
+    return "node timed out during startup" in str(error) and time.monotonic() < deadline
 
 
 def host_name(slice_name: str, worker_id: int) -> str:

@@ -45,7 +45,7 @@ class LocalStack:
 
     def processes(self) -> list[psutil.Process]:
         """Every live process of this stack, descendants of the ones we started included."""
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
+        return [process for process in psutil.process_iter() if self.owns(process)]
 
     def scratch(self) -> Path:
         """A new folder with a short path, for sockets; ``stop`` removes it, also from another process."""
@@ -62,16 +62,17 @@ class LocalStack:
         while stragglers := self.processes():  # also those that the others started meanwhile
             _signal_all(stragglers, "kill")
             psutil.wait_procs(stragglers, timeout=grace_seconds)
-        self._remove_scratch()
+        self.remove_scratch()
         return len(ours)
 
-    def _remove_scratch(self) -> None:
+    def remove_scratch(self) -> None:
         """Remove the scratch folders of this stack and of those whose roots lie right below its own."""
         for link in [*self.root.glob(f"*{SCRATCH_SUFFIX}"), *self.root.glob(f"*/*{SCRATCH_SUFFIX}")]:
             shutil.rmtree(link.readlink(), ignore_errors=True)
             link.unlink()
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def owns(self, process: psutil.Process) -> bool:
+        """Whether this is a live process of the stack, and not the one that asks."""
         try:
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 return False
@@ -79,6 +80,18 @@ class LocalStack:
             return marker is not None and Path(marker).is_relative_to(self.root)
         except psutil.Error:
             return False
+
+
+def kill_together(stacks: Sequence[LocalStack]) -> int:
+    """SIGKILL for every process of these stacks at once, as when their machines vanish; returns how many there were."""
+    killed = 0
+    while found := [one for one in psutil.process_iter() if any(stack.owns(one) for stack in stacks)]:
+        _signal_all(found, "kill")
+        psutil.wait_procs(found, timeout=1.0)
+        killed = killed or len(found)
+    for stack in stacks:
+        stack.remove_scratch()
+    return killed
 
 
 def _signal_all(processes: Sequence[psutil.Process], method: str) -> None:

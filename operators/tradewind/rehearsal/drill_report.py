@@ -1,0 +1,112 @@
+"""What a drill found: which faults came, what each cost, and whether the outputs are those of an undisturbed run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tradewind.rehearsal.drill_outputs import OutputVerdict
+from tradewind.rehearsal.drill_records import RunRecord
+
+
+@dataclass(frozen=True)
+class FaultStory:
+    """One fault of the schedule and what followed."""
+
+    fault: str
+    planned_step: int
+    what: str
+    """What was done, in words; empty when the run had ended before its moment."""
+    at_step: int | None = None
+    """The last step that was done before."""
+    recovery_s: float | None = None
+    """From the fault to the first training step after it; None if there was none."""
+    resumed_at: int | None = None
+    """The first step after it, as far as it was seen."""
+
+    @property
+    def lost_steps(self) -> int | None:
+        """How many steps were done again, at most: the first one after the fault is seen a moment late."""
+        if self.at_step is None or self.resumed_at is None:
+            return None
+        return max(0, self.at_step + 1 - self.resumed_at)
+
+
+@dataclass(frozen=True)
+class DrillReport:
+    """The whole drill."""
+
+    dag: str
+    seed: int
+    state: str
+    """Of the disturbed run."""
+    stories: tuple[FaultStory, ...]
+    record: RunRecord
+    """Of the disturbed run."""
+    undisturbed: RunRecord
+    outputs: tuple[OutputVerdict, ...]
+    leaks: tuple[str, ...] = field(default=())
+    """Processes and slices that should not be there at the end."""
+
+    @property
+    def is_equal(self) -> bool:
+        return bool(self.outputs) and all(output.is_equal for output in self.outputs)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the run succeeded with the outputs of an undisturbed one, and left nothing behind."""
+        return self.state == "success" and self.is_equal and not self.leaks
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dag": self.dag,
+            "seed": self.seed,
+            "passed": self.has_passed,
+            "state": self.state,
+            "faults": [{**asdict(story), "lost_steps": story.lost_steps} for story in self.stories],
+            "disturbed": self.record.to_json(),
+            "undisturbed": self.undisturbed.to_json(),
+            "outputs": [output.to_json() for output in self.outputs],
+            "leaks": list(self.leaks),
+        }
+
+    def text(self) -> str:
+        """The report for people."""
+        lines = [f"Drill of {self.dag}, seed {self.seed}: {'passed' if self.has_passed else 'NOT passed'}", ""]
+        lines += _table(("fault", "at step", "recovered after", "steps lost", "what"), map(_story_row, self.stories))
+        lines += ["", *self._figures(), "", *map(_output_line, self.outputs)]
+        if not self.outputs:
+            lines.append("No outputs to compare.")
+        return "\n".join([*lines, *(f"Left behind: {leak}" for leak in self.leaks)]) + "\n"
+
+    def _figures(self) -> list[str]:
+        one = self.record
+        return [
+            f"Run: {self.state}; {one.attempts} attempts, {one.preemptions} preemptions, {one.failures} failures",
+            f"Pods: {one.wall_s:.1f} s, goodput {_share(one)}; undisturbed {self.undisturbed.wall_s:.1f} s, goodput "
+            f"{_share(self.undisturbed)}",
+        ]
+
+
+def _share(record: RunRecord) -> str:
+    return "unknown" if record.goodput is None else f"{record.goodput:.0%}"
+
+
+def _story_row(story: FaultStory) -> tuple[str, ...]:
+    recovered = "-" if story.recovery_s is None else f"{story.recovery_s:.1f} s"
+    lost = "-" if story.lost_steps is None else str(story.lost_steps)
+    step = f"({story.planned_step})" if story.at_step is None else str(story.at_step)
+    return story.fault, step, recovered, lost, story.what or "did not come: the run had ended"
+
+
+def _table(columns: tuple[str, ...], rows: Any) -> list[str]:
+    lines = [columns, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _output_line(output: OutputVerdict) -> str:
+    loss = "" if output.final_loss is None else f", final loss {output.final_loss!r}"
+    if output.is_equal:
+        return f"{output.step}: equal ({output.files} files{loss})"
+    return f"{output.step}: DIFFERENT{loss}, undisturbed {output.undisturbed_loss!r}: {'; '.join(output.different)}"

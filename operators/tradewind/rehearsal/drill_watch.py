@@ -1,0 +1,109 @@
+"""One disturbed run as it is seen from outside: each fault comes at its moment, and its recovery is timed.
+
+A fault is over when training goes on: in other processes, for all that ends the ones at work; the next one waits for
+that. So every figure belongs to one fault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tradewind.rehearsal.drill_injection import Injector
+from tradewind.rehearsal.drill_report import FaultStory
+from tradewind.rehearsal.drill_sight import Sight
+from tradewind.rehearsal.faults import Fault, PlannedFault
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A fault that training has not recovered from."""
+
+    fault: Fault
+    before: Sight
+    at: float
+    story: FaultStory
+
+
+class RunWatch:
+    """What was seen of one run so far; ``see`` is given one look after the other.
+
+    Args:
+        faults: What is to come, in order.
+        injector: Does it; may be None without faults.
+        say: Gets a line about everything that happens.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        faults: Sequence[PlannedFault],
+        injector: Injector | None,
+        say: Callable[[str], object],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._pending = list(faults)
+        self._injector = injector
+        self._say = say
+        self._clock = clock
+        self._open: _Open | None = None
+        self._closed: list[FaultStory] = []
+        self._first_at: float | None = None
+        self._last_at: float | None = None
+        self.last_step = -1
+
+    @property
+    def training_s(self) -> float:
+        """From the first step to the last, all interruptions included."""
+        return (self._last_at or 0.0) - (self._first_at or 0.0)
+
+    @property
+    def stories(self) -> tuple[FaultStory, ...]:
+        """All faults in order, also the one that is not over and those that never came."""
+        never = [FaultStory(fault.kind.value, fault.step, "") for fault in self._pending]
+        return (*self._closed, *([self._open.story] if self._open else []), *never)
+
+    @property
+    def open_for_s(self) -> float:
+        """How long training has been waited for since the last fault; 0 while it goes on."""
+        return self._clock() - self._open.at if self._open else 0.0
+
+    def see(self, sight: Sight) -> None:
+        """Take note of a look, and do what is due."""
+        if sight.step is not None:
+            self._note(sight)
+        if self._open is not None:
+            if self._is_over(self._open, sight):
+                self._close(self._open, sight)
+        elif self._pending and sight.step is not None and sight.step >= self._pending[0].step:
+            self._inject(self._pending.pop(0), sight)
+
+    def _note(self, sight: Sight) -> None:
+        at = max((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
+        self._first_at = at if self._first_at is None else self._first_at
+        if sight.step is not None and sight.step > self.last_step:
+            self.last_step, self._last_at = sight.step, at
+
+    def _inject(self, fault: PlannedFault, sight: Sight) -> None:
+        assert self._injector is not None, "who plans faults can inject them"
+        at = self._clock()
+        what = self._injector.inject(fault, sight)
+        self._say(f"step {sight.step}: {what}")
+        story = FaultStory(fault.kind.value, fault.step, what, at_step=sight.step)
+        self._open = _Open(fault.kind, sight, at, story)
+
+    def _is_over(self, one: _Open, sight: Sight) -> bool:
+        assert self._injector is not None
+        if self._injector.is_outage or sight.step is None:
+            return False
+        if one.fault is Fault.STORE:
+            return one.before.step is None or sight.step > one.before.step or sight.is_successor_of(one.before)
+        return sight.is_successor_of(one.before)
+
+    def _close(self, one: _Open, sight: Sight) -> None:
+        at = min((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
+        story = replace(one.story, recovery_s=round(max(0.0, at - one.at), 1), resumed_at=sight.step)
+        self._say(f"step {sight.step}: training goes on after {story.recovery_s:.1f} s on {', '.join(sight.slices)}")
+        self._closed.append(story)
+        self._open = None
