@@ -13,7 +13,7 @@ SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins)
 FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks)
 ARGS ?=
 
-.PHONY: help init demo stop test test-fast check autoformat bench bench-jobs bench-plans screenshots lock
+.PHONY: help init demo stop test test-fast chaos check autoformat bench bench-jobs bench-plans bench-pods screenshots lock
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -41,6 +41,9 @@ test: init ## run all tests
 test-fast: init ## run the pure tests only
 	$(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS)
 
+chaos: init ## train under the faults of 20 seeds (others: CHAOS_SEEDS="20 21 22")
+	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" $(BIN)/python -m pytest tests/chaos $(ARGS)
+
 check: init ## lint, format check, types, and whether requirements.lock fits pyproject.toml
 	$(BIN)/ruff check $(FORMATTED)
 	$(BIN)/ruff format --check $(FORMATTED)
@@ -60,6 +63,9 @@ bench-jobs: init ## measure our Ray operator beside its peers, each in its own e
 
 bench-plans: init ## measure plans in which all is finished, beside what must be read and bare skipping (fewer minutes: ARGS="--quick")
 	$(BIN)/python -m benchmarks.plans $(ARGS)
+
+bench-pods: init ## measure what a lost slice costs, beside Ray Train's JaxTrainer (fewer minutes: ARGS="--quick")
+	$(BIN)/python -m benchmarks.pods $(ARGS)
 
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh

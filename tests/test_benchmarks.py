@@ -29,11 +29,15 @@ from benchmarks import (
     plans_once,
     plans_runs,
     plans_store,
+    pods_function,
+    pods_goals,
+    pods_runs,
     run,
 )
 from benchmarks.graphs import SHAPES, edge_count, last_steps, steps_of
 from benchmarks.plans_costs import CLOUD, LOCAL, Planned, plans_table
 from benchmarks.plans_dags import EXPERIMENT, ONE_CALL, SELF_CHECK
+from benchmarks.pods_marks import Recovery, read_marks, recovery_of, step_seconds
 from benchmarks.report import Table, ratio, seconds
 from tradewind.records.reading import read_records
 from tradewind.records.record import RecordState
@@ -293,3 +297,54 @@ def test_what_goes_on_after_it_was_given_up_has_an_airflow_of_its_own() -> None:
     assert [[(case.kind, case.count) for case in cases] for cases in others] == [[(SELF_CHECK, 500)]] * 2
     every = sum(others, first)
     assert len({case.dag_id for case in every}) == len(set(every)) == 6
+
+
+def mark(pid: int, event: str, at: float, step: int | None = None) -> dict[str, object]:
+    return {"pid": pid, "event": event, "at": at, "step": step}
+
+
+KILLED_AT_100 = [
+    *(mark(pid, "step", 99.0 + pid / 10, 50) for pid in (1, 2)),
+    *(mark(pid, event, at) for pid in (3, 4) for event, at in (("begun", 107.0), ("loaded", 109.0))),
+    mark(3, "step", 110.0, 41),
+    mark(4, "step", 110.5, 42),
+]
+
+
+def test_a_recovery_is_split_by_the_marks_of_the_function_and_the_timeline_of_the_runner() -> None:
+    events = [
+        {"event": "reserved", "at": 10.0},
+        {"event": "reserved", "at": 103.0},
+        {"event": "preempted", "at": 102.5, "end_s": 0.5},
+    ]
+    ours = recovery_of(pods_runs.OURS, 100.0, KILLED_AT_100, events)
+    assert ours == Recovery(
+        "ours", total=10.5, load=2.0, compile=1.5, lost=10, detect=2.0, end=0.5, reserve=0.5, start=4.0
+    )
+    peer = recovery_of(pods_runs.PEER, 100.0, KILLED_AT_100)
+    assert peer is not None and (peer.total, peer.detect) == (10.5, None)
+    assert recovery_of(pods_runs.PEER, 100.0, KILLED_AT_100[:-1]) is None, "one host does not train yet"
+
+
+def test_goals_of_pods_are_judged_by_detection_by_the_peer_and_by_the_time_of_a_step() -> None:
+    ours = Recovery(pods_runs.OURS, 12.0, load=2.0, compile=1.0, lost=3, detect=1.5, end=1.0, reserve=0.0, start=6.5)
+    peer = Recovery(pods_runs.PEER, 20.0, load=2.0, compile=1.0, lost=5)
+    pairs = [pods_runs.Pair(0.1005, 0.1), pods_runs.Pair(0.2, 0.1), pods_runs.Pair(0.1001, 0.1)]
+    rows = [row[1:] for row in pods_goals.goals_table([ours, peer], pairs).rows]
+    assert rows == [
+        ("< 3 s", "1.50 s", "yes"),
+        ("<= 0.5 times", "0.60 times", "no"),
+        ("< 1%", "+0.50%", "yes"),
+    ]
+    table = pods_goals.recovery_table([ours, peer]).rows
+    assert list(table[1]) == ["JaxTrainer", "1", "20.00 s", "0.60", "-", "-", "-", "-", "2.00 s", "1.00 s", "<= 5"]
+
+
+@pytest.mark.slow
+def test_the_function_that_pods_are_measured_with_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    for _ in range(2):
+        pods_function.train(str(tmp_path), 2.5, rank=0)
+    marks = read_marks(tmp_path)
+    loaded = [mark["step"] for mark in marks if mark["event"] == "loaded"]
+    assert loaded[0] == 0 < loaded[1]
+    assert step_seconds(marks, skip=1)

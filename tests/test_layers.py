@@ -24,7 +24,7 @@ LOWER_LAYERS = {
     "ray_jobs": set(),
     "cloud_tpu": set(),
     "datasets": set(),
-    "recipes": {"datasets"},
+    "recipes": {"datasets", "steps", "runtime"},
     "runtime": {"steps", "records", "cloud_tpu"},
     "rehearsal": {"cloud_tpu"},
 }
@@ -59,6 +59,7 @@ def test_steps_need_only_the_standard_library() -> None:
             assert name.split(".")[0] in sys.stdlib_module_names | {"tradewind"}, f"{file.name} imports {name}"
 
 
+# Modules without a file are namespaces, such as ``google``: some packages put them into every process of Python.
 PARSE = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
@@ -66,7 +67,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 bag = DagBag(sys.argv[1], collect_dags=True)
 print("RESULT" + json.dumps({
     "errors": bag.import_errors,
-    "modules": sorted(sys.modules),
+    "modules": sorted(name for name, module in sys.modules.items() if getattr(module, "__file__", None)),
     "dags": {dag_id: DagSerialization.to_dict(dag) for dag_id, dag in bag.dags.items()},
 }, sort_keys=True, default=str))
 """

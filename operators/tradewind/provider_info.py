@@ -14,11 +14,16 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [
             {"integration-name": "Ray", "python-modules": ["tradewind.hooks.ray"]},
             {"integration-name": "Tradewind", "python-modules": ["tradewind.hooks.step_version"]},
+            {"integration-name": "Google Cloud TPU", "python-modules": ["tradewind.hooks.cloud_tpu"]},
         ],
         "operators": [
             {
                 "integration-name": "Tradewind",
-                "python-modules": ["tradewind.operators.plan", "tradewind.operators.step"],
+                "python-modules": [
+                    "tradewind.operators.plan",
+                    "tradewind.operators.step",
+                    "tradewind.operators.tpu_pod_train",
+                ],
             },
             {
                 "integration-name": "Ray",
@@ -29,7 +34,10 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             },
         ],
-        "sensors": [{"integration-name": "Ray", "python-modules": ["tradewind.sensors.ray_job"]}],
+        "sensors": [
+            {"integration-name": "Ray", "python-modules": ["tradewind.sensors.ray_job"]},
+            {"integration-name": "Google Cloud TPU", "python-modules": ["tradewind.sensors.tpu_slices"]},
+        ],
         "triggers": [
             {
                 "integration-name": "Tradewind",
@@ -39,6 +47,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Ray",
                 "python-modules": ["tradewind.triggers.ray_job", "tradewind.triggers.ray_job_sensor"],
             },
+            {"integration-name": "Google Cloud TPU", "python-modules": ["tradewind.triggers.tpu_slices"]},
         ],
         "task-decorators": [{"name": "ray", "class-name": "tradewind.decorators.ray.ray_task"}],
         "extra-links": ["tradewind.links.ray.RayJobLink", "tradewind.links.ray.RayLogLink"],
@@ -61,6 +70,7 @@ _RAY_CONNECTION: dict[str, Any] = {
             "token_file": "/etc/airflow/secrets/ray-token",
             "token_secret": "projects/my-project/secrets/ray-token",
             "ca": "/etc/ssl/certs/our-ca.pem",
+            "slice_types": "v4-8, v4-16",
         },
     },
     "conn-fields": {
@@ -99,6 +109,14 @@ _RAY_CONNECTION: dict[str, Any] = {
             "label": "Region",
             "description": "The region of the cluster and of its bucket, such as us-central2.",
             "schema": {"type": ["string", "null"]},
+        },
+        "slice_types": {
+            "label": "Slice types",
+            "description": (
+                "The types of TPU slices that the cluster has, with commas, such as v4-8, v4-16. Steps that ask for "
+                "another one are refused. Empty: not stated."
+            ),
+            "schema": {"type": ["string", "array", "null"]},
         },
     },
 }

@@ -18,12 +18,14 @@ from sqlalchemy import select
 from tradewind.plans.phrases import count_text
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind_ui import URL_PREFIX
+from tradewind_ui.timelines import timeline_of
 
 PLAN_TASK_ID = "plan"
 STYLE = """
 body { font: 14px system-ui, sans-serif; margin: 1.5rem; color-scheme: light dark }
 table { border-collapse: collapse } th, td { text-align: left; padding: .35rem .8rem; border-bottom: 1px solid #8884 }
 td { vertical-align: top } a { color: inherit } .warning { color: #b45309 }
+h2 { font-size: 1rem; margin: 1.5rem 0 .5rem }
 td.version, td.path { font-family: ui-monospace, monospace; font-size: 12px } .RUN { color: #c2410c }
 .REUSE { color: #15803d } .WAIT { color: #1d4ed8 } .BLOCKED { color: #b91c1c } .PRUNED { color: #6b7280 }
 /* Airflow shows the page beside the graph, in a third of the window: there each step is a block of lines. */
@@ -77,7 +79,7 @@ def step_page(dag_id: str, task_id: str, run_id: str, session: SessionDep) -> st
     step = plan.of_task(task_id) if plan is not None else None
     if plan is not None and step is None:
         return _page("Step", "<p>This task is no step of the plan.</p>")
-    return _page("Step", NO_PLAN if step is None else _facts(step))
+    return _page("Step", NO_PLAN if step is None else _facts(step) + timeline_of(step.output_path))
 
 
 def _plan_of(dag_id: str, run_id: str, session: SessionDep) -> Plan | None:

@@ -11,7 +11,7 @@ import pytest
 import ray as ray_library
 
 from tests.ray_jobs.ended_jobs import ended_job
-from tradewind import Cpu, ExecutorStep, Gpu, TpuSlice, on_airflow_worker, on_head_node, remote
+from tradewind import Cpu, ExecutorStep, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node, remote
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES, UnknownSliceTypeError
 from tradewind.operators.placement import Placement, check_function_place, placed, placed_job
 from tradewind.ray_jobs.checks import check_request
@@ -33,6 +33,8 @@ from tradewind.steps import Resources
         (Gpu(1, "A100"), Placement(num_cpus=1.0, num_gpus=1.0, resources={"accelerator_type:A100": 0.001})),
         (on_head_node(), Placement(num_cpus=0.1, resources={"node:__internal_head__": 0.001})),
         (TpuSlice("v4-16"), Placement(num_cpus=0.0)),
+        (TpuSlice("v4-16", num_slices=(2, 1)), Placement(num_cpus=0.0)),
+        (Hosts(2, num_cpus=8, gpus=4), Placement(num_cpus=0.0)),
     ],
 )
 def test_each_kind_of_resources_has_its_place(resources: Resources | None, placement: Placement) -> None:
@@ -64,6 +66,12 @@ def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) ->
     assert not SLICE_TYPES[one_host].is_multi_host
 
 
+@pytest.mark.parametrize("resources", [TpuSlice("v4-8", num_slices=2), TpuSlice("v4-8", (2, 1)), Hosts(1), Hosts(2)])
+def test_a_plain_job_on_several_slices_or_on_a_group_of_hosts_is_refused(resources: Resources) -> None:
+    with pytest.raises(MultiHostSliceError, match=r"A plain job runs on one node .*: make it a step"):
+        placed_job(resources)
+
+
 def test_an_unknown_slice_type_is_refused() -> None:
     with pytest.raises(UnknownSliceTypeError):
         placed_job(TpuSlice("v4-17"))
@@ -84,7 +92,7 @@ TPU_FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("resources", [None, Cpu(), Gpu(), on_head_node(), on_airflow_worker()])
+@pytest.mark.parametrize("resources", [None, Cpu(), Gpu(), Hosts(2), on_head_node(), on_airflow_worker()])
 @pytest.mark.parametrize("function", TPU_FUNCTIONS)
 def test_a_function_that_asks_for_tpu_is_refused_where_there_is_none(function: Any, resources: Any) -> None:
     with pytest.raises(

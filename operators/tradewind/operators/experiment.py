@@ -26,6 +26,7 @@ from tradewind.steps import (
     ExecutorStep,
     ExperimentError,
     Gpu,
+    Hosts,
     InputName,
     Param,
     ParseTimeValues,
@@ -156,6 +157,8 @@ def _pool_key(resources: Resources | None) -> str:
             return _CPU_POOL
         case Gpu():
             return _GPU_POOL
+        case Hosts(gpus=gpus):
+            return _GPU_POOL if gpus else _CPU_POOL
         case TpuSlice(name):
             return name
     return ""  # the head node and the Airflow worker are for trifles
@@ -178,7 +181,7 @@ def _check_slice_types(steps: Sequence[ResolvedStep]) -> None:
             try:
                 slice_type(resources.slice_type)
             except UnknownSliceTypeError as error:
-                raise ExperimentError(f"Step {resolved.name!r}: {error}") from error
+                raise ExperimentError(f"Step {resolved.name!r}: resources.slice_type: {error}") from error
 
 
 def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:

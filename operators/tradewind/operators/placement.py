@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.ray_jobs.errors import MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
-from tradewind.steps import Cpu, ExecutorStep, Gpu, HeadNode, RemoteFunction, Resources, TpuSlice
+from tradewind.steps import Cpu, ExecutorStep, Gpu, HeadNode, Hosts, RemoteFunction, Resources, TpuSlice
 
-DRIVER_CPUS_ON_SLICE: Final = 0.0
-"""What the driver of a step on a slice asks for: it only watches, the hosts of the slice do the work."""
+DRIVER_CPUS_OF_POD: Final = 0.0
+"""What the driver of a step on slices or on several hosts asks for: it only watches, the hosts do the work."""
 
 _POD_TYPE_LABEL: Final = "ray.io/tpu-pod-type"
 _TPU_LABELS: Final = "ray.io/tpu-"
@@ -56,22 +56,34 @@ def placed(resources: Resources | None) -> Placement:
             return Placement(num_cpus, float(count), memory, wanted)
         case HeadNode(num_cpus, memory):
             return Placement(num_cpus, memory_bytes=memory, resources={_HEAD_RESOURCE: _TOUCH})
-        case TpuSlice():
-            return Placement(DRIVER_CPUS_ON_SLICE)
-    raise NoPlaceForJobError(f"{resources!r} is no place on a Ray cluster: use Cpu, Gpu, TpuSlice or on_head_node().")
+        case TpuSlice() | Hosts():
+            return Placement(DRIVER_CPUS_OF_POD)
+    raise NoPlaceForJobError(
+        f"{resources!r} is no place on a Ray cluster: use Cpu, Gpu, TpuSlice, Hosts or on_head_node()."
+    )
 
 
 def placed_job(resources: Resources | None) -> Placement:
     """Where the entrypoint of a plain job runs, which does its work itself.
 
     Raises:
-        MultiHostSliceError: It asks for a slice of several hosts.
+        MultiHostSliceError: It asks for several hosts or slices.
         UnknownSliceTypeError: There is no such slice type.
         NoPlaceForJobError: It asks for no place on a cluster.
     """
+    if isinstance(resources, Hosts):
+        raise MultiHostSliceError(
+            f"A plain job runs on one node and {resources!r} is a group of them: make it a step with these resources, "
+            "which runs on every host, or take Cpu or Gpu."
+        )
     if not isinstance(resources, TpuSlice):
         return placed(resources)
     shape = slice_type(resources.slice_type)
+    if resources.num_slices not in (1, (1,)):
+        raise MultiHostSliceError(
+            f"A plain job runs on one node and this one asks for num_slices={resources.num_slices!r}: make it a step, "
+            "which runs on every host of every slice."
+        )
     if shape.is_multi_host:
         raise MultiHostSliceError(
             f"A {shape.name} slice has {shape.hosts} hosts and a plain job would use one of them: make it a step with "

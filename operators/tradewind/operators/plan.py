@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from tradewind.hooks.bucket_regions import refuse_cross_region_reads
 from tradewind.operators.assets import emit_reused
+from tradewind.operators.cluster_slices import refuse_missing_slice_types
 from tradewind.operators.code import code_folder
 from tradewind.operators.errors import asking_store, failing_at_once
 from tradewind.operators.plan_lines import push_plan
@@ -93,6 +94,7 @@ class PlanOperator(BaseOperator):
         to_run = [experiment.of(self.steps[planned.task_id]) for planned in plan.decided(Decision.RUN)]
         for step in to_run:
             claimed_spec(step, code)
+        refuse_missing_slice_types(to_run, self.settings.cluster_of)
         refuse_cross_region_reads(to_run, self.settings.cluster_of, self.allow_cross_region)
         if to_run:
             folder = CodeFolder(code)

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from tradewind.links.ray import RayJobLink, RayLogLink, push_links
 from tradewind.operators.assets import emit_made
+from tradewind.operators.cluster_slices import refuse_missing_slice_types
 from tradewind.operators.code import code_folder
 from tradewind.operators.errors import (
     PlanOutdatedError,
@@ -25,6 +26,7 @@ from tradewind.operators.errors import (
 )
 from tradewind.operators.following import follow_here, log_last_lines, pause_before_attempt
 from tradewind.operators.plan_lines import planned_step
+from tradewind.operators.pod_story import story_of
 from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.step_endings import job_end, process_ending
 from tradewind.operators.step_job import claimed_spec, connect, demand_of, submit
@@ -87,7 +89,7 @@ class StepOperator(BaseOperator):
     Args:
         step: The step.
         settings: What the experiment's tasks share.
-        plan_task_id: The task whose XCom holds the run's plan.
+        plan_task_id: The task whose XCom holds the run's plan; empty in a DAG without one.
         index: The step's place in the plan.
         deferrable: Follow the Ray job in the triggerer, which needs no worker slot.
     """
@@ -141,7 +143,8 @@ class StepOperator(BaseOperator):
             stop_from_on_kill(lambda: stop_step_job(cluster, job, output_path, by, job_logger.info), key.address)
 
     def _start(self, context: Context, progress: Progress) -> dict[str, Any]:
-        turns, planned = self._turns(context), planned_step(context, self.plan_task_id, self.index)
+        turns = self._turns(context)
+        planned = planned_step(context, self.plan_task_id, self.index) if self.plan_task_id else None
         self._check_planned(turns.step, planned)
         while True:
             start, lease = self._decide(turns, planned, progress, context)
@@ -195,6 +198,7 @@ class StepOperator(BaseOperator):
         if cluster:
             connect(turns.step.name, cluster)  # nothing is claimed for a cluster that cannot be used
         with failing_at_once():
+            refuse_missing_slice_types([turns.step], self.settings.cluster_of)
             return turns.claim(
                 over,
                 lambda: claimed_spec(turns.step, code),
@@ -289,8 +293,10 @@ class StepOperator(BaseOperator):
         match judge_end(lease, job, job_end(ending)):
             case Verdict.GREEN:
                 self.log.info("Step %r is finished: %s", turns.step.name, turns.path)
+                self._tell_story(turns, lease)
                 return self._finish_made(turns, lease, context)
             case Verdict.FAILED:
+                self._tell_story(turns, lease)
                 raise self._failure(turns, lease)
             case Verdict.STOPPED:
                 end_unstarted_turn(turns.store, turns.path, job)
@@ -339,6 +345,11 @@ class StepOperator(BaseOperator):
         self.log.warning("%s The next attempt follows in %.0f s.", sentence, pause_s)
         time.sleep(pause_s)
         return self._start(context, lost)
+
+    def _tell_story(self, turns: StepTurns, lease: Lease | None) -> None:
+        """One line about the slices or hosts of an attempt that had to start again."""
+        if lease is not None and (story := story_of(turns.path, lease.attempt, turns.step.step.resources)):
+            self.log.info("Attempt %d at %s: %s", lease.attempt, turns.name, story)
 
     def _failure(self, turns: StepTurns, lease: Lease | None) -> StepFailedError:
         """The failure of an attempt, which may be another task's."""

@@ -1,0 +1,78 @@
+"""A training on TPU slices as one task of a DAG that is written by hand, without an experiment around it.
+
+It is a step all the same: it has a version, an output path and a record, and what is there is not trained again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow.sdk import Context
+from jinja2 import Environment
+
+from tradewind.cloud_tpu.slice_types import slice_type as named_slice_type
+from tradewind.operators.assets import step_alias
+from tradewind.operators.errors import failing_at_once
+from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.step import StepOperator
+from tradewind.recipes.train_lm import RESUMABLE, train_lm
+from tradewind.steps import ExecutorStep, TpuSlice
+
+
+class TpuPodTrainOperator(StepOperator):
+    """Trains a language model with Levanter on TPU slices, and goes on by itself when a slice is lost.
+
+    Args:
+        name: The name of the step, which begins its output path and names its asset.
+        config: A ``LmTrainConfig``, or ``lazy(...)`` of one. It may hold placeholders, such as ``run_param("lr")`` and
+            ``this_output_path()``, and references to steps whose outputs are there.
+        slice_type: Such as ``"v4-16"``.
+        num_slices: How many at once; several numbers mean as many of them as there are.
+        max_preemptions: How often it goes on after it lost a slice; None for the default of ``TpuSlice``.
+        max_failures: How often it goes on after a failure; None for the default of ``TpuSlice``.
+        secrets: Environment variable -> where the cluster finds its value.
+        ray_conn_id: The connection of the cluster; None for the deployment's default cluster.
+        prefix: Where outputs go; None for the deployment's.
+        kwargs: Arguments of any operator, and ``deferrable``: follow the training in the triggerer.
+    """
+
+    template_fields: Sequence[str] = ("slice_type", "ray_conn_id", "prefix")
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        config: Any,
+        slice_type: str,
+        num_slices: int | Sequence[int] = 1,
+        max_preemptions: int | None = None,
+        max_failures: int | None = None,
+        secrets: Mapping[str, str] | None = None,
+        ray_conn_id: str | None = None,
+        prefix: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        limits = {"max_preemptions": max_preemptions, "max_failures": max_failures}
+        counts = num_slices if isinstance(num_slices, int) else tuple(num_slices)
+        given = {key: value for key, value in limits.items() if value is not None}
+        resources = TpuSlice(slice_type, counts, **given)
+        if "{{" not in slice_type:
+            named_slice_type(slice_type)
+        step = ExecutorStep(
+            name, train_lm, config, resources=resources, resumable=RESUMABLE, secrets=dict(secrets or {})
+        )
+        super().__init__(step=step, plan_task_id="", **{"outlets": [step_alias(name)], **kwargs})
+        self.slice_type = slice_type
+        self.ray_conn_id = ray_conn_id
+        self.prefix = prefix
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        """Render the templates, and let the step run where they say."""
+        super().render_template_fields(context, jinja_env)
+        assert isinstance(self.step.resources, TpuSlice), "made so above"
+        with failing_at_once():
+            slice_type = named_slice_type(self.slice_type).name
+        self.step = replace(self.step, resources=replace(self.step.resources, slice_type=slice_type))
+        self.settings = ExperimentSettings(self.prefix, self.ray_conn_id)

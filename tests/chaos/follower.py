@@ -1,0 +1,109 @@
+"""A step on a cluster without Airflow: claimed, submitted and followed as its task does, until it is made or fails.
+
+The lease decides here as everywhere. What a task hands to the triggerer is waited for in this thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+from tradewind.operators.following import patiently
+from tradewind.operators.step_endings import job_end
+from tradewind.operators.step_job import demand_of, step_request
+from tradewind.plans.end import Verdict, judge_end
+from tradewind.plans.start import Adopt, Asked, Claim, Finished, Task, decide_start
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.outcome import Watch, await_outcome
+from tradewind.records.attempts import Attempt, Outcome
+from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.leases import Phase
+from tradewind.records.turns import complete_commit
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.spec import StepSpec, step_spec
+from tradewind.runtime.step_turns import StepTurns
+from tradewind.steps import ResolvedStep
+from tradewind.triggers.claimed_lease import renewed_while_claimed
+from tradewind.triggers.lease import await_turn_end
+
+REPOSITORY = Path(__file__).parents[2]
+BY = {"dag": "chaos", "run": "r", "task": "train", "map_index": -1, "try": 1, "max_tries": 0}
+CONNECT_S = 120.0
+PAUSE_S = 0.5
+
+
+class FollowedStep:
+    """A step that is being made in a thread of its own; ``state`` is what Airflow would call its run."""
+
+    def __init__(self, step: ResolvedStep, address: str, heartbeat_s: float) -> None:
+        self._turns = StepTurns(step, BY, heartbeat_s)
+        self._cluster = RayCluster("chaos", address)
+        self._state = "running"
+        self.verdicts: list[Verdict] = []
+        """How the jobs ended, in order."""
+        threading.Thread(target=self._run, daemon=True, name="follower").start()
+
+    def state(self) -> str:
+        return self._state
+
+    def _run(self) -> None:
+        try:
+            self._state = "success" if self._made() else "failed"
+        except BaseException:
+            self._state = "failed"
+            raise
+
+    def _made(self) -> bool:
+        while True:
+            try:
+                match decide_start(self._turns.read(), Task(dict(BY)), Asked()):
+                    case Finished():
+                        return True
+                    case Adopt():
+                        return False
+                    case Claim():
+                        end = self._attempt()
+                        if end is not None:
+                            return end
+                    case _:
+                        self._wait_for_end()
+            except StoreUnavailableError:
+                time.sleep(PAUSE_S)
+
+    def _attempt(self) -> bool | None:
+        """One attempt: whether it made the output; None when another one is due."""
+        seen = self._turns.read()
+        turn = self._turns.claim(seen.lease, self._spec, cluster="chaos")
+        if turn is None:
+            return None
+        with renewed_while_claimed(self._turns.path, turn.attempt.job):
+            verdict = self._followed(turn.attempt)
+        self.verdicts.append(verdict)
+        if verdict is Verdict.NEXT:
+            self._turns.end_unstarted(turn.attempt.job, Phase.STOPPED, Outcome.LOST)
+        elif verdict is Verdict.WAIT_UNTIL_STALE:
+            self._wait_for_end()
+        return {Verdict.GREEN: True, Verdict.FAILED: False, Verdict.CONTRADICTION: False}.get(verdict)
+
+    def _followed(self, attempt: Attempt) -> Verdict:
+        request = step_request(attempt, StepSpec.from_json(attempt.spec), REPOSITORY)
+        patiently(lambda: RayJobs(self._cluster).submit_or_attach(request), CONNECT_S, print)
+        watch = Watch(attempt.job, demand_of(attempt))
+        ending = asyncio.run(await_outcome(self._cluster, watch, None, print)).ending
+        print(f"chaos: attempt {attempt.number}: {ending.sentence}", flush=True)
+        held = self._turns.store.read()
+        lease = held.lease if held else None
+        verdict = judge_end(lease, attempt.job, job_end(ending))
+        if verdict is Verdict.GREEN and lease is not None:
+            complete_commit(self._turns.path, lease)
+        return verdict
+
+    def _wait_for_end(self) -> None:
+        seen = self._turns.read()
+        asyncio.run(await_turn_end(self._turns.path, seen.lease.attempt if seen.lease else 0, print))
+
+    def _spec(self) -> StepSpec:
+        return step_spec(self._turns.step, CodeFolder(REPOSITORY))

@@ -1,0 +1,189 @@
+"""What a drill sees and says, from files and looks that are written here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tradewind.rehearsal.drill_injection import damage_newest_checkpoint
+from tradewind.rehearsal.drill_outputs import OutputVerdict, compare_outputs
+from tradewind.rehearsal.drill_records import RunRecord, read_run_record, record_of
+from tradewind.rehearsal.drill_report import DrillReport, FaultStory
+from tradewind.rehearsal.drill_sight import Sight, TrainingHost
+from tradewind.rehearsal.drill_watch import RunWatch
+from tradewind.rehearsal.faults import Fault, PlannedFault
+
+ROWS = [{"step": step, "time": 1.0, "step_seconds": 0.5, "train/loss": 5.0 - step} for step in range(4)]
+
+
+def write_output(prefix: Path, rows: Sequence[dict[str, Any]] = ROWS, export: str = "weights") -> None:
+    """One output with its manifest, as a training leaves it."""
+    folder = prefix / "train-123abc"
+    files = {
+        "metrics.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "hf/model.safetensors": export,
+        "result.json": json.dumps({"output_path": str(folder)}),
+        "checkpoints/step-3/d/random": export,
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    manifest = [{"path": name, "size": len(text), "checksum": str(hash(text))} for name, text in files.items()]
+    (folder / ".manifest.json").write_text(json.dumps({"attempt": 1, "files": manifest}))
+
+
+def test_outputs_are_equal_if_only_times_and_the_prefix_differ(tmp_path: Path) -> None:
+    write_output(tmp_path / "a")
+    write_output(tmp_path / "b", [{**row, "time": 9.0, "step_seconds": 0.7} for row in ROWS])
+    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert verdict == OutputVerdict("train-123abc", 3, (), 2.0, 2.0)
+
+
+def test_a_loss_that_differs_in_its_last_bit_or_a_missing_row_is_told(tmp_path: Path) -> None:
+    write_output(tmp_path / "a")
+    write_output(tmp_path / "b", [*ROWS[:1], ROWS[2], {**ROWS[3], "train/loss": 2.0000000000000004}], "others")
+    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert verdict.different == ("hf/model.safetensors", "metrics.jsonl: 2 of 4 rows")
+
+
+def test_an_output_that_was_not_made_is_told(tmp_path: Path) -> None:
+    write_output(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert verdict.different == ("the whole output is missing",)
+
+
+def test_the_record_adds_up_all_attempts_and_counts_a_repeated_step_once(tmp_path: Path) -> None:
+    write_output(tmp_path, [*ROWS, {**ROWS[3], "step_seconds": 0.25}])
+    attempts = tmp_path / "train-123abc" / ".attempts"
+    for number, events in enumerate([[event("started", 10), event("preempted", 20)], [event("done", 30)]], 1):
+        (attempts / str(number)).mkdir(parents=True)
+        (attempts / f"{number}.json").write_text("{}")
+        (attempts / str(number) / "timeline.json").write_text(json.dumps(events))
+    record = read_run_record(str(tmp_path))
+    assert record == RunRecord(2, 1, 0, ("preempted: node-lost",), 20.0, 1.75)
+    assert record.goodput == 1.75 / 20
+
+
+def event(name: str, at: float) -> dict[str, Any]:
+    return {"event": name, "at": at, "cause": "node-lost"}
+
+
+def test_a_record_without_pods_has_no_goodput() -> None:
+    assert record_of([], 0, 0.0).goodput is None
+
+
+def test_the_largest_file_of_the_newest_complete_checkpoint_is_damaged(tmp_path: Path) -> None:
+    for step, size in ((9, 10), (20, 8), (30, 100)):
+        folder = tmp_path / "train-1" / "checkpoints" / f"step-{step}"
+        (folder / "d").mkdir(parents=True)
+        (folder / "d" / "data").write_text("x" * size)
+        if step != 30:  # which was cut off before it was complete
+            (folder / "metadata.json").write_text("{}")
+    assert damage_newest_checkpoint(str(tmp_path)) == "step-20/d/data"
+    sizes = {path.parts[-3]: path.stat().st_size for path in tmp_path.rglob("data")}
+    assert sizes == {"step-9": 10, "step-20": 4, "step-30": 100}
+    assert damage_newest_checkpoint(str(tmp_path / "elsewhere")) is None
+
+
+# ---- what is seen of a run
+
+
+class Recorder:
+    """Stands where the injector does, and writes down what it is to do."""
+
+    def __init__(self) -> None:
+        self.injected: list[tuple[Fault, int | None]] = []
+        self.is_outage = False
+
+    def inject(self, fault: PlannedFault, sight: Sight) -> str:
+        self.injected.append((fault.kind, sight.step))
+        return f"did {fault.kind.value}"
+
+
+def pod(step: int | None, first_pid: int = 1, at: float = 0.0) -> Sight:
+    hosts = [TrainingHost("slice-a", rank, rank, first_pid + rank, 0.0, step, at) for rank in range(2)]
+    return Sight(tuple(hosts))
+
+
+def watched(sights: Sequence[Sight], faults: Sequence[PlannedFault], recorder: Recorder) -> RunWatch:
+    watch = RunWatch(faults, recorder, lambda text: None, clock=lambda: 100.0)  # type: ignore[arg-type]
+    for sight in sights:
+        watch.see(sight)
+    return watch
+
+
+def test_a_fault_comes_once_its_step_is_done_and_the_next_one_only_after_the_recovery() -> None:
+    recorder = Recorder()
+    faults = [PlannedFault(Fault.SLICE, 5, 0), PlannedFault(Fault.HOST, 6, 0)]
+    sights = [Sight(), pod(None), pod(4), pod(5), pod(7), Sight(), pod(None, 8), pod(4, 8, at=107.0), pod(6, 8)]
+    watch = watched(sights, faults, recorder)
+    assert recorder.injected == [(Fault.SLICE, 5), (Fault.HOST, 6)]
+    first, second = watch.stories
+    assert (first.recovery_s, first.at_step, first.resumed_at, first.lost_steps) == (7.0, 5, 4, 2)
+    assert (second.recovery_s, second.lost_steps) == (None, None)
+
+
+def test_one_host_that_lags_behind_says_how_far_the_pod_is() -> None:
+    ahead, behind = pod(9).hosts
+    assert Sight((ahead, replace(behind, step=3))).step == 3
+    assert Sight((ahead, replace(behind, step=None))).step is None
+
+
+def test_an_outage_is_over_when_it_has_ended_and_training_has_gone_on() -> None:
+    recorder = Recorder()
+    watch = watched([pod(5)], [PlannedFault(Fault.STORE, 5, 0)], recorder)
+    recorder.is_outage = True
+    watch.see(pod(9))
+    assert watch.stories[0].recovery_s is None
+    recorder.is_outage = False
+    watch.see(pod(10, at=120.0))
+    assert watch.stories[0].recovery_s == 20.0
+
+
+def test_a_fault_that_never_came_is_in_the_report() -> None:
+    watch = watched([pod(5)], [PlannedFault(Fault.HEAD, 7, 0)], Recorder())
+    assert watch.stories == (FaultStory("head", 7, ""),)
+
+
+# ---- the report
+
+
+def report(**changes: Any) -> DrillReport:
+    stories = (
+        FaultStory("slice", 5, "preempted slice-a without notice", 6, 12.3, 4),
+        FaultStory("head", 180, ""),
+    )
+    whole = DrillReport(
+        dag="night",
+        seed=7,
+        state="success",
+        stories=stories,
+        record=RunRecord(2, 1, 0, ("preempted: node-lost",), 100.0, 40.0),
+        undisturbed=RunRecord(1, 0, 0, (), 50.0, 40.0),
+        outputs=(OutputVerdict("train-1", 3, (), 2.5, 2.5),),
+    )
+    return replace(whole, **changes)
+
+
+def test_a_report_tells_every_fault_and_every_output() -> None:
+    text = report().text()
+    assert text.startswith("Drill of night, seed 7: passed\n")
+    assert "slice  6        12.3 s           3           preempted slice-a without notice" in text
+    assert "head   (180)    -                -           did not come: the run had ended" in text
+    assert "2 attempts, 1 preemptions, 0 failures" in text
+    assert "goodput 40%; undisturbed 50.0 s, goodput 80%" in text
+    assert "train-1: equal (3 files, final loss 2.5)" in text
+
+
+def test_a_drill_fails_with_another_output_without_any_or_with_something_left_behind() -> None:
+    different = OutputVerdict("train-1", 3, ("metrics.jsonl: 1 of 4 rows",), 2.4, 2.5)
+    assert report().has_passed
+    assert not report(outputs=(different,)).has_passed and "DIFFERENT" in report(outputs=(different,)).text()
+    assert not report(outputs=()).has_passed
+    assert not report(leaks=("slice slice-x",)).has_passed
+    assert not report(state="failed").has_passed
+    assert json.loads(json.dumps(report().to_json()))["faults"][0]["lost_steps"] == 3

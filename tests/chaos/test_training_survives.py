@@ -1,0 +1,76 @@
+"""A training on two slices of two hosts goes through the faults of a seed and ends as if there had been none.
+
+Three seeds that deal one deck of faults, so that every kind comes; ``make chaos`` runs twenty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.training import STEPS, begin, make_data
+from tradewind.rehearsal.drill import Drill, DrillPlan, Undisturbed
+from tradewind.rehearsal.drill_house import DrillHouse, running_house
+from tradewind.rehearsal.drill_injection import Pace
+from tradewind.rehearsal.drill_report import DrillReport
+from tradewind.rehearsal.faults import Fault
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+SEEDS = [int(seed) for seed in os.environ.get("CHAOS_SEEDS", "0 1 2").split()]
+PACE = Pace(notice_s=8.0, stock_out_s=8.0, outage_s=6.0, patience_s=400.0)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What every seed is tried on: one house, and the run to compare with."""
+
+    house: DrillHouse
+    drill: Drill
+    undisturbed: Undisturbed
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with running_house(tmp_path_factory.mktemp("chaos"), ["v4-16", "v4-16"]) as house:
+        data = make_data(house)
+        drill = Drill(house, lambda prefix: begin(house, data, prefix), print)
+        yield Ground(house, drill, drill.undisturbed())
+    assert house.stack.processes() == []
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -> None:
+    report = ground.drill.disturbed(DrillPlan(Path(), "chaos/train", seed=seed, pace=PACE), ground.undisturbed)
+    print(report.text())
+    came = [Fault(story.fault) for story in report.stories if story.recovery_s is not None]
+    assert len(came) == len(report.stories) == 3, "every fault came, and training went on after each"
+    assert report.state == "success"
+    check_outputs(report)
+    check_what_is_charged(report, came)
+    assert report.leaks == ()
+
+
+def check_outputs(report: DrillReport) -> None:
+    """Bit for bit, since the slices have the same shape: the export, the result, and every row of the metrics."""
+    [output] = report.outputs
+    assert output.different == ()
+    assert output.final_loss is not None and output.final_loss == output.undisturbed_loss
+    assert output.files >= 3
+
+
+def check_what_is_charged(report: DrillReport, came: list[Fault]) -> None:
+    """A process that hangs is a failure, a slice that is lost is a preemption, a driver that is lost is neither."""
+    record = report.record
+    assert record.failures == came.count(Fault.HANG), record.causes
+    assert record.preemptions >= sum(fault.preempts for fault in came), record.causes
+    assert record.attempts > sum(fault.ends_attempt for fault in came)
+
+
+def test_an_undisturbed_run_is_one_attempt_without_a_restart(ground: Ground) -> None:
+    assert ground.undisturbed.steps == STEPS
