@@ -46,7 +46,7 @@ def test_a_loss_that_differs_in_its_last_bit_or_a_missing_row_is_told(tmp_path: 
     write_output(tmp_path / "a")
     write_output(tmp_path / "b", [*ROWS[:1], ROWS[2], {**ROWS[3], "train/loss": 2.0000000000000004}], "others")
     [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert verdict.different == ("hf/model.safetensors", "metrics.jsonl: 2 of 4 rows")
+    assert verdict.different == ("hf/model.safetensors", "metrics.jsonl: of 4 rows, 1 are missing and 1 differ")
 
 
 def test_an_output_that_was_not_made_is_told(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -58,15 +59,21 @@ def _tracker_config_class() -> Any:
     return TradewindTrackerConfig
 
 
-def flush_trackers() -> None:
-    """Bring what process 0 measured to the store, when the process is about to end."""
+def flush_metrics() -> None:
+    """Bring the rows of the metrics that process 0 has so far to the store."""
     from levanter.tracker import get_tracker
 
-    for name in ("tradewind", "tensorboard"):
-        try:
-            get_tracker(name).finish()
-        except KeyError:  # not configured, or not in this process
-            continue
+    with suppress(KeyError):  # in another process
+        get_tracker("tradewind").finish()
+
+
+def flush_trackers() -> None:
+    """Bring all that process 0 measured to the store, when the process is about to end."""
+    from levanter.tracker import get_tracker
+
+    flush_metrics()
+    with suppress(KeyError):  # not configured, or in another process
+        get_tracker("tensorboard").finish()
 
 
 class TrainingLog:

@@ -112,9 +112,10 @@ def _differences(
         yield f"{path} is only in the {'undisturbed' if path in files else 'disturbed'} run"
     elif posixpath.basename(path) == METRICS:
         expected, found = first.rows(whole), second.rows(whole)
-        wrong = sum(expected.get(step) != found.get(step) for step in expected.keys() | found.keys())
-        if wrong:
-            yield f"{path}: {wrong} of {len(expected)} rows"
+        missing = len(expected.keys() - found.keys())
+        wrong = sum(expected.get(step) != row for step, row in found.items())
+        if missing or wrong:
+            yield f"{path}: of {len(expected)} rows, {missing} are missing and {wrong} differ"
     elif not path.endswith(".json") or _moved(first, second, whole) != second.read(whole):
         yield path
 
