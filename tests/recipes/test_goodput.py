@@ -47,3 +47,11 @@ def test_the_line_says_how_much_of_the_devices_is_used(tmp_path: Path, capsys: p
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("step 3/10  loss 3.000  restarts 2  goodput 0.0%")
     assert "  tokens/s " in second and "  MFU 0.0%  restarts 2" in second
+
+
+def test_an_attempt_after_a_lost_driver_counts_from_the_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRADEWIND_FIRST_START", "1090")
+    rows = [{"step": step, "time": 1000.0 + step, "step_seconds": 1.0} for step in range(10)]
+    goodput = Goodput.of_this_pod(rows)
+    goodput.add(10, None)
+    assert goodput.share(1100.0) == pytest.approx(10 / 100)

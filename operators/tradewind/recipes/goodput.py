@@ -31,9 +31,11 @@ class Goodput:
 
     @staticmethod
     def of_this_pod(rows: Iterable[Mapping[str, Any]]) -> Goodput:
-        """With what the pod runner tells its processes; alone, a process is its own first start."""
-        started = float(os.environ.get(FIRST_START_VARIABLE) or time.time())
-        return Goodput(rows, started, int(os.environ.get(RESTARTS_VARIABLE) or 0))
+        """With what the pod runner tells its processes; rows of an attempt before this pod tell of an earlier start."""
+        known = list(rows)
+        first = float(os.environ.get(FIRST_START_VARIABLE) or time.time())
+        started = min([first, *(float(row["time"]) for row in known if "time" in row)])
+        return Goodput(known, started, int(os.environ.get(RESTARTS_VARIABLE) or 0))
 
     def add(self, step: int, seconds: float | None) -> None:
         """Count a step; ``seconds`` is None for the first of an attempt, whose time before the restart then stands."""
