@@ -166,8 +166,10 @@ class LocalRay:
         """
         process = self._starting.pop("head")
         del self._ips["head"]
-        killed = LocalStack(self.stack.root / "head").stop(grace_seconds=0.0)
+        killed = kill_together([LocalStack(self.stack.root / "head")])
         process.wait()
+        # Hosts that live on name the head in their command lines; with this file, Ray takes that for a head that runs.
+        (self._temp_dir("head") / "ray_current_cluster").unlink(missing_ok=True)
         return killed
 
     def start_head(self, timeout_seconds: float = 300.0) -> None:
