@@ -24,7 +24,7 @@ LOWER_LAYERS = {
     "ray_jobs": set(),
     "cloud_tpu": set(),
     "datasets": set(),
-    "recipes": {"datasets", "steps", "runtime"},
+    "recipes": {"datasets", "steps", "plans", "cloud_tpu", "runtime"},
     "runtime": {"steps", "records", "cloud_tpu"},
     "rehearsal": {"cloud_tpu"},
 }
