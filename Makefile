@@ -35,14 +35,14 @@ demo: init ## run the demo pipeline on a local Ray and a local Airflow (other DA
 stop: init ## stop every process of the demo
 	$(BIN)/python -m tradewind.rehearsal.demo down
 
-test: init ## run all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: init ## run all tests but those of `chaos`
+	$(BIN)/python -m pytest -m "not chaos" $(ARGS)
 
 test-fast: init ## run the pure tests only
-	$(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not ray and not airflow and not slow and not chaos" $(ARGS)
 
 chaos: init ## train under the faults of 20 seeds (others: CHAOS_SEEDS="20 21 22")
-	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" $(BIN)/python -m pytest tests/chaos $(ARGS)
+	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" $(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
 
 check: init ## lint, format check, types, and whether requirements.lock fits pyproject.toml
 	$(BIN)/ruff check $(FORMATTED)
