@@ -67,15 +67,17 @@ def newest_match(jobs: list[JobDetails], text: str, cluster: RayCluster) -> str:
 async def _until_ended(api: JobsApi, job: str, poll_s: float) -> JobDetails | None:
     """The job once it has ended, or None once it is unknown; a cluster that falls silent is waited for."""
     from tradewind.ray_jobs.errors import RayUnreachableError
+    from tradewind.ray_jobs.lost_nodes import LostNodes
 
-    status, is_silent = None, False
+    status, is_silent, lost_nodes = None, False, LostNodes(api)
     while True:
         try:
-            details = await api.details(job)
+            details = (await lost_nodes.judged({job: await api.details(job)}))[job]
         except RayUnreachableError as error:
             if not is_silent:
                 say(f"{error} Going on with waiting.")
             is_silent = True
+            lost_nodes.look_soon()
         else:
             is_silent = False
             if details is not None and details.status != status:
