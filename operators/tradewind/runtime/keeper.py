@@ -105,9 +105,14 @@ class Keeper:
             self._finish(TurnEnd.FENCED)
 
     @property
+    def fence_s(self) -> float:
+        """After how long without a renewal the work is ended."""
+        return self._held.lease.fence_s
+
+    @property
     def is_over(self) -> bool:
         """Whether others may soon take the turn, as far as this keeper knows."""
-        return self._clock() - self._renewed_at >= self._held.lease.fence_s
+        return self._clock() - self._renewed_at >= self.fence_s
 
     def _renew_in_time(self) -> None:
         lease = self._held.lease
@@ -116,7 +121,7 @@ class Keeper:
             self.look()
 
     def _fence_in_time(self) -> None:
-        fence_s = self._held.lease.fence_s
+        fence_s = self.fence_s
         while not self._done.wait(max(0.05, min(LONGEST_LOOK_S, self._renewed_at + fence_s - self._clock()))):
             self.fence()
 

@@ -110,7 +110,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     path = spec.output_path
     try:
         attempt = _prepared(attempt, spec)
-        error = _run_children(attempt_file, attempt, spec)
+        error = _run_children(attempt_file, attempt, spec, keeper.fence_s)
     except Stopped:
         if keeper.end is TurnEnd.STOP_REQUESTED:
             print("Somebody asked this attempt to stop.")
@@ -173,7 +173,7 @@ def _end_work(end: TurnEnd) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> AttemptError | None:
+def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec, fence_s: float) -> AttemptError | None:
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", attempt_file]
     resources = spec.load_resources()
     try:
@@ -183,7 +183,7 @@ def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec) -> Attemp
     if isinstance(resources, (TpuSlice, Hosts)):
         from tradewind.runtime.step_pod import run_on_hosts  # it loads Ray
 
-        return run_on_hosts(command, attempt, spec, resources, secrets)
+        return run_on_hosts(command, attempt, spec, resources, secrets, fence_s)
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
     code = run_here(command, {**preset, **os.environ, **secrets})
     return None if code == 0 else left_error(spec.output_path, attempt.number) or how_it_died(code)

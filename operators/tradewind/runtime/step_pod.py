@@ -36,9 +36,16 @@ _NUMBER: Final = re.compile(r"(\d+)")
 
 
 def run_on_hosts(
-    command: Sequence[str], attempt: Attempt, spec: StepSpec, resources: TpuSlice | Hosts, secrets: Mapping[str, str]
+    command: Sequence[str],
+    attempt: Attempt,
+    spec: StepSpec,
+    resources: TpuSlice | Hosts,
+    secrets: Mapping[str, str],
+    patience_s: float,
 ) -> AttemptError | None:
     """Run ``command`` on every host of what ``resources`` ask for; its error once it is given up, None when it is done.
+
+    A host that has not heard of this driver for ``patience_s`` ends its process: the turn may be somebody else's then.
 
     Raises:
         NoFreeSliceError: The group of hosts cannot be reserved at all.
@@ -61,6 +68,7 @@ def run_on_hosts(
             log_dir=folder,
             progress=lambda: newest_progress(spec.output_path, spec.resumable),
             timeline=timeline,
+            patience_s=patience_s,
         )
     except SystemError as error:  # so Ray's compiled parts hand on what a signal's handler raised
         raise error.__cause__ or error from None

@@ -27,6 +27,7 @@ TABLE = [
     ({"metadata_preempted": True, "exit_code": 1}, Cause.PREEMPTED, "was preempted"),
     ({"node_alive": False, "actor_lost": True}, Cause.NODE_DIED, "was lost: its Ray node died"),
     ({"node_draining": True, "exit_code": 1}, Cause.DRAINED, "is being drained: its Ray node is about to go"),
+    ({"cut_off": True}, Cause.CUT_OFF, "heard nothing of its driver for too long, and ended its process"),
     (
         {"exit_code": NOTICED, "noticed": True},
         Cause.NOTICED,
@@ -67,6 +68,7 @@ def test_what_takes_a_node_away_is_a_preemption_and_all_else_a_failure():
         Cause.DRAINED,
         Cause.PREEMPTED,
         Cause.NOTICED,
+        Cause.CUT_OFF,
     }
 
 

@@ -332,6 +332,7 @@ class Pod:
     def _take_last_words(self, politely: bool) -> None:
         for host in self.hosts:
             if not host.actor_lost:
+                host.killed = host.killed or not host.over
                 self._calls[host.actor.end.remote(politely=politely)] = host
         began = time.monotonic()
         while self._calls:

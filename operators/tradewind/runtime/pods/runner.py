@@ -23,7 +23,7 @@ from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError
 from tradewind.runtime.pods.environment import FIRST_START_VARIABLE, RESTARTS_VARIABLE
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.heartbeat import boot_time
-from tradewind.runtime.pods.host import Warm
+from tradewind.runtime.pods.host import PATIENCE_SECONDS, Warm
 from tradewind.runtime.pods.liveness import NodeWatch, Stall
 from tradewind.runtime.pods.mailbox import Mailbox
 from tradewind.runtime.pods.pod import Pod, Task
@@ -52,6 +52,7 @@ def run_pod(
     progress: Callable[[], str | None] | None = None,
     timeline: Timeline | None = None,
     reservation_timeout_s: float | None = None,
+    patience_s: float = PATIENCE_SECONDS,
     spare: bool = True,
     call: bytes | None = None,
 ) -> list[bytes]:
@@ -70,6 +71,8 @@ def run_pod(
             the last.
         timeline: What happens is noted there.
         reservation_timeout_s: For how long to wait for hosts, each time; for ever unless given.
+        patience_s: A host that has not heard of this driver for so long ends its process itself, because somebody
+            else may run the same then.
         spare: Whether to keep processes ready on a free slice.
         call: What the processes fetch with ``mailbox.fetch_call``.
 
@@ -82,7 +85,7 @@ def run_pod(
     """
     if not ray.is_initialized():
         ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
-    settings = _Settings(tuple(command), group, budgets, stall, log_dir, reservation_timeout_s, spare)
+    settings = _Settings(tuple(command), group, budgets, stall, log_dir, reservation_timeout_s, patience_s, spare)
     with ExitStack() as stack:
         mailbox = stack.enter_context(Mailbox(call, ray.util.get_node_ip_address())) if call is not None else None
         given = {**(env or {}), **(mailbox.env if mailbox else {})}
@@ -101,6 +104,7 @@ class _Settings:
     stall: Stall
     log_dir: str | None
     reservation_timeout_s: float | None
+    patience_s: float
     spare: bool
 
 
@@ -165,14 +169,14 @@ class _Run:
     def _new_spares(self) -> Spares | None:
         if not self._group.is_tpu or not can_wait(self._set.command):
             return None
-        return Spares(self._group, Warm(self._set.command, self._env), lambda: set(self._avoided))
+        return Spares(self._group, Warm(self._set.command, self._env), lambda: set(self._avoided), self._set.patience_s)
 
     def _actors(self, seats: Sequence[Seat]) -> list[Any]:
         """Those that wait on these hosts, and fresh ones for the rest."""
         waiting = self._spares.take(seats) if self._spares is not None else {}
         if waiting:
             say(f"processes that have done their imports wait on {len(waiting)} of {len(seats)} hosts")
-        return [waiting.get(one.node.id) or host_actor(self._group, one) for one in seats]
+        return [waiting.get(one.node.id) or host_actor(self._group, one, self._set.patience_s) for one in seats]
 
     def _reserve(self) -> Future[Reservation | None]:
         """Begin to reserve; the result is there once there is one."""

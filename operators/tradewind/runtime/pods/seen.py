@@ -38,6 +38,7 @@ class SeenHost:
     noticed: bool = False
     killed: bool = False
     """We ended its process, so that its exit code tells nothing."""
+    cut_off: bool = False
     silent_s: float | None = None
     start_problem: str | None = None
     wrong_at: float = math.inf
@@ -72,7 +73,14 @@ class SeenHost:
     def note_wrong(self) -> None:
         """If something is wrong by now, it is since now."""
         ended_badly = self.over and self.exit_code not in (0, NOTICED if self.noticed else 0)
-        wrong = ended_badly or self.node_dead or self.actor_lost or self.silent_s is not None or self.start_problem
+        wrong = (
+            ended_badly
+            or self.node_dead
+            or self.actor_lost
+            or self.cut_off
+            or self.silent_s is not None
+            or self.start_problem
+        )
         if wrong and not self.is_wrong:
             self.wrong_at = time.monotonic()
 
@@ -84,6 +92,8 @@ class SeenHost:
         self.preempted_by = report.preempted_by or self.preempted_by
         if report.lost:
             self.node_dead = True
+        elif report.was_ended and not self.over and not self.killed:
+            self.cut_off = True
         elif report.exit_code is not None and not self.over and not report.was_ended:
             self.exit_code, self.over_at = report.exit_code, time.monotonic()
         self.note_wrong()
@@ -100,6 +110,7 @@ class SeenHost:
             node_draining=self.draining,
             metadata_preempted=self.preempted,
             noticed=self.noticed,
+            cut_off=self.cut_off,
             silent_s=self.silent_s,
             start_problem=self.start_problem,
             error=error or self._printed_error(),

@@ -23,10 +23,11 @@ _ANSWER_SECONDS: Final = 2.0
 class Spares:
     """Looks for a free slice in a thread, and keeps processes on it. ``avoided`` says which nodes not to use."""
 
-    def __init__(self, group: HostGroup, wanted: Warm, avoided: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, group: HostGroup, wanted: Warm, avoided: Callable[[], Iterable[str]], patience_s: float) -> None:
         self._group = group
         self._wanted = wanted
         self._avoided = avoided
+        self._patience_s = patience_s
         self._lock = threading.Lock()
         self._slice: Slice | None = None
         self._actors: dict[str, Any] = {}
@@ -79,7 +80,7 @@ class Spares:
             if not free:
                 return
             self._slice = free[0]
-            self._actors = {node.id: actor_on(node.id) for node in self._slice.nodes}
+            self._actors = {node.id: actor_on(node.id, self._patience_s) for node in self._slice.nodes}
             for actor in self._actors.values():
                 actor.warm.remote(self._wanted)
 

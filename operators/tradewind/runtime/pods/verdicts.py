@@ -40,6 +40,8 @@ class Cause(enum.Enum):
     """The instance metadata says so: a preemption."""
     NOTICED = "checkpoint on notice"
     """The process saved a checkpoint because of a notice and ended by itself: a preemption."""
+    CUT_OFF = "cut off"
+    """The host had heard nothing of its driver for too long, and ended its process itself: a preemption."""
     EXCEPTION = "exception"
     """The function raised: a failure."""
     EXITED = "exit code"
@@ -58,7 +60,7 @@ class Cause(enum.Enum):
         return self in _PREEMPTIONS
 
 
-_PREEMPTIONS: Final = frozenset({Cause.NODE_DIED, Cause.DRAINED, Cause.PREEMPTED, Cause.NOTICED})
+_PREEMPTIONS: Final = frozenset({Cause.NODE_DIED, Cause.DRAINED, Cause.PREEMPTED, Cause.NOTICED, Cause.CUT_OFF})
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Evidence:
     metadata_preempted: bool = False
     noticed: bool = False
     """The process was told of a notice."""
+    cut_off: bool = False
+    """The host has ended the process because its driver did not ask."""
     silent_s: float | None = None
     """For how long the process has been frozen or without a step, if that is too long."""
     start_problem: str | None = None
@@ -143,6 +147,8 @@ def _what_is_wrong(one: Evidence, noticed: bool) -> tuple[Cause, str] | None:
         return Cause.NODE_DIED, "was lost: its Ray node died"
     if one.node_draining:
         return Cause.DRAINED, "is being drained: its Ray node is about to go"
+    if one.cut_off:
+        return Cause.CUT_OFF, "heard nothing of its driver for too long, and ended its process"
     if one.exit_code == NOTICED and noticed:
         return Cause.NOTICED, "saved a checkpoint before it would be preempted, and ended"
     return _failure(one)
