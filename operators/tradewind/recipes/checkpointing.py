@@ -83,11 +83,11 @@ def _checkpointer_class() -> Any:
         def save_checkpoint(
             self, tree: Any, step: int, destination: str, commit_callback: Any = None, **options: Any
         ) -> None:
+            flush_metrics()  # before it is complete: a training that goes on from it does not make these rows again
             path = os.path.join(options.get("base_path_override") or self.base_path, destination)
 
             def commit() -> None:  # called by process 0 once the checkpoint is complete
                 write_file_list(path)
-                flush_metrics()  # a training that goes on from here does not make the rows before it again
                 if commit_callback is not None:
                     commit_callback()
 
