@@ -54,7 +54,7 @@ class LocalStack:
         (self.root / f"{folder.name}{SCRATCH_SUFFIX}").symlink_to(folder)
         return folder
 
-    def stop(self, grace_seconds: float = 10.0) -> int:
+    def stop(self, grace_seconds: float = 2.0) -> int:
         """End every process of the stack, politely first, and remove its scratch; returns how many there were."""
         ours = self.processes()
         _signal_all(ours, "terminate")
