@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tradewind.rehearsal.drill_injection import damage_newest_checkpoint
 from tradewind.rehearsal.drill_outputs import OutputVerdict, compare_outputs
 from tradewind.rehearsal.drill_records import RunRecord, read_run_record, record_of
@@ -151,11 +153,13 @@ def test_a_fault_that_never_came_is_in_the_report() -> None:
 
 # ---- the report
 
+DIFFERENT = OutputVerdict("train-1", 3, ("metrics.jsonl: 1 of 4 rows",), 2.4, 2.5)
+
 
 def report(**changes: Any) -> DrillReport:
     stories = (
         FaultStory("slice", 5, "preempted slice-a without notice", 6, 12.3, 4),
-        FaultStory("head", 180, ""),
+        FaultStory("head", 150, "killed the Ray head", 160, 60.0, 155),
     )
     whole = DrillReport(
         dag="night",
@@ -173,17 +177,31 @@ def test_a_report_tells_every_fault_and_every_output() -> None:
     text = report().text()
     assert text.startswith("Drill of night, seed 7: passed\n")
     assert "slice  6        12.3 s           3           preempted slice-a without notice" in text
-    assert "head   (180)    -                -           did not come: the run had ended" in text
+    assert "head   160      60.0 s           6           killed the Ray head" in text
     assert "2 attempts, 1 preemptions, 0 failures" in text
     assert "goodput 40%; undisturbed 50.0 s, goodput 80%" in text
     assert "train-1: equal (3 files, final loss 2.5)" in text
 
 
-def test_a_drill_fails_with_another_output_without_any_or_with_something_left_behind() -> None:
-    different = OutputVerdict("train-1", 3, ("metrics.jsonl: 1 of 4 rows",), 2.4, 2.5)
-    assert report().has_passed
-    assert not report(outputs=(different,)).has_passed and "DIFFERENT" in report(outputs=(different,)).text()
-    assert not report(outputs=()).has_passed
-    assert not report(leaks=("slice slice-x",)).has_passed
-    assert not report(state="failed").has_passed
-    assert json.loads(json.dumps(report().to_json()))["faults"][0]["lost_steps"] == 3
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"state": "failed"}, "The run ended as failed."),
+        ({"outputs": ()}, "There are no outputs to compare."),
+        ({"outputs": (DIFFERENT,)}, "The output train-1 is different."),
+        ({"leaks": ("slice slice-x",)}, "Left behind: slice slice-x."),
+        ({"stories": (FaultStory("head", 180, ""),)}, "The fault head did not come: the run had ended before its step."),
+        ({"stories": (FaultStory("head", 180, "did it", 181),)}, "The fault head was not followed by any training."),
+    ],
+)
+def test_a_drill_that_is_not_passed_says_why(changes: dict[str, Any], problem: str) -> None:
+    failed = report(**changes)
+    assert failed.problems == (problem,)
+    assert not failed.has_passed
+    assert failed.text().startswith("Drill of night, seed 7: NOT passed\n") and failed.text().endswith(f"{problem}\n")
+
+
+def test_a_report_for_programs_says_whether_all_is_well() -> None:
+    written = json.loads(json.dumps(report().to_json()))
+    assert (written["passed"], written["problems"], written["faults"][0]["lost_steps"]) == (True, [], 3)
+    assert "DIFFERENT" in report(outputs=(DIFFERENT,)).text()

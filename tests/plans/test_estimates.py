@@ -11,7 +11,7 @@ from tradewind.plans.estimates import Estimate, hours_in_words, resources_in_wor
 from tradewind.plans.plan import Plan
 from tradewind.records.record import RecordState
 from tradewind.runtime.spec import encode_resources
-from tradewind.steps import Cpu, Gpu, TpuSlice, on_airflow_worker, on_head_node
+from tradewind.steps import Cpu, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node
 
 
 def plan() -> Plan:
@@ -74,6 +74,10 @@ def test_hours_read_as_people_would_say_them(hours: float, words: str) -> None:
     ("resources", "words"),
     [
         (TpuSlice("v4-16"), "v4-16"),
+        (TpuSlice("v4-16", num_slices=2), "2 v4-16 slices"),
+        (TpuSlice("v4-16", num_slices=(4, 2, 1)), "1 to 4 v4-16 slices"),
+        (Hosts(1), "1 host of 1 CPU"),
+        (Hosts(4, gpus=2, gpu_type="H100"), "4 hosts of 2 H100 GPUs"),
         (Cpu(), "1 CPU"),
         (Cpu(0.5), "0.5 CPUs"),
         (Gpu(), "1 GPU"),

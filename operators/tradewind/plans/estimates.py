@@ -7,7 +7,7 @@ RUN are estimated. A step is looked up by its output path, then by its name; one
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,10 +46,11 @@ def resources_in_words(resources: Mapping[str, Any]) -> str:
     """The ``resources`` of an attempt's spec: the slice type for a TPU slice, else what a person would call it."""
     match resources.get("kind"):
         case "tpu_slice":
-            return str(resources["slice_type"])
+            return _slices(resources.get("num_slices", 1), str(resources["slice_type"]))
+        case "hosts":
+            return f"{_counted(resources['count'], 'host')} of {_each_host(resources)}"
         case "gpu":
-            type_ = f"{resources['type']} " if resources.get("type") else ""
-            return _counted(resources.get("count", 1), f"{type_}GPU")
+            return _gpus(resources.get("count", 1), resources.get("type"))
         case "head_node":
             return "the head node"
         case "airflow_worker":
@@ -85,6 +86,22 @@ def _total(found: Mapping[str, Estimate], running: int) -> str | None:
 
 def _rounded(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
+
+
+def _slices(counts: int | Sequence[int], slice_type: str) -> str:
+    if isinstance(counts, int):
+        return slice_type if counts == 1 else f"{counts} {slice_type} slices"
+    return f"{min(counts)} to {max(counts)} {slice_type} slices"
+
+
+def _each_host(resources: Mapping[str, Any]) -> str:
+    if resources.get("gpus"):
+        return _gpus(resources["gpus"], resources.get("gpu_type"))
+    return _counted(resources.get("num_cpus", 1), "CPU")
+
+
+def _gpus(count: float, gpu_type: str | None) -> str:
+    return _counted(count, f"{gpu_type} GPU" if gpu_type else "GPU")
 
 
 def _counted(count: float, unit: str) -> str:

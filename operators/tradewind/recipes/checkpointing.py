@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from tradewind.recipes.checkpoint_files import make_incomplete, write_file_list
 from tradewind.recipes.tracking import flush_metrics, flush_trackers
-from tradewind.runtime.pods.heartbeat import beat
+from tradewind.runtime.pods.heartbeat import beat, saved
 from tradewind.runtime.pods.notices import preemption_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
@@ -88,6 +88,7 @@ def _checkpointer_class() -> Any:
 
             def commit() -> None:  # called by process 0 once the checkpoint is complete
                 write_file_list(path)
+                saved(step)
                 if commit_callback is not None:
                     commit_callback()
 

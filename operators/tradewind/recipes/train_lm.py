@@ -32,6 +32,7 @@ from tradewind.recipes.train_config import (
     result_path,
     settings_of,
 )
+from tradewind.runtime.pods.heartbeat import expect_steps
 
 if TYPE_CHECKING:
     from levanter.main.train_lm import TrainLmConfig
@@ -103,6 +104,7 @@ def _train(config: LmTrainConfig, made: TrainLmConfig) -> None:
     newest = _newest_step(config)
     if newest >= 0 and jax.process_index() == 0:
         print(f"goes on after step {newest + 1}/{config.num_train_steps}", flush=True)
+    expect_steps()
     levanter_train.main(with_trackers(made, config, newest + 1))
     _await_last_checkpoint(config)
 

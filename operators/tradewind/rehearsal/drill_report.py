@@ -49,19 +49,25 @@ class DrillReport:
     """Processes and slices that should not be there at the end."""
 
     @property
-    def is_equal(self) -> bool:
-        return bool(self.outputs) and all(output.is_equal for output in self.outputs)
+    def problems(self) -> tuple[str, ...]:
+        """Why the drill is not passed, a sentence each; none if it is."""
+        found = [] if self.state == "success" else [f"The run ended as {self.state}."]
+        found += [f"The fault {story.fault} {_unheld(story)}." for story in self.stories if story.recovery_s is None]
+        found += [f"The output {output.step} is different." for output in self.outputs if not output.is_equal]
+        found += [] if self.outputs else ["There are no outputs to compare."]
+        return (*found, *(f"Left behind: {leak}." for leak in self.leaks))
 
     @property
     def has_passed(self) -> bool:
-        """Whether the run succeeded with the outputs of an undisturbed one, and left nothing behind."""
-        return self.state == "success" and self.is_equal and not self.leaks
+        """Whether the run went on after every fault, made the outputs of an undisturbed one and left nothing behind."""
+        return not self.problems
 
     def to_json(self) -> dict[str, Any]:
         return {
             "dag": self.dag,
             "seed": self.seed,
             "passed": self.has_passed,
+            "problems": list(self.problems),
             "state": self.state,
             "faults": [{**asdict(story), "lost_steps": story.lost_steps} for story in self.stories],
             "disturbed": self.record.to_json(),
@@ -74,10 +80,8 @@ class DrillReport:
         """The report for people."""
         lines = [f"Drill of {self.dag}, seed {self.seed}: {'passed' if self.has_passed else 'NOT passed'}", ""]
         lines += _table(("fault", "at step", "recovered after", "steps lost", "what"), map(_story_row, self.stories))
-        lines += ["", *self._figures(), "", *map(_output_line, self.outputs)]
-        if not self.outputs:
-            lines.append("No outputs to compare.")
-        return "\n".join([*lines, *(f"Left behind: {leak}" for leak in self.leaks)]) + "\n"
+        lines += ["", *self._figures(), "", *map(_output_line, self.outputs), *self.problems]
+        return "\n".join(lines) + "\n"
 
     def _figures(self) -> list[str]:
         one = self.record
@@ -96,7 +100,11 @@ def _story_row(story: FaultStory) -> tuple[str, ...]:
     recovered = "-" if story.recovery_s is None else f"{story.recovery_s:.1f} s"
     lost = "-" if story.lost_steps is None else str(story.lost_steps)
     step = f"({story.planned_step})" if story.at_step is None else str(story.at_step)
-    return story.fault, step, recovered, lost, story.what or "did not come: the run had ended"
+    return story.fault, step, recovered, lost, story.what or "-"
+
+
+def _unheld(story: FaultStory) -> str:
+    return "was not followed by any training" if story.what else "did not come: the run had ended before its step"
 
 
 def _table(columns: tuple[str, ...], rows: Any) -> list[str]:

@@ -132,4 +132,13 @@ def _run(loop: asyncio.AbstractEventLoop, server: web.Server, listener: asyncio.
     loop.run_forever()
     listener.close()
     loop.run_until_complete(server.shutdown(timeout=0.01))
+    loop.run_until_complete(end_tasks())
     loop.close()
+
+
+async def end_tasks() -> None:
+    """End all other tasks of this loop: a server that is shut down has told its handlers to end and does not wait."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

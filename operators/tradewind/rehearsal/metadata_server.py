@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from tradewind.rehearsal.loopback import end_tasks
+
 _ROOT: Final = "/computeMetadata/v1"
 _FLAVOR: Final = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 _SCOPES: Final = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -66,6 +68,7 @@ class MetadataServer:
             return
         for name in list(self._hosts):
             self._run(self._drop(name))
+        self._run(end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

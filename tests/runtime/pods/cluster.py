@@ -157,6 +157,14 @@ if os.environ["TRADEWIND_PROCESS_ID"] == sys.argv[1]:
     raise ValueError("it is wrong")
 time.sleep(600)
 """
+SAVES_AND_RAISES = """
+import os, sys
+from tradewind.runtime.pods.heartbeat import saved
+restarts = os.environ["TRADEWIND_RESTARTS"]
+if restarts in sys.argv[1:]:
+    saved(10 * (1 + int(restarts)))
+raise ValueError("it is wrong")
+"""
 BEATS = """
 import itertools, time
 from tradewind.runtime.pods.heartbeat import beat

@@ -41,6 +41,13 @@ def test_equal_steps_name_the_host_that_stood_still_longest():
     assert silent(at(10, step_s=1300), at(10, step_s=1301)) == (1, 1301)
 
 
+def test_a_first_step_that_is_expected_and_does_not_come_is_a_stall():
+    waits = Beat(NOW - 0.5, None, NOW - 1300)
+    assert silent(waits, waits) == (0, 1300)
+    assert silent(waits, at(1, step_s=5)) == (0, 1300)
+    assert silent(Beat(NOW - 0.5, None, NOW - 1100), at(None)) is None
+
+
 def test_a_function_that_counts_no_steps_cannot_stall():
     assert silent(at(None), at(None)) is None
 
@@ -58,11 +65,12 @@ def test_hosts_whose_clocks_differ_are_compared_on_one():
 
 TRAIN = """
 import sys, time
-from tradewind.runtime.pods.heartbeat import beat, start_heartbeat
+from tradewind.runtime.pods.heartbeat import beat, expect_steps, saved, start_heartbeat
 start_heartbeat()
 print("alive", flush=True)
 for line in sys.stdin:
-    beat(int(line))
+    what, _, step = line.partition(" ")
+    {"expect": expect_steps, "beat": beat, "saved": saved}[what.strip()](*map(int, step.split()))
     print("beaten", flush=True)
 """
 
@@ -86,8 +94,8 @@ def wait_for(condition):
         assert boot_time() < deadline
 
 
-def tell(process, step):
-    process.stdin.write(f"{step}\n")
+def tell(process, what):
+    process.stdin.write(f"{what}\n")
     process.stdin.flush()
     assert process.stdout.readline() == "beaten\n"
 
@@ -97,11 +105,23 @@ def test_a_process_says_that_it_lives_and_which_step_it_has_reached(training):
     wait_for(lambda: read_beat(path) is not None)
     first = read_beat(path)
     assert first.step is None and first.step_at is None
-    tell(process, 7)
+    tell(process, "beat 7")
     wait_for(lambda: read_beat(path).step == 7)
     wait_for(lambda: read_beat(path).alive_at > first.alive_at + 0.5)
     found = read_beat(path)
     assert first.alive_at <= found.step_at <= found.alive_at <= boot_time()
+
+
+def test_a_process_says_that_steps_follow_and_what_it_has_saved(training):
+    process, path = training
+    tell(process, "expect")
+    expected = read_beat(path)
+    assert expected.step is None and expected.step_at is not None
+    tell(process, "beat 7")
+    tell(process, "expect")
+    tell(process, "saved 5")
+    found = read_beat(path)
+    assert (found.step, found.saved) == (7, 5) and found.step_at > expected.step_at
 
 
 def test_outside_a_pod_nothing_is_written(monkeypatch, tmp_path):

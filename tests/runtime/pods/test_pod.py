@@ -13,6 +13,7 @@ from tests.runtime.pods.cluster import (
     MARK,
     ONE_RAISES,
     PSUM,
+    SAVES_AND_RAISES,
     SAVES_ON_NOTICE,
     TELL,
     TELL_AND_STAY_ONCE,
@@ -130,6 +131,14 @@ def test_an_exception_is_a_failure_with_its_hosts_traceback_and_twice_the_same_i
     log = capsys.readouterr().out
     assert "raised ValueError: it is wrong; the other host was ended. This is failure 1 of 10" in log
     assert "\n[host 1] host 1 says hello" in log
+
+
+def test_a_checkpoint_that_the_store_does_not_show_is_progress_if_the_process_tells_of_it(cluster, mark):
+    command = python(SAVES_AND_RAISES, "0", "1")  # and no more after its third start
+    error = RunningPod(command, "v4-16", mark).join()
+    assert isinstance(error, PodGivenUpError)
+    assert error.history.failures == 3 and "It failed twice with the same traceback" in str(error)
+    assert [one.progress for one in error.history.latest] == [f"step {step} was saved" for step in (10, 20, 20)]
 
 
 def test_a_killed_process_on_a_live_node_is_a_failure_and_so_is_a_lost_actor(cluster, mark, tmp_path):

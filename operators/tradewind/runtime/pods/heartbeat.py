@@ -30,6 +30,9 @@ class Beat:
     step: int | None = None
     """None before the first step, and for ever in a function that counts none."""
     step_at: float | None = None
+    """When it was done; before the first step, since when that is expected, if it is."""
+    saved: int | None = None
+    """The step of the newest complete checkpoint, if this process is the one that says so."""
 
     def on_clock(self, host_now: float, now: float) -> Beat:
         """The same on another clock, which shows ``now`` when the host's shows ``host_now``."""
@@ -51,6 +54,7 @@ class _Heartbeat:
         self._lock = threading.Lock()
         self._step: int | None = None
         self._step_at: float | None = None
+        self._saved: int | None = None
         self._written_at = 0.0
         self._who = {"pid": os.getpid(), **{field: os.environ.get(name) for field, name in _PLACE.items()}}
         threading.Thread(target=self._run, daemon=True, name="heartbeat").start()
@@ -61,6 +65,15 @@ class _Heartbeat:
         if now - self._written_at >= _AT_MOST_EVERY_SECONDS:
             self._write(now)
 
+    def expect_steps(self) -> None:
+        if self._step_at is None:
+            self._step_at = boot_time()
+            self._write(self._step_at)
+
+    def saved(self, step: int) -> None:
+        self._saved = step
+        self._write(boot_time())
+
     def _run(self) -> None:
         while True:
             self._write(boot_time())
@@ -69,7 +82,8 @@ class _Heartbeat:
     def _write(self, now: float) -> None:
         with self._lock, suppress(OSError):  # a full disk must not end a training
             self._written_at = now
-            text = json.dumps({"alive_at": now, "step": self._step, "step_at": self._step_at, **self._who})
+            said = {"alive_at": now, "step": self._step, "step_at": self._step_at, "saved": self._saved}
+            text = json.dumps({**said, **self._who})
             aside = f"{self._path}.new"
             with open(aside, "w") as file:
                 file.write(text)
@@ -87,11 +101,25 @@ def start_heartbeat() -> None:
         _mine = _Heartbeat(path)
 
 
+def expect_steps() -> None:
+    """Say that steps follow from here. From now on, a pod whose steps do not come is ended after its stall limit."""
+    start_heartbeat()
+    if _mine is not None:
+        _mine.expect_steps()
+
+
 def beat(step: int) -> None:
-    """Say that ``step`` is done. From the first call on, a pod whose steps stop is ended after its stall limit."""
+    """Say that ``step`` is done, which implies ``expect_steps``."""
     start_heartbeat()
     if _mine is not None:
         _mine.step(step)
+
+
+def saved(step: int) -> None:
+    """Say that a complete checkpoint has ``step``: what fails alike before and after it may be tried once more."""
+    start_heartbeat()
+    if _mine is not None:
+        _mine.saved(step)
 
 
 def read_beat(path: str) -> Beat | None:
@@ -99,7 +127,7 @@ def read_beat(path: str) -> Beat | None:
     try:
         with open(path) as file:
             found = json.load(file)
-        return Beat(float(found["alive_at"]), found["step"], found["step_at"])
+        return Beat(float(found["alive_at"]), found["step"], found["step_at"], found["saved"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

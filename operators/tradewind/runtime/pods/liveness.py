@@ -27,7 +27,7 @@ class Stall:
     frozen_s: float = 60.0
     """Without a sign of life."""
     stall_s: float = 1200.0
-    """Without a new step, once there was one."""
+    """Without a new step, once one is expected."""
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,12 @@ class Pod:
         steps = [one.beat.step for one in self.hosts if one.beat is not None and one.beat.step is not None]
         return max(steps, default=None)
 
+    @property
+    def saved(self) -> int | None:
+        """The step of the newest checkpoint that any process has said to be complete."""
+        steps = [one.beat.saved for one in self.hosts if one.beat is not None and one.beat.saved is not None]
+        return max(steps, default=None)
+
     def lost_nodes(self) -> set[str]:
         """The nodes that must not be used again: dead, or about to go."""
         return {one.seat.node.id for one in self.hosts if one.node_dead or one.draining or one.preempted}

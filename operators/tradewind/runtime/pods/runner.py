@@ -129,6 +129,7 @@ class _Run:
         self._mailbox = mailbox
         self._history = History()
         self._restarts = 0
+        self._saved: int | None = None
         self._first_start: float | None = None
         self._avoided: set[str] = set()
         self._nodes = NodeWatch()
@@ -281,7 +282,7 @@ class _Run:
         if self._stepped or pod.step is None:
             return
         self._stepped = True
-        first = min(one.beat.step_at for one in pod.hosts if one.beat is not None and one.beat.step_at is not None)
+        first = min(at for one in pod.hosts if (at := one.stepped_at) is not None)
         self._timeline.note("first_step", at=time.time() - (boot_time() - first), step=pod.step)
 
     # ---- between two attempts
@@ -297,7 +298,7 @@ class _Run:
         detected, detect_s = time.monotonic(), pod.last_seen_s()
         lost = pod.lost_nodes()
         self._avoided |= lost
-        self._history = self._history.after(incident, time.time(), self._newest())
+        self._history = self._history.after(incident, time.time(), self._newest(pod))
         over = self._history.end(self._set.budgets)
         soon = None if over or not lost or reservation.num_slices > 1 else self._reserve()
         pod.end()
@@ -316,7 +317,6 @@ class _Run:
             self._reservation = soon.result()
 
     def _note(self, incident: Incident, pod: Pod, detect_s: float, end_s: float) -> None:
-        saved = _STEP.findall(self._history.latest[-1].progress or "")
         say(f"it took at most {detect_s:.1f} s to find out and {end_s:.1f} s to end what was left")
         self._timeline.note(
             "preempted" if incident.cause.is_preemption else "failed",
@@ -327,21 +327,33 @@ class _Run:
             detect_s=detect_s,
             end_s=end_s,
             step=pod.step,
-            checkpoint_step=int(saved[-1]) if saved else None,
+            checkpoint_step=_newest_step(self._history.latest[-1].progress, pod.saved),
         )
 
-    def _newest(self) -> str | None:
-        """The newest checkpoint; where the store does not say, none is taken for the one before."""
+    def _newest(self, pod: Pod) -> str | None:
+        """The newest checkpoint, as the store shows it and as the processes have told, who may keep it elsewhere.
+
+        Where the store does not say, none is taken for the one before.
+        """
+        self._saved = max((one for one in (self._saved, pod.saved) if one is not None), default=None)
+        told = None if self._saved is None else f"step {self._saved} was saved"
         try:
-            return self._progress()
+            found = self._progress()
         except Exception as problem:
             say(f"the newest checkpoint cannot be told now: {problem}")
-            return f"unknown after {self._restarts} restarts"
+            found = f"unknown after {self._restarts} restarts"
+        return "; ".join(one for one in (found, told) if one is not None) or None
 
     def _count(self, incident: Incident) -> str:
         if incident.cause.is_preemption:
             return f"This is preemption {self._history.preemptions} of {self._set.budgets.max_preemptions:,}"
         return f"This is failure {self._history.failures} of {self._set.budgets.max_failures:,}"
+
+
+def _newest_step(progress: str | None, saved: int | None) -> int | None:
+    """The step of the newest checkpoint, by its name in the store and by what the processes of the pod have told."""
+    steps = [int(step) for step in _STEP.findall(progress or "")]
+    return max([*steps, *([] if saved is None else [saved])], default=None)
 
 
 def say(text: str) -> None:

@@ -57,6 +57,11 @@ class SeenHost:
         return self.over and self.exit_code == 0
 
     @property
+    def stepped_at(self) -> float | None:
+        """When its process had done the step that it told of last, on the boot clock; None before the first."""
+        return None if self.beat is None or self.beat.step is None else self.beat.step_at
+
+    @property
     def preempted(self) -> bool:
         return self.preempted_by is not None
 
