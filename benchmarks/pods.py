@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from benchmarks.pods_goals import goals_table, overhead_table, recovery_table
-from benchmarks.pods_marks import Recovery
-from benchmarks.pods_runs import FULL, QUICK, Pair, Size, measure_overhead, measure_recoveries
+from benchmarks.pods_runs import FULL, QUICK, Kill, Pair, Size, measure_overhead, measure_recoveries
 from benchmarks.report import Table
 from benchmarks.run import machine
 
@@ -32,15 +31,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _tables(parts: Sequence[str], size: Size) -> Iterator[Table]:
-    recoveries: list[Recovery] = []
+    kills: list[Kill] = []
     pairs: list[Pair] = []
     if "recovery" in parts:
-        recoveries += measure_recoveries(size)
-        yield recovery_table(recoveries)
+        kills += measure_recoveries(size)
+        yield recovery_table(kills)
     if "overhead" in parts:
         pairs += measure_overhead(size)
         yield overhead_table(pairs)
-    yield goals_table(recoveries, pairs)
+    yield goals_table(kills, pairs)
 
 
 if __name__ == "__main__":

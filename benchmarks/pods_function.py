@@ -42,6 +42,7 @@ def train(folder: str, seconds: float, rank: int, since: float | None = None) ->
         marks.add("step", step)
         if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
             _save(Path(folder), rank, step, np.asarray(weights), np)
+            marks.add("saved", step)
             saved_at = time.monotonic()
     marks.add("done", step)
 
@@ -50,10 +51,11 @@ class Marks:
     """What one process did and when."""
 
     def __init__(self, folder: Path, rank: int) -> None:
+        self._rank = rank
         self._file = (folder / f"marks-{rank}.jsonl").open("a", buffering=1)
 
     def add(self, event: str, step: int | None = None, at: float | None = None) -> None:
-        line = {"pid": os.getpid(), "event": event, "at": at or time.time(), "step": step}
+        line = {"rank": self._rank, "pid": os.getpid(), "event": event, "at": at or time.time(), "step": step}
         self._file.write(json.dumps(line) + "\n")
 
 

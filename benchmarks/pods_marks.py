@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ class Recovery:
         load: Imports, and reading the checkpoint.
         compile: Until the end of the first step.
         lost: Steps that were done again.
+        lost_s: How long those had taken.
+        interval_s: The longest time between two checkpoints before the kill.
     """
 
     runner: str
@@ -32,6 +36,8 @@ class Recovery:
     load: float
     compile: float
     lost: int
+    lost_s: float
+    interval_s: float
     detect: float | None = None
     end: float | None = None
     reserve: float | None = None
@@ -54,17 +60,31 @@ def recovery_of(runner: str, killed: float, marks: Sequence[Mark], events: Seque
         return None
     first_step = max(mark["at"] for mark in firsts if mark)
     begun, loaded = (max(mark["at"] for mark in new if mark["event"] == event) for event in ("begun", "loaded"))
-    reached = max(mark["step"] for mark in marks if mark["pid"] in old and mark["step"] is not None)
-    resumed = min(mark["step"] for mark in firsts if mark)
+    again = [_done_again(marks, old, first) for first in firsts if first]
+    saved = [mark for mark in marks if mark["pid"] in old and mark["event"] == "saved"]
     parts = _parts(killed, begun, events)
     return Recovery(
         runner,
         first_step - killed,
         load=loaded - begun,
         compile=first_step - loaded,
-        lost=max(0, reached + 1 - resumed),
+        lost=max(map(len, again)),
+        lost_s=max(times[-1] - times[0] if times else 0.0 for times in again),
+        interval_s=max((gap for pid in old for gap in _gaps(saved, pid)), default=0.0),
         **parts,
     )
+
+
+def _done_again(marks: Sequence[Mark], old: Container[int], first: Mark) -> list[float]:
+    """When the host whose new process began with ``first`` did what that one did again."""
+    mine = [mark for mark in marks if mark["rank"] == first["rank"] and mark["pid"] in old and mark["event"] == "step"]
+    return [mark["at"] for mark in mine if mark["step"] >= first["step"]]
+
+
+def _gaps(marks: Sequence[Mark], pid: int) -> list[float]:
+    """The times between the marks of one process."""
+    times = [mark["at"] for mark in marks if mark["pid"] == pid]
+    return [after - before for before, after in pairwise(times)]
 
 
 def _parts(killed: float, begun: float, events: Sequence[Mark]) -> dict[str, float]:
@@ -80,13 +100,10 @@ def _parts(killed: float, begun: float, events: Sequence[Mark]) -> dict[str, flo
     return {"detect": known - killed, "end": ended - known, "reserve": ready - ended, "start": begun - ready}
 
 
-def step_seconds(marks: Sequence[Mark], skip: int) -> list[float]:
-    """How long each step took in each process, without the first ones."""
-    found: list[float] = []
-    for pid in {mark["pid"] for mark in marks}:
-        times = [mark["at"] for mark in marks if mark["pid"] == pid and mark["event"] == "step"]
-        found += [after - before for before, after in zip(times[skip:], times[skip + 1 :], strict=False)]
-    return found
+def median_step(marks: Sequence[Mark], since: float, until: float) -> float:
+    """How long a step took in these seconds since the epoch, over all processes."""
+    steps = [mark for mark in marks if mark["event"] == "step" and since <= mark["at"] <= until]
+    return statistics.median(gap for pid in {mark["pid"] for mark in steps} for gap in _gaps(steps, pid))
 
 
 def _is_whole(line: str) -> bool:

@@ -190,7 +190,10 @@ def test_a_report_tells_every_fault_and_every_output() -> None:
         ({"outputs": ()}, "There are no outputs to compare."),
         ({"outputs": (DIFFERENT,)}, "The output train-1 is different."),
         ({"leaks": ("slice slice-x",)}, "Left behind: slice slice-x."),
-        ({"stories": (FaultStory("head", 180, ""),)}, "The fault head did not come: the run had ended before its step."),
+        (
+            {"stories": (FaultStory("head", 180, ""),)},
+            "The fault head did not come: the run had ended before its step.",
+        ),
         ({"stories": (FaultStory("head", 180, "did it", 181),)}, "The fault head was not followed by any training."),
     ],
 )

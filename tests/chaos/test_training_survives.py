@@ -19,7 +19,7 @@ from tradewind.rehearsal.drill_injection import Pace
 from tradewind.rehearsal.drill_report import DrillReport
 from tradewind.rehearsal.faults import Fault
 
-pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 SEEDS = [int(seed) for seed in os.environ.get("CHAOS_SEEDS", "0 1 2").split()]
 PACE = Pace(notice_s=8.0, stock_out_s=8.0, outage_s=6.0, patience_s=400.0)

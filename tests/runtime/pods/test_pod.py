@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -27,10 +29,12 @@ from tests.runtime.pods.cluster import (
     until,
 )
 from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
+from tradewind.rehearsal.metadata_server import HostFacts, MetadataServer
 from tradewind.rehearsal.processes import LocalStack
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
 from tradewind.runtime.pods.groups import HostGroup
-from tradewind.runtime.pods.liveness import Stall, live_nodes
+from tradewind.runtime.pods.host import NOTICE_SECONDS
+from tradewind.runtime.pods.liveness import Stall, draining_nodes, live_nodes
 from tradewind.runtime.pods.scaling import ScalingTimes
 from tradewind.runtime.pods.verdicts import Cause
 
@@ -224,6 +228,31 @@ def test_a_drained_node_gives_the_processes_time_to_save_and_is_a_preemption(clu
     assert "host 0 of slice single is about to go: its Ray node is being drained; the processes have" in log
     error = RunningPod(["true"], "v4-8", mark, reservation_timeout_s=1).join()
     assert str(error) == "No v4-8 slice was free within 1 s.", "a slice that is being drained is not taken"
+
+
+@pytest.fixture
+def metadata() -> Iterator[MetadataServer]:
+    server = MetadataServer("rehearsal", "us-central2-b")
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_a_host_that_google_preempts_drains_its_own_node(cluster, metadata, mark, tmp_path):
+    facts = HostFacts("noticed", 0, "v6e-4", {}, {}, is_preemptible=True)
+    host = LocalSlice("noticed", "v6e-4")
+    cluster.start_slice(host, env_of=lambda _, ip: {"GCE_METADATA_HOST": metadata.add_host("noticed.0", ip, facts)})
+    (node,) = [one for one in live_nodes() if one.slice_name == "noticed"]
+    budgets = Budgets(max_preemptions=0)
+    pod = RunningPod(python(SAVES_ON_NOTICE), "v6e-4", mark, log_dir=str(tmp_path), budgets=budgets)
+    until(lambda: (tmp_path / "host-0.log").exists() and "up" in (tmp_path / "host-0.log").read_text(), "its start")
+    metadata.preempt_slice("noticed")
+    deadline = until(lambda: draining_nodes().get(node.id), "the drain")
+    assert 0 < deadline - time.time() <= NOTICE_SECONDS
+    error = pod.join()
+    assert isinstance(error, PodGivenUpError)
+    assert (error.incident.cause, error.incident.exit_code) == (Cause.PREEMPTED, 76)
+    assert "saved" in (tmp_path / "host-0.log").read_text()
 
 
 def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wait(cluster, mark, tmp_path, capsys):

@@ -1,0 +1,56 @@
+"""A machine that is gone may refuse connections, or, when it vanished whole, answer nothing at all."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tradewind.runtime.pods.liveness import Node, answers, silent_nodes
+
+
+@pytest.fixture
+def listening() -> Iterator[tuple[str, int]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
+
+
+@pytest.fixture
+def refusing() -> tuple[str, int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address: tuple[str, int] = server.getsockname()
+    return address
+
+
+@pytest.fixture
+def vanished() -> Iterator[tuple[str, int]]:
+    """An address that answers nobody: its queue of connections is full, so the kernel drops what comes."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        while True:
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0.3)
+            try:
+                waiting.connect(server.getsockname())
+            except TimeoutError:
+                break
+        yield server.getsockname()
+
+
+def test_who_listens_answers(listening: tuple[str, int]) -> None:
+    assert answers(*listening)
+
+
+def test_who_refuses_and_who_says_nothing_at_all_do_not(refusing: tuple[str, int], vanished: tuple[str, int]) -> None:
+    assert not answers(*refusing)
+    assert not answers(*vanished, timeout_s=0.5)
+
+
+def test_silent_nodes_are_named(
+    listening: tuple[str, int], refusing: tuple[str, int], vanished: tuple[str, int]
+) -> None:
+    nodes = [Node("there", *listening), Node("refuses", *refusing), Node("vanished", *vanished)]
+    assert silent_nodes(nodes, timeout_s=0.5) == {"refuses", "vanished"}
+    assert silent_nodes([]) == set()
