@@ -47,7 +47,10 @@ def overhead_table(pairs: Sequence[Pair]) -> Table:
     table = Table(
         "pods: a step without faults",
         ("pair", "under our runner", "bare", "÷ bare"),
-        notes=("Two processes side by side, each with a copy of the model; the median step of both.",),
+        notes=(
+            "Two processes side by side, each with a copy of the model; the median step of both.",
+            "The bare ones are as nice as Ray's workers are.",
+        ),
     )
     for number, pair in enumerate(pairs, 1):
         table.add(str(number), seconds(pair.under_runner), seconds(pair.bare), f"{pair.under_runner / pair.bare:.4f}")

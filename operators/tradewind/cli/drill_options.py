@@ -45,5 +45,5 @@ DRILL: Final = Command(
         option("--dir", metavar="FOLDER", dest="folder", default=DEFAULT_FOLDER,
                help=f"for logs; emptied before; default {DEFAULT_FOLDER} in the current folder"),
     ),
-    "Exit code 0 if the run succeeded with equal outputs and left nothing behind, else 1.",
+    "Exit code 0 if training went on after every fault, with equal outputs and nothing left behind, else 1.",
 )  # fmt: skip
