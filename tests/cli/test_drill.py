@@ -1,4 +1,4 @@
-"""``tradewind rehearse drill``: what makes no sense is refused; a drill of one fault goes all the way through Airflow."""
+"""``tradewind rehearse drill``: nonsense is refused; a drill of one fault goes all the way through Airflow."""
 
 from __future__ import annotations
 
