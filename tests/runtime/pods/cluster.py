@@ -131,6 +131,8 @@ TELL_AND_STAY_ONCE = (
     TELL
     + """
 import time
+from tradewind.runtime.pods.heartbeat import beat
+beat(0)
 if os.environ["TRADEWIND_RESTARTS"] == "0":
     time.sleep(600)
 """

@@ -36,6 +36,8 @@ from tradewind.runtime.pods.warm import can_wait
 
 _GROW_SECONDS: Final = 120.0
 """How long the processes may take to save a checkpoint when the pod is to grow."""
+_SPARES_AFTER_SECONDS: Final = 30.0
+"""How long after its start a pod that makes no step lets processes get ready elsewhere."""
 _STEP: Final = re.compile(r"step-(\d+)")
 
 
@@ -137,6 +139,7 @@ class _Run:
         self._reserving: tuple[Reserving, Future[Reservation | None]] | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="reserve")
         self._stepped = False
+        self._started_at = 0.0
         self._grow_to: int | None = None
         self._spares = self._new_spares() if settings.spare else None
 
@@ -239,14 +242,12 @@ class _Run:
         return False
 
     def _started(self, pod: Pod, reservation: Reservation) -> Incident | None:
-        began = time.monotonic()
+        self._started_at = began = time.monotonic()
         self._first_start = self._first_start or time.time()
         self._stepped, self._grow_to = False, None
         self._flexible.running(reservation.num_slices, time.monotonic())
         incident = pod.start(self._task())
         if incident is None:
-            if self._spares is not None:
-                self._spares.pause(False)
             self._timeline.note(
                 "started",
                 slices=reservation.slice_names,
@@ -271,6 +272,8 @@ class _Run:
     def _turn(self, pod: Pod) -> None:
         self._note_first_step(pod)
         now = time.monotonic()
+        if self._spares is not None and (self._stepped or now - self._started_at > _SPARES_AFTER_SECONDS):
+            self._spares.pause(False)  # no sooner: in a rehearsal their imports would slow down the pod's own
         due = self._flexible.next_look(now)
         if due is None or due > now or pod.stopping:
             return
