@@ -275,3 +275,22 @@ def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wa
     log = capsys.readouterr().out
     assert f"Host 1 of the v4-16 slice {lost} was lost: its Ray node died; the other host was ended." in log
     assert "This is preemption 1 of 1,000,000; going on from the newest checkpoint" in log
+
+
+def test_a_pod_goes_on_with_the_slices_that_are_left_and_takes_another_when_one_is_there(cluster, mark):
+    for name in ("c", "d"):
+        cluster.start_slice(LocalSlice(name, "v6e-8"))
+    times = ScalingTimes(look_s=0.5, rescale_s=1.0)
+    pod = RunningPod(python(SAVES_ON_NOTICE), "v6e-8", mark, num_slices=[2, 1], scaling=times)
+    pod.wait_for("started", 1)
+    cluster.kill_slice("d")
+    pod.wait_for("started", 2)
+    cluster.start_slice(LocalSlice("e", "v6e-8"))
+    pod.wait_for("started", 3)
+    assert [(one["num_slices"], sorted(one["slices"])) for one in pod.events("started")] == [
+        (2, ["c", "d"]),
+        (1, ["c"]),
+        (2, ["c", "e"]),
+    ]
+    assert [one["slice"] for one in pod.events("preempted")] == ["d"]
+    assert len(pod.events("scaled")) == 1 and pod.events("failed") == []
