@@ -208,3 +208,4 @@ def test_a_lost_slice_is_no_failure_and_the_step_goes_on_in_the_same_attempt(clu
     ended, events = cluster.finish(attempt)
     assert (ended.number, ended.outcome, result_of(ended)) == (1, Outcome.SUCCEEDED, 1), cluster.log(ended)
     assert names(events).count("preempted") == 1 and "failed" not in names(events)
+    assert "This is preemption 1" in cluster.log(ended) and "(raylet)" not in cluster.log(ended)

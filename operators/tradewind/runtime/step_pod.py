@@ -115,7 +115,9 @@ def _natural(path: str) -> list[tuple[int, str]]:
 def _connect() -> None:
     """Become a Ray driver whose SIGTERM is still ours: Ray's own handlers would end it before its end is written."""
     import ray
+    from ray._private import worker
 
+    worker._worker_logs_enabled = False  # when a node dies, Ray prints the last 20 lines of its raylet here
     ours = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
