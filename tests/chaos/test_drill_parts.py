@@ -146,6 +146,16 @@ def test_an_outage_is_over_when_it_has_ended_and_training_has_gone_on() -> None:
     assert watch.stories[0].recovery_s == 20.0
 
 
+@pytest.mark.parametrize(("succeeded", "recovery_s"), [(True, 0.0), (False, None)])
+def test_a_fault_whose_run_ends_without_another_step_is_over_if_the_run_succeeded(
+    succeeded: bool, recovery_s: float | None
+) -> None:
+    watch = watched([pod(9), pod(9)], [PlannedFault(Fault.HEAD, 9, 0)], Recorder())
+    watch.finish(succeeded)
+    [story] = watch.stories
+    assert (story.at_step, story.recovery_s, story.lost_steps) == (9, recovery_s, None)
+
+
 def test_a_fault_that_never_came_is_in_the_report() -> None:
     watch = watched([pod(5)], [PlannedFault(Fault.HEAD, 7, 0)], Recorder())
     assert watch.stories == (FaultStory("head", 7, ""),)

@@ -12,7 +12,7 @@ import pytest
 
 from tradewind.rehearsal.processes import LocalStack
 
-SECONDS = 800
+SECONDS = 1700
 
 
 def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -51,13 +51,15 @@ def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.airflow
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_dag_that_loses_its_slice_makes_the_outputs_of_one_that_does_not(tmp_path: Path) -> None:
     done = drill(tmp_path, "--faults", "slice", "--count", "1", "--conf", '{"steps": 60}', "--json")
     stack = LocalStack(tmp_path / ".drill")
     left = stack.processes()
     stack.stop(1.0)
-    assert (done.returncode, left) == (0, []), done.stderr[-3000:]
-    report = json.loads(done.stdout)
+    assert left == []
+    report = json.loads(done.stdout or f'{{"problems": {json.dumps(done.stderr[-3000:])}}}')
+    assert (report["problems"], done.returncode) == ([], 0)
     assert (report["dag"], report["state"], report["passed"]) == ("drill_training", "success", True)
     [fault] = report["faults"]
     assert fault["fault"] == "slice" and fault["recovery_s"] > 0

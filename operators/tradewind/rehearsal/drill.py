@@ -137,6 +137,7 @@ class Drill:
                     if watch.open_for_s > pace.patience_s or time.monotonic() > deadline:
                         raise DrillTimeoutError(f"Training did not go on: {watch.stories}")
                     time.sleep(POLL_SECONDS)
+                watch.finish(state() == "success")
                 return state(), watch
         finally:
             injector.end_outages()

@@ -20,7 +20,7 @@ class FaultStory:
     at_step: int | None = None
     """The last step that was done before."""
     recovery_s: float | None = None
-    """From the fault to the first training step after it; None if there was none."""
+    """From the fault to the first training step after it, or to the end of a run without any; None if it failed."""
     resumed_at: int | None = None
     """The first step after it, as far as it was seen."""
 

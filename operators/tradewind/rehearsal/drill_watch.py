@@ -79,6 +79,14 @@ class RunWatch:
         elif self._pending and sight.step is not None and sight.step >= self._pending[0].step:
             self._inject(self._pending.pop(0), sight)
 
+    def finish(self, succeeded: bool) -> None:
+        """The run is over. One that succeeded has outlived its last fault, also if it just did the few steps left."""
+        if self._open is not None and succeeded:
+            story = replace(self._open.story, recovery_s=round(self.open_for_s, 1))
+            self._say(f"the run has ended {story.recovery_s:.1f} s after the fault")
+            self._closed.append(story)
+            self._open = None
+
     def _note(self, sight: Sight) -> None:
         at = max((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
         self._first_at = at if self._first_at is None else self._first_at
