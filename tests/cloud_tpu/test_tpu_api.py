@@ -129,7 +129,13 @@ def test_deleting_what_somebody_else_is_deleting_waits_for_its_end(api: TpuApi, 
     world.create("slice-a")
     world.set_state("slice-a", "DELETING")
     identity = api.node("slice-a").identity
-    gone = threading.Timer(0.3, lambda: world.cloud.service.state.drop(world._held("slice-a")))
+
+    def drop() -> None:
+        state = world.cloud.service.state
+        with state.changed:
+            state.drop(world._held("slice-a"))
+
+    gone = threading.Timer(0.3, drop)
     gone.start()
     api.delete_node("slice-a", identity)
     gone.join()
