@@ -59,8 +59,8 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     quiet_libraries()
     parts.keep_compilations(config.output_path)
     parts.check_batch_size(config.batch_size, parts.device_count())
-    with local_tokenizer(config.tokenizer_path) as tokenizer:
-        results = _evaluate(config, parts.cached_data(config.cache_path, tokenizer), tokenizer)
+    tokenizer = local_tokenizer(config.tokenizer_path)
+    results = _evaluate(config, parts.cached_data(config.cache_path, tokenizer), tokenizer)
     write_json(join(config.output_path, "results.json"), results)
     return results
 

@@ -27,12 +27,11 @@ def preflight(config: LmTrainConfig, devices: int) -> None:
         parts.check_batch_size(config.batch_size, devices)
     check_regions(_paths(config))
     parts.check_cache(config.cache_path)
-    with local_tokenizer(config.tokenizer_path) as tokenizer:
-        made = levanter_config(config, tokenizer)
-        if own_mesh:
-            parts.check_batch_size(config.batch_size, devices, made.trainer.mesh)
-        else:  # an own mesh may need more devices than there are here; then train_lm itself compares
-            check_checkpoints(config, made)
+    made = levanter_config(config, local_tokenizer(config.tokenizer_path))
+    if own_mesh:
+        parts.check_batch_size(config.batch_size, devices, made.trainer.mesh)
+    else:  # an own mesh may need more devices than there are here; then train_lm itself compares
+        check_checkpoints(config, made)
 
 
 def check_checkpoints(config: LmTrainConfig, made: Any) -> None:

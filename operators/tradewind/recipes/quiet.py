@@ -10,7 +10,6 @@ CRYING_WOLF = (
     "zephyr",  # at the start of every stage: all its workers are dead (it has started none yet)
     "fray",  # no peak speed is known for this CPU
     "levanter.tensorstore_serialization",  # a leaf of the optimizer state is None
-    "levanter.store.cache",  # the tokenizer's copy is in another folder than when the tokens were made
     "levanter.compat.hf_checkpoints",  # no model to copy the config from, though none is needed
 )
 

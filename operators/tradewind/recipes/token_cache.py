@@ -39,8 +39,8 @@ def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:
     """
     quiet_libraries()
     files = {split: document_files(join(config.input_path, split)) for split in SPLITS}
-    with local_tokenizer(config.tokenizer_path) as tokenizer, _own_scratch():
-        data = _buildable(files, tokenizer, config.output_path)
+    with _own_scratch():
+        data = _buildable(files, local_tokenizer(config.tokenizer_path), config.output_path)
         if data.the_tokenizer.eos_token_id is None:
             raise ValueError(f"The tokenizer under tokenizer_path {config.tokenizer_path} has no end-of-text token.")
         for split in SPLITS:

@@ -64,15 +64,14 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     if result := _finished(config):
         return result
     parts.keep_compilations(config.output_path)
-    with local_tokenizer(config.tokenizer_path) as tokenizer:
-        made = levanter_config(config, tokenizer)
-        parts.check_batch_size(config.batch_size, parts.device_count(), made.trainer.mesh)
-        settle_checkpoints(checkpoint_roots(config))
-        check_checkpoints(config, made)
-        if _newest_step(config) < config.num_train_steps - 1:
-            _train(config, made)  # never of a complete run: it would write the last checkpoint again
-        _keep_last_checkpoint(config)
-        parameters = _export(config, made)
+    made = levanter_config(config, local_tokenizer(config.tokenizer_path))
+    parts.check_batch_size(config.batch_size, parts.device_count(), made.trainer.mesh)
+    settle_checkpoints(checkpoint_roots(config))
+    check_checkpoints(config, made)
+    if _newest_step(config) < config.num_train_steps - 1:
+        _train(config, made)  # never of a complete run: it would write the last checkpoint again
+    _keep_last_checkpoint(config)
+    parameters = _export(config, made)
     return _finish(config, parameters)
 
 

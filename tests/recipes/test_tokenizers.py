@@ -1,0 +1,61 @@
+"""A tokenizer in a bucket is used from a local folder, the same one for the same tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+
+FILES = {"tokenizer.json": b"{}", "tokenizer_config.json": b'{"eos_token": "end"}'}
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def write(path: str, **changed: bytes) -> str:
+    """Write a tokenizer; where it is."""
+    for name, data in {**FILES, **{f"{key}.json": value for key, value in changed.items()}}.items():
+        with fsspec.open(f"{path}/{name}", "wb") as file:
+            file.write(data)
+    return path
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def test_a_tokenizer_has_the_same_folder_each_time_wherever_it_came_from(cloud: LocalCloudStorage) -> None:
+    first = local_tokenizer(write("gs://bucket/a"))
+    assert contents(first) == FILES
+    assert local_tokenizer("gs://bucket/a") == local_tokenizer(write("gs://bucket/b")) == first
+    assert local_tokenizer(write("gs://bucket/c", tokenizer=b"[]")) != first
+
+
+def test_a_folder_that_somebody_changed_is_not_used(cloud: LocalCloudStorage) -> None:
+    first = local_tokenizer(write("gs://bucket/d", tokenizer=b"{1}"))
+    Path(first, "tokenizer.json").write_bytes(b"{2}")
+    other = local_tokenizer("gs://bucket/d")
+    assert other != first and contents(other)["tokenizer.json"] == b"{1}"
+
+
+def test_no_half_written_folder_is_left(cloud: LocalCloudStorage, temporary: Path) -> None:
+    first = local_tokenizer(write("gs://bucket/e"))
+    assert [str(path) for path in temporary.iterdir()] == [first]
+
+
+def test_a_local_tokenizer_is_used_where_it_is(temporary: Path) -> None:
+    path = temporary / "mine"
+    path.mkdir()
+    assert local_tokenizer(write(str(path))) == str(path)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(temporary: Path) -> None:
+    with pytest.raises(ValueError, match="There is no tokenizer under tokenizer_path .*tokenizer.json is missing"):
+        local_tokenizer(str(temporary))
