@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from fsspec.core import url_to_fs
 
 from tradewind.datasets.documents import Document, document_files, read_documents, write_documents
-from tradewind.datasets.files import atomic_writer, join, parent, read_text, write_text
+from tradewind.datasets.files import atomic_writer, join, parent, read_text, remove_unfinished, write_text
+from tradewind.rehearsal.cloud_storage import LocalCloudStorage
 
 DOCUMENTS = [Document(f"file-{n}.py", f"value = {n}\nname = 'Zoë'\n") for n in range(7)]
 
@@ -68,6 +72,28 @@ def test_a_writer_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: P
         raise RuntimeError
     assert read_text(str(path)) == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize("store", ["local", "gs"])
+def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(
+    store: str, tmp_path: Path, cloud: LocalCloudStorage
+) -> None:
+    folder = str(tmp_path / "out") if store == "local" else "gs://bucket/killed-writer"
+    write_text(join(folder, "file.txt"), "old")
+    write_text(join(folder, "mine.part"), "mine")
+    killed = (
+        "import os, sys\nwith open_(sys.argv[1]) as file:\n    file.write(b'half')\n    file.close()\n    os._exit(9)"
+    )
+    code = f"from tradewind.datasets.files import atomic_writer as open_\n{killed}"
+    assert subprocess.run([sys.executable, "-c", code, join(folder, "file.txt")], check=False).returncode == 9
+    fs, root = url_to_fs(folder)
+    fs.invalidate_cache()
+    assert len(fs.ls(root)) == 3
+    remove_unfinished(folder)
+    fs.invalidate_cache()
+    assert sorted(name.rpartition("/")[2] for name in fs.ls(root, detail=False)) == ["file.txt", "mine.part"]
+    assert read_text(join(folder, "file.txt")) == "old"
+    remove_unfinished(join(folder, "nowhere"))
 
 
 def test_paths_are_joined_whether_local_or_remote() -> None:

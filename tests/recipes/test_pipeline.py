@@ -174,6 +174,11 @@ def test_training_in_two_processes_learns_and_measures(night: Night) -> None:
     assert list((night.root / "compilation-cache").iterdir())
 
 
+def compiled_steps(night: Night) -> set[str]:
+    """The training steps that were compiled so far."""
+    return {path.name for path in (night.root / "compilation-cache").glob("jit__train_step-*-cache")}
+
+
 def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night) -> None:
     train_path = night.root / "killed"
     hosts = night.start_hosts("killed", checkpoint_seconds=0.2)
@@ -190,8 +195,10 @@ def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night) -> N
     assert not (train_path / "result.json").exists(), "it was too fast to be killed"
     checkpoint = newest_checkpoint(train_path)
     before = len((train_path / "metrics.jsonl").read_text().splitlines())
+    compiled = compiled_steps(night)
 
     result = results_of(night.start_hosts("killed"))[0]
+    assert compiled_steps(night) == compiled, "a restarted training compiles no step again"
     after = [json.loads(line) for line in (train_path / "metrics.jsonl").read_text().splitlines()[before:]]
     resumed_at = min(row["step"] for row in after if "train/loss" in row)
     assert resumed_at == checkpoint + 1

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Final
+
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{8}\.part$")
 
 
 def join(folder: str, *names: str) -> str:
@@ -50,6 +53,17 @@ def atomic_writer(path: str) -> Iterator[IO[bytes]]:
         if fs.exists(aside):
             fs.rm(aside)
         raise
+
+
+def remove_unfinished(folder: str) -> None:
+    """Remove what a process that was killed in an ``atomic_writer`` has left in ``folder``, where nobody writes now."""
+    from fsspec.core import url_to_fs
+
+    fs, root = url_to_fs(folder)
+    fs.invalidate_cache()
+    for name in fs.ls(root, detail=False) if fs.exists(root) else []:
+        if _UNFINISHED.search(name):
+            fs.rm(name)
 
 
 def write_text(path: str, text: str) -> None:

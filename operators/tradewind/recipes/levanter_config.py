@@ -76,6 +76,7 @@ def source_checkpoint(config: LmTrainConfig) -> FoundCheckpoint | None:
 
 
 def _trainer(config: LmTrainConfig) -> TrainerConfig:
+    from levanter.callbacks.watch import WatchConfig
     from levanter.distributed import DistributedConfig
     from levanter.trainer import TrainerConfig
 
@@ -95,6 +96,9 @@ def _trainer(config: LmTrainConfig) -> TrainerConfig:
         log_dir=_log_folder(config.output_path),
         log_jaxprs=False,
         log_xla_hlo=False,
+        # By default Levanter measures norms at every tenth step by a second compiled step, which a restarted training
+        # compiles once more: its text depends on which of the two was traced first, so no kept compilation fits.
+        watch=WatchConfig(watch_targets=[]),
     )
 
 

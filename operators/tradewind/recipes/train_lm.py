@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tradewind.datasets.files import exists, join, read_json, write_json
+from tradewind.datasets.files import exists, join, read_json, remove_unfinished, write_json
 from tradewind.recipes import levanter_parts as parts
 from tradewind.recipes.checkpoint_files import has_file_list
 from tradewind.recipes.checkpoints import make_permanent, newest_checkpoint, remove_temporary, settle_checkpoints
@@ -66,6 +66,7 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     parts.keep_compilations(config.output_path)
     made = levanter_config(config, local_tokenizer(config.tokenizer_path))
     parts.check_batch_size(config.batch_size, parts.device_count(), made.trainer.mesh)
+    _remove_unfinished(config)
     settle_checkpoints(checkpoint_roots(config))
     check_checkpoints(config, made)
     if _newest_step(config) < config.num_train_steps - 1:
@@ -88,6 +89,14 @@ def _finished(config: LmTrainConfig) -> dict[str, Any] | None:
     path = result_path(config.output_path)
     result: dict[str, Any] | None = read_json(path) if exists(path) else None
     return result if result and result["steps"] == config.num_train_steps else None
+
+
+def _remove_unfinished(config: LmTrainConfig) -> None:
+    """Process 0 removes what a killed one was writing: a start after a preemption is no new attempt, which would."""
+    import jax
+
+    if jax.process_index() == 0:
+        remove_unfinished(config.output_path)
 
 
 def _newest_step(config: LmTrainConfig) -> int:
