@@ -74,6 +74,16 @@ def test_a_writer_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: P
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.txt"]
 
 
+KILLED_WHILE_IT_WRITES = """
+import os, sys
+from tradewind.datasets.files import atomic_writer
+with atomic_writer(sys.argv[1]) as file:
+    file.write(b"half")
+    file.close()
+    os._exit(9)
+"""
+
+
 @pytest.mark.parametrize("store", ["local", "gs"])
 def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(
     store: str, tmp_path: Path, cloud: LocalCloudStorage
@@ -81,11 +91,8 @@ def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(
     folder = str(tmp_path / "out") if store == "local" else "gs://bucket/killed-writer"
     write_text(join(folder, "file.txt"), "old")
     write_text(join(folder, "mine.part"), "mine")
-    killed = (
-        "import os, sys\nwith open_(sys.argv[1]) as file:\n    file.write(b'half')\n    file.close()\n    os._exit(9)"
-    )
-    code = f"from tradewind.datasets.files import atomic_writer as open_\n{killed}"
-    assert subprocess.run([sys.executable, "-c", code, join(folder, "file.txt")], check=False).returncode == 9
+    command = [sys.executable, "-c", KILLED_WHILE_IT_WRITES, join(folder, "file.txt")]
+    assert subprocess.run(command, check=False).returncode == 9
     fs, root = url_to_fs(folder)
     fs.invalidate_cache()
     assert len(fs.ls(root)) == 3
