@@ -167,6 +167,13 @@ if restarts in sys.argv[1:]:
     saved(10 * (1 + int(restarts)))
 raise ValueError("it is wrong")
 """
+LEAVES_ON_NOTICE = """
+import sys, time
+from tradewind.runtime import preemption_notice
+while preemption_notice() is None:
+    time.sleep(0.1)
+sys.exit(76)
+"""
 BEATS = """
 import itertools, time
 from tradewind.runtime.pods.heartbeat import beat

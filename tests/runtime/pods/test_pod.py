@@ -12,6 +12,7 @@ import pytest
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import (
     BEATS,
+    LEAVES_ON_NOTICE,
     MARK,
     ONE_RAISES,
     PSUM,
@@ -281,7 +282,7 @@ def test_a_pod_goes_on_with_the_slices_that_are_left_and_takes_another_when_one_
     for name in ("c", "d"):
         cluster.start_slice(LocalSlice(name, "v6e-8"))
     times = ScalingTimes(look_s=0.5, rescale_s=1.0)
-    pod = RunningPod(python(SAVES_ON_NOTICE), "v6e-8", mark, num_slices=[2, 1], scaling=times)
+    pod = RunningPod(python(LEAVES_ON_NOTICE), "v6e-8", mark, num_slices=[2, 1], scaling=times)
     pod.wait_for("started", 1)
     cluster.kill_slice("d")
     pod.wait_for("started", 2)
