@@ -130,6 +130,18 @@ def test_a_training_leaves_permanent_checkpoints_measures_and_events(workshop: W
     assert list((workshop.root / "whole/tensorboard/whole").glob("events.out.tfevents.*"))
 
 
+def test_a_step_is_saved_when_it_has_been_evaluated(workshop: Workshop) -> None:
+    """A killed training goes on after its newest checkpoint, so a loss that is measured later is never measured."""
+    settings = workshop.settings("evaluated", num_train_steps=10, steps_per_eval=4, steps_per_checkpoint=4)
+    workshop.run(TRAIN, json.dumps(settings))
+    rows = [json.loads(line) for line in (workshop.root / "evaluated/metrics.jsonl").read_text().splitlines()]
+    evaluated = {row["step"]: row["time"] for row in rows if "eval/loss" in row}
+    assert list(evaluated) == complete(workshop.root / "evaluated/checkpoints") == [4, 8, 9]
+    for step, measured in evaluated.items():
+        files = (workshop.root / f"evaluated/checkpoints/step-{step}").rglob("*")
+        assert min(path.stat().st_mtime for path in files if path.is_file()) > measured - 0.001  # a row has milliseconds
+
+
 def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

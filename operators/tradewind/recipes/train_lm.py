@@ -16,6 +16,7 @@ from tradewind.recipes import levanter_parts as parts
 from tradewind.recipes.checkpoint_files import has_file_list
 from tradewind.recipes.checkpoints import make_permanent, newest_checkpoint, remove_temporary, settle_checkpoints
 from tradewind.recipes.levanter_config import levanter_config, with_trackers
+from tradewind.recipes.levanter_trainer import train
 from tradewind.recipes.metrics import read_metrics
 from tradewind.recipes.preflight import check_checkpoints, preflight
 from tradewind.recipes.quiet import quiet_libraries
@@ -54,7 +55,7 @@ LAST_CHECKPOINT_SECONDS = 900.0
 def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     """Train, export, and return the result: steps, parameters, tokens, ``train_loss`` and ``eval_loss`` in nats/token.
 
-    The losses are those of the last step, ``None`` if an attempt was killed between its checkpoint and measuring them.
+    The losses are those of the last step; one that the overrides of Levanter's config switched off is ``None``.
     When the pod has a notice of its preemption, the process saves a checkpoint and ends with exit code 76.
 
     Raises ``ValueError`` for what ``train_lm.preflight`` would have refused.
@@ -107,13 +108,12 @@ def _newest_step(config: LmTrainConfig) -> int:
 
 def _train(config: LmTrainConfig, made: TrainLmConfig) -> None:
     import jax
-    from levanter.main import train_lm as levanter_train
 
     newest = _newest_step(config)
     if newest >= 0 and jax.process_index() == 0:
         print(f"goes on after step {newest + 1}/{config.num_train_steps}", flush=True)
     expect_steps()
-    levanter_train.main(with_trackers(made, config, newest + 1))
+    train(with_trackers(made, config, newest + 1))
     _await_last_checkpoint(config)
 
 
