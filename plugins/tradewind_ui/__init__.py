@@ -1,4 +1,4 @@
-"""The Airflow UI plugin of Tradewind: tabs that show the plan of a run, and its line of one step.
+"""The Airflow UI plugin of Tradewind: tabs that show the plan of a run, and one step of it.
 
 Every Airflow process loads this module, so the pages themselves are imported by the API server at the first request.
 """
@@ -33,7 +33,7 @@ class TradewindPlugin(AirflowPlugin):
         },
         {
             "name": "Step",
-            "href": f"{URL_PREFIX}/step/{{DAG_ID}}/{{TASK_ID}}/{{RUN_ID}}",
+            "href": f"{URL_PREFIX}/step/{{DAG_ID}}/{{TASK_ID}}/{{RUN_ID}}?map_index={{MAP_INDEX}}",
             "url_route": "tradewind_step",
             "destination": "task_instance",
         },

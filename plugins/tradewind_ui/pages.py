@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from sqlalchemy import select
 
 from tradewind.plans.phrases import count_text
 from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.plans.unplanned import UNPLANNED_KEY, UnplannedStep
 from tradewind_ui import URL_PREFIX
 from tradewind_ui.timelines import timeline_of
 
@@ -49,6 +50,8 @@ document.addEventListener("click", event => {
 """
 TITLES = ("Decision", "Step", "Version", "Reason", "Producer", "Estimate", "Output path")
 NO_PLAN = "<p>This run has no plan yet.</p>"
+NO_STEP = "<p>This run has no plan yet, and this task has not said which step it makes.</p>"
+NO_STEP_OF_PLAN = "<p>This task is no step of the plan.</p>"
 LINKED = (Decision.RUN, Decision.REUSE)
 
 app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -73,26 +76,40 @@ def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -
     response_class=HTMLResponse,
     dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))],
 )
-def step_page(dag_id: str, task_id: str, run_id: str, session: SessionDep) -> str:
-    """What the plan of a run knows of one step; of a skipped one nothing else does."""
+def step_page(dag_id: str, task_id: str, run_id: str, session: SessionDep, map_index: str = "") -> str:
+    """What the plan of a run knows of one step, which of a skipped one nothing else does, or else what its task says.
+
+    ``map_index`` is what Airflow makes of its placeholder, which stays as it is for a task that is not mapped.
+    """
     plan = _plan_of(dag_id, run_id, session)
     step = plan.of_task(task_id) if plan is not None else None
-    if plan is not None and step is None:
-        return _page("Step", "<p>This task is no step of the plan.</p>")
-    return _page("Step", NO_PLAN if step is None else _facts(step) + timeline_of(step.output_path))
+    if step is not None:
+        return _page("Step", _facts(step) + timeline_of(step.output_path))
+    told = _xcom(dag_id, run_id, task_id, UNPLANNED_KEY, session, int(map_index) if map_index.isdecimal() else -1)
+    if told is None:
+        return _page("Step", NO_STEP if plan is None else NO_STEP_OF_PLAN)
+    unplanned = UnplannedStep.from_json(told)
+    facts = {"Step": unplanned.name, "Version": unplanned.hash, "Output path": unplanned.output_path}
+    return _page("Step", _table(facts) + timeline_of(unplanned.output_path))
 
 
 def _plan_of(dag_id: str, run_id: str, session: SessionDep) -> Plan | None:
+    plan = _xcom(dag_id, run_id, PLAN_TASK_ID, "return_value", session)
+    return Plan.from_json(plan) if isinstance(plan, dict) and "steps" in plan else None
+
+
+def _xcom(dag_id: str, run_id: str, task_id: str, key: str, session: SessionDep, map_index: int = -1) -> Any:
+    """What a task has left under that key; None if nothing."""
     stored = session.scalars(
         select(XComModel).where(
             XComModel.dag_id == dag_id,
             XComModel.run_id == run_id,
-            XComModel.task_id == PLAN_TASK_ID,
-            XComModel.key == "return_value",
+            XComModel.task_id == task_id,
+            XComModel.map_index == map_index,
+            XComModel.key == key,
         )
     ).first()
-    plan: Any = None if stored is None else XComModel.deserialize_value(stored)
-    return Plan.from_json(plan) if isinstance(plan, dict) and "steps" in plan else None
+    return None if stored is None else XComModel.deserialize_value(stored)
 
 
 def _page(title: str, body: str) -> str:
@@ -103,7 +120,7 @@ def _page(title: str, body: str) -> str:
 
 
 def _facts(step: PlannedStep) -> str:
-    """One step as a list of what is known."""
+    """One step as its plan knows it."""
     facts = {
         "Step": step.name,
         "Version": step.hash,
@@ -114,6 +131,11 @@ def _facts(step: PlannedStep) -> str:
         "Estimate": step.estimate,
         "Output path": step.output_path,
     }
+    return _table(facts)
+
+
+def _table(facts: Mapping[str, Any]) -> str:
+    """What is known of a step, a line each."""
     rows = (f"<tr><th>{name}</th><td>{escape(str(fact))}</td></tr>" for name, fact in facts.items() if fact is not None)
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
 

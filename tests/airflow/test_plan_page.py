@@ -49,6 +49,17 @@ def test_a_step_that_a_run_skipped_is_told_of_by_its_plan(house: House, run: Hou
     assert "no step of the plan" in get(house, f"step/hello_world/plan/{quote(run.run_id)}", token(house)).text
 
 
+def test_a_task_without_a_plan_tells_which_step_it_makes(house: House) -> None:
+    run = house.run("plain_versions", {"n": 21})
+    page = get(house, f"step/plain_versions/plain/{quote(run.run_id)}?map_index={{MAP_INDEX}}", token(house))
+    assert page.status_code == 200
+    output = house.api.xcom("plain_versions", run.run_id, "plain")
+    for text in ("<td>plain/version</td>", f"<td>{output[-6:]}</td>", f"<td>{output}</td>"):
+        assert text in page.text
+    page = get(house, f"step/plain_versions/plain/{quote(run.run_id)}?map_index=3", token(house))
+    assert "has not said which step it makes" in page.text
+
+
 def test_a_run_without_a_plan_says_so(house: House) -> None:
     page = get(house, "plan/hello_world/no_such_run", token(house))
     assert page.status_code == 200

@@ -25,6 +25,12 @@ def test_faults_come_one_after_the_other_and_neither_at_the_very_beginning_nor_a
     assert moments[0] >= 20 and moments[-1] < 180
 
 
+def test_nothing_comes_after_the_death_of_the_head() -> None:
+    hands = [[fault.kind for fault in schedule(seed, steps=200)] for seed in range(20)]
+    with_head = [hand for hand in hands if Fault.HEAD in hand]
+    assert len(with_head) >= 6 and all(hand[-1] is Fault.HEAD for hand in with_head)
+
+
 def test_a_schedule_draws_from_the_kinds_that_are_asked_for_and_meets_every_host() -> None:
     faults = [fault for seed in range(20) for fault in schedule(seed, [Fault.HOST, Fault.HANG], steps=100, hosts=4)]
     assert {fault.kind for fault in faults} == {Fault.HOST, Fault.HANG}

@@ -138,8 +138,8 @@ def test_a_step_is_saved_when_it_has_been_evaluated(workshop: Workshop) -> None:
     evaluated = {row["step"]: row["time"] for row in rows if "eval/loss" in row}
     assert list(evaluated) == complete(workshop.root / "evaluated/checkpoints") == [4, 8, 9]
     for step, measured in evaluated.items():
-        files = (workshop.root / f"evaluated/checkpoints/step-{step}").rglob("*")
-        assert min(path.stat().st_mtime for path in files if path.is_file()) > measured - 0.001  # a row has milliseconds
+        saved = (workshop.root / f"evaluated/checkpoints/step-{step}").rglob("*")
+        assert min(path.stat().st_mtime for path in saved if path.is_file()) > measured - 0.001  # rows: milliseconds
 
 
 def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(

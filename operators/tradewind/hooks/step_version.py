@@ -22,6 +22,7 @@ from airflow.sdk import BaseHook, get_current_context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tradewind.operators.errors import asking_store, failing_at_once
+from tradewind.operators.plan_lines import push_unplanned
 from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.task_key import TaskKey
 from tradewind.records.attempts import Attempt, AttemptError, Outcome
@@ -93,6 +94,7 @@ class StepVersionHook(BaseHook):
         context: Any = get_current_context()
         with failing_at_once():
             resolved = self._resolve(name, config, None)
+        push_unplanned(context, resolved)
         turns = StepTurns(resolved, TaskKey.of(context).claim(context), heartbeat_s())
         with asking_store(f"Step {name!r}"):
             held, attempt = _take(turns, context)

@@ -1,4 +1,4 @@
-"""A step's line of its run's plan, as the step's task reads it."""
+"""A step's line of its run's plan, as the step's task reads it, and what a task without a plan says instead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from airflow.sdk import Context
 
 from tradewind.plans.chunks import chunk_key, planned_in
 from tradewind.plans.plan import Plan, PlannedStep
+from tradewind.plans.unplanned import UNPLANNED_KEY, UnplannedStep
+from tradewind.steps import ResolvedStep
 
 
 def push_plan(context: Context, plan: Plan, pieces: dict[str, dict[str, Any]]) -> None:
@@ -26,3 +28,9 @@ def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep
     ti: Any = context["ti"]
     piece = ti.xcom_pull(task_ids=plan_task_id, key=chunk_key(index)) or ti.xcom_pull(task_ids=plan_task_id)
     return planned_in(piece, ti.task_id) if piece else None
+
+
+def push_unplanned(context: Context, step: ResolvedStep) -> None:
+    """Tell which step the present task makes, where no plan does."""
+    ti: Any = context["ti"]
+    ti.xcom_push(key=UNPLANNED_KEY, value=UnplannedStep.of(step).to_json())

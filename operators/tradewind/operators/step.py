@@ -25,7 +25,7 @@ from tradewind.operators.errors import (
     failing_at_once,
 )
 from tradewind.operators.following import follow_here, log_last_lines, pause_before_attempt
-from tradewind.operators.plan_lines import planned_step
+from tradewind.operators.plan_lines import planned_step, push_unplanned
 from tradewind.operators.pod_story import story_of
 from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.step_endings import job_end, process_ending
@@ -144,8 +144,7 @@ class StepOperator(BaseOperator):
 
     def _start(self, context: Context, progress: Progress) -> dict[str, Any]:
         turns = self._turns(context)
-        planned = planned_step(context, self.plan_task_id, self.index) if self.plan_task_id else None
-        self._check_planned(turns.step, planned)
+        planned = self._planned(turns.step, context)
         while True:
             start, lease = self._decide(turns, planned, progress, context)
             if isinstance(start, Finished):
@@ -177,12 +176,18 @@ class StepOperator(BaseOperator):
             step = resolve([self.step], self.settings.prefix_of(values), values).of(self.step)
         return StepTurns(step, TaskKey.of(context).claim(context), heartbeat_s())
 
-    def _check_planned(self, step: ResolvedStep, planned: PlannedStep | None) -> None:
+    def _planned(self, step: ResolvedStep, context: Context) -> PlannedStep | None:
+        """The plan's line of the step. Raises ``PlanOutdatedError`` if it is of another version."""
+        if not self.plan_task_id:
+            push_unplanned(context, step)
+            return None
+        planned = planned_step(context, self.plan_task_id, self.index)
         if planned is not None and planned.hash != step.hash:
             raise PlanOutdatedError(
                 f"Step {step.name!r} is version {step.hash} now, but this run was planned with {planned.hash}: its "
                 "config was edited meanwhile. Clear the plan task too."
             )
+        return planned
 
     def _decide(
         self, turns: StepTurns, planned: PlannedStep | None, progress: Progress, context: Context

@@ -90,6 +90,8 @@ def schedule(
 ) -> tuple[PlannedFault, ...]:
     """The faults of one seed in their order, spread over a training of so many ``steps`` on so many ``hosts``.
 
+    The head's death comes last: the hosts work on until they are cut off, and a short training ends in that time.
+
     Raises:
         ValueError: There are no kinds, the seed or the count is negative, or the training is too short for them.
     """
@@ -100,7 +102,8 @@ def schedule(
         raise ValueError(f"A training of {steps} steps is too short for {count} faults.")
     draw = random.Random(f"moments {seed}")
     bounds = [first + (last - first) * part // max(count, 1) for part in range(count + 1)]
-    hand = islice(_dealt(kinds), seed * count, (seed + 1) * count)
+    dealt = islice(_dealt(kinds), seed * count, (seed + 1) * count)
+    hand = sorted(dealt, key=lambda kind: kind is Fault.HEAD)
     return tuple(
         PlannedFault(kind, draw.randrange(start, end), draw.randrange(hosts))
         for kind, start, end in zip(hand, bounds[:-1], bounds[1:], strict=True)
