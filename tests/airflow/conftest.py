@@ -47,7 +47,7 @@ class House:
     def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> HouseRun:
         """Trigger a run and wait for its end."""
         run = self.begin(dag_id, conf)
-        self.api.wait_for_run(dag_id, run.run_id, RUN_TIMEOUT_S)
+        run.wait()
         return run
 
     def begin(self, dag_id: str, conf: dict[str, Any] | None = None, date: datetime | None = None) -> HouseRun:
@@ -60,32 +60,39 @@ class House:
         """Backfill from the command line, all dates at once, and wait for the end of every run."""
         runs = self.start_backfill(dag_id, first, last, conf)
         for run in runs:
-            self.api.wait_for_run(dag_id, run.run_id, RUN_TIMEOUT_S)
+            run.wait()
         return runs
 
     def start_backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
-        """Create the backfill's runs."""
+        """Create the backfill's runs.
+
+        Nobody else may write meanwhile: Airflow reads and then writes within a savepoint, and SQLite refuses at once to
+        let it write if somebody else has written in between.
+        """
         self.api.wait_for_dag(dag_id, 60)
         self.api.unpause(dag_id)
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
-        with self.idle():
+        with self.idle("dag-processor", "triggerer"):
             done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
         assert done.returncode == 0, done.stderr
         ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]
         return [HouseRun(self, dag_id, run_id) for run_id in ids]
 
     @contextmanager
-    def idle(self) -> Iterator[None]:
-        """No scheduler for the length of the block, for those who create many runs.
+    def idle(self, *components: str) -> Iterator[None]:
+        """No scheduler for the length of the block, for those who create many runs, nor any of those ``components``.
 
         On SQLite, a task that starts holds the database while the API server, which must let it go, waits for it to
         create the next run; and a scheduler that meets half a backfill ends.
         """
-        self.airflow.stop_component("scheduler")
+        stopped = ("scheduler", *components)
+        for name in stopped:
+            self.airflow.stop_component(name)
         try:
             yield
         finally:
-            self.airflow.start_component("scheduler")
+            for name in stopped:
+                self.airflow.start_component(name)
 
     def output(self, name: str) -> Path:
         """The only output of the step of this name."""
@@ -108,6 +115,12 @@ class HouseRun:
     @property
     def state(self) -> str:
         return str(self.house.api.dag_run(self.dag_id, self.run_id)["state"])
+
+    def wait(self) -> None:
+        """Wait until the run has ended, well or not; fail at once if a component of Airflow has died."""
+        self.house.api.wait_for_run(
+            self.dag_id, self.run_id, RUN_TIMEOUT_S, on_poll=lambda run: self.house.airflow.raise_if_a_component_died()
+        )
 
     def states(self) -> dict[str, str]:
         """Task id → state."""

@@ -74,7 +74,9 @@ def test_dates_that_want_one_step_at_once_share_its_attempt(house: House) -> Non
         lambda: [run.states().get("dates_shared") for run in runs] == ["deferred"] * 3, "all dates at the shared step"
     )
     (house.output("dates/shared") / "all_are_here").touch()
-    until(lambda: [run.state for run in runs] == ["success"] * 3, "the end of the backfill")
+    for run in runs:
+        run.wait()
+    assert [run.state for run in runs] == ["success"] * 3, [run.states() for run in runs]
     assert house.attempts("dates/shared") == 1
     assert (house.output("dates/shared") / "calls").read_text() == "one for all\n"
     waited = [run for run in runs if "is in progress in task dates_shared of run" in run.log("dates_shared")]

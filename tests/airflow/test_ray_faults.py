@@ -73,7 +73,7 @@ def until_running(ray: LocalRay, run: HouseRun) -> str:
 
 
 def ends_well_in_its_first_try(house: House, run: HouseRun) -> None:
-    house.api.wait_for_run(run.dag_id, run.run_id, 300)
+    run.wait()
     [task] = house.api.task_instances(run.dag_id, run.run_id)
     assert (task["state"], task["try_number"]) == ("success", 1), run.log("job")
 
@@ -113,7 +113,7 @@ def test_a_step_whose_head_forgets_it_is_made_once_more_and_counts_once(
     ray.kill_head()
     ray.start_head()
     gate.touch()
-    house.api.wait_for_run(run.dag_id, run.run_id, 300)
+    run.wait()
     [task] = [one for one in house.api.task_instances(run.dag_id, run.run_id) if one["task_id"] == "own_step"]
     assert (task["state"], task["try_number"]) == ("success", 1), run.log("own_step")
     [output] = [path for path in tmp_path.glob("own/step-*") if path.is_dir()]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import RUN_TIMEOUT_S, House, HouseRun, until
+from tests.airflow.conftest import House, HouseRun, until
 from tests.airflow.ray_side import active, jobs_of, statuses
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
@@ -99,7 +99,7 @@ def test_a_job_that_waits_in_vain_is_taken_out_of_the_queue_when_its_task_is_mar
 def test_time_limits_stop_the_job_and_fail_the_task(house: House) -> None:
     long, queued = house.begin("ray_too_long"), house.begin("ray_queues")
     for run in (long, queued):
-        house.api.wait_for_run(run.dag_id, run.run_id, 120)
+        run.wait()
         assert run.states() == {"job": "failed"}
         assert active(house.ray_address, run.run_id) == 0
     assert "ran longer than its timeout" in long.log("job")
@@ -112,7 +112,7 @@ def test_a_worker_that_is_killed_leaves_one_job(house: House, tmp_path: Path) ->
     with house.idle():
         runs = {moment: house.begin("killed_worker", {"at": moment, "file": str(files[moment])}) for moment in moments}
     for moment, run in runs.items():
-        house.api.wait_for_run("killed_worker", run.run_id, RUN_TIMEOUT_S)
+        run.wait()
         assert run.states() == {"job": "success"}, moment
         [task] = house.api.task_instances("killed_worker", run.run_id)
         assert task["try_number"] == 2, moment
@@ -125,14 +125,14 @@ def test_a_finished_task_that_is_cleared_runs_again(house: House, tmp_path: Path
     run = house.run("killed_worker", {"file": str(file)})
     house.api.clear_task("killed_worker", run.run_id, "job")
     until(lambda: statuses(house.ray_address, run.run_id) == ["SUCCEEDED", "SUCCEEDED"], "the second job")
-    house.api.wait_for_run("killed_worker", run.run_id, 60)
+    run.wait()
     assert file.read_text() == "ran\n" * 2
 
 
 def test_two_runs_at_once_have_a_job_each(house: House, tmp_path: Path) -> None:
     runs = [house.begin("killed_worker", {"file": str(tmp_path / name)}) for name in ("one", "two")]
     for run in runs:
-        house.api.wait_for_run(run.dag_id, run.run_id, 120)
+        run.wait()
         assert statuses(house.ray_address, run.run_id) == ["SUCCEEDED"]
     assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["ran\n", "ran\n"]
 

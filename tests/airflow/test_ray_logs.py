@@ -38,7 +38,7 @@ def test_two_orderly_restarts_neither_lose_nor_repeat_a_line(house: House) -> No
         seen = len(numbers(run))
         until(lambda at_least=seen + RATE: len(numbers(run)) > at_least, "lines through the new triggerer")
         time.sleep(moments.uniform(0, 5))
-    house.api.wait_for_run(run.dag_id, run.run_id, 400)
+    run.wait()
     assert run.states() == {"job": "success"}
     assert numbers(run) == list(range(RATE * 120))
     assert "may come again" not in run.log("job")
@@ -50,7 +50,7 @@ def test_a_killed_triggerer_loses_no_line_and_says_that_a_few_come_again(house: 
     time.sleep(moments.uniform(0, 5))
     house.airflow.kill_component("triggerer")
     house.airflow.start_component("triggerer")
-    house.api.wait_for_run(run.dag_id, run.run_id, 400)
+    run.wait()
     assert run.states() == {"job": "success"}
     found = numbers(run)
     assert list(dict.fromkeys(found)) == list(range(RATE * 60)), "each line, and in order when first seen"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.conftest import RUN_TIMEOUT_S, House, HouseRun, until
+from tests.airflow.conftest import House, HouseRun, until
 from tests.airflow.ray_side import jobs_of
 from tradewind.plans.plan import Plan
 
@@ -42,7 +42,7 @@ def test_a_worker_that_is_killed_leaves_one_call_of_the_function(house: House) -
     with house.idle():
         runs = {moment: house.begin("killed_step", {"at": moment}) for moment in outcomes}
     for moment, run in runs.items():
-        house.api.wait_for_run(run.dag_id, run.run_id, RUN_TIMEOUT_S)
+        run.wait()
         leaves_one_call(house, run, outcomes[moment])
 
 
@@ -78,7 +78,7 @@ def test_thirty_dates_make_what_they_share_once(house: House, tmp_path: Path) ->
     until_all_but_one_wait(runs)
     gate.touch()
     for run in runs:
-        house.api.wait_for_run(run.dag_id, run.run_id, 300)
+        run.wait()
     assert {run.state for run in runs} == {"success"}
     assert calls(house, "gated/shared") == before + 1
     logs = [run.log("gated_shared") for run in runs]
@@ -95,7 +95,7 @@ def test_dates_that_wait_adopt_one_failure(house: House, tmp_path: Path) -> None
     until_all_but_one_wait(runs)
     gate.touch()
     for run in runs:
-        house.api.wait_for_run(run.dag_id, run.run_id, 300)
+        run.wait()
     assert {run.state for run in runs} == {"failed"}
     assert calls(house, "gated/shared") == before + 1
     assert all(
@@ -163,7 +163,7 @@ def test_a_plan_cleared_while_steps_run_leaves_them_alone(house: House, tmp_path
     until(lambda: run.states()["plan"] == "success", "the second plan")
     assert run.decisions() == {"gated_shared": "WAIT"}
     gate.touch()
-    house.api.wait_for_run("gated", run.run_id, 120)
+    run.wait()
     assert run.state == "success" and calls(house, "gated/shared") == before + 1
 
 
@@ -175,7 +175,7 @@ def test_edited_code_goes_with_the_next_attempt_and_an_edited_config_asks_for_a_
     until(lambda: run.states().get("edited_first") == "running", "the first step to run")
     file.write_text(file.read_text().replace("VALUE = 1", "VALUE = 2").replace('WORD = "old"', 'WORD = "new"'))
     gate.touch()
-    house.api.wait_for_run("edited", run.run_id, 120)
+    run.wait()
     assert run.states()["edited_second"] == "failed"
     assert "but this run was planned with" in run.log("edited_second")
     assert "Clear the plan task too" in run.log("edited_second")
@@ -203,7 +203,7 @@ def test_partitions_have_versions_of_their_own_without_a_logical_date(house: Hou
     house.api.unpause("parted")
     for key in ("2026-03-01T00:00:00", "2026-03-02T00:00:00", "2026-03-01T00:00:00"):
         run_id = house.api.trigger("parted", partition_key=key)
-        house.api.wait_for_run("parted", run_id, 120)
+        HouseRun(house, "parted", run_id).wait()
         assert house.api.dag_run("parted", run_id)["logical_date"] is None
     assert calls(house, "parted/step") == 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import RUN_TIMEOUT_S, House, until
+from tests.airflow.conftest import House, until
 from tradewind.cloud_tpu.tpu_api import TpuApi
 from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
@@ -75,7 +75,7 @@ def test_a_preempted_slice_is_replaced_and_found_free_and_a_healthy_one_is_left_
     deletions = [one for one in cloud.requests() if one["call"] == "DeleteNode"]
     assert [one["answer"] for one in deletions] == ["OK"]
 
-    house.api.wait_for_run("tpu_slices", waiting.run_id, RUN_TIMEOUT_S)
+    waiting.wait()
     assert waiting.states() == {"in_triggerer": "success", "in_worker": "success"}
     assert house.api.xcom("tpu_slices", waiting.run_id, "in_triggerer") == ["slice-a"]
 

@@ -50,7 +50,7 @@ def test_a_step_cleared_at_work_is_stopped_and_made_again(house: House) -> None:
     house.api.clear_task(run.dag_id, run.run_id, TASK)
     until(lambda: statuses(house.ray_address, run.run_id)[:1] == ["STOPPED"], "the first job to stop")
     until(lambda: len(jobs_of(house.ray_address, run.run_id)) == 2, "the second job")
-    house.api.wait_for_run(run.dag_id, run.run_id, 120)
+    run.wait()
     assert run.states()[TASK] == "success"
     assert statuses(house.ray_address, run.run_id) == ["STOPPED", "SUCCEEDED"]
     assert [one["outcome"] for one in attempts(house, run)] == ["stopped", "succeeded"]
@@ -75,7 +75,7 @@ def test_a_run_that_waits_for_a_step_makes_it_when_a_person_stops_it(house: Hous
     until(lambda: second.states().get(TASK) == "deferred", "the second run to wait")
     assert second.decisions() == {TASK: "WAIT"}
     house.api.mark_task(first.dag_id, first.run_id, TASK, "success")
-    house.api.wait_for_run(second.dag_id, second.run_id, 120)
+    second.wait()
     assert second.states()[TASK] == "success"
     assert [one["outcome"] for one in attempts(house, second)] == ["stopped", "succeeded"]
     assert statuses(house.ray_address, first.run_id) == ["STOPPED"]
@@ -97,7 +97,7 @@ def test_a_driver_that_is_killed_costs_an_attempt_and_no_retry(house: House) -> 
     assert drivers
     for driver in drivers:
         driver.kill()
-    house.api.wait_for_run(run.dag_id, run.run_id, 200)
+    run.wait()
     [task] = [ti for ti in house.api.task_instances(run.dag_id, run.run_id) if ti["task_id"] == TASK]
     assert (task["state"], task["try_number"]) == ("success", 1)
     assert [one["outcome"] for one in attempts(house, run)] == ["lost", "succeeded"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import psutil
@@ -106,6 +108,17 @@ def test_a_failed_run_ends_the_wait_and_a_cleared_task_runs_again(airflow, api):
     assert api.wait_for_run("tiny", run_id, 60)["state"] == "success"
     tries = {one["task_id"]: one["try_number"] for one in api.task_instances("tiny", run_id)}
     assert tries == {"ask": 1, "answer": 2}
+
+
+@pytest.mark.airflow
+def test_who_holds_the_database_for_long_delays_a_run_and_ends_no_component(airflow, api):
+    with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60, isolation_level=None)) as database:
+        run_id = api.trigger("tiny", logical_date=datetime.now(UTC))
+        database.execute("BEGIN IMMEDIATE")
+        time.sleep(8)  # by default SQLite's other writers give up after 5
+        database.execute("COMMIT")
+    run = api.wait_for_run("tiny", run_id, 120, on_poll=lambda run: airflow.raise_if_a_component_died())
+    assert run["state"] == "success"
 
 
 @pytest.mark.airflow

@@ -163,6 +163,14 @@ class LocalAirflow:
                 child.wait()
         self._children.clear()
 
+    def raise_if_a_component_died(self) -> None:
+        """Raise ``LocalAirflowError``, with the end of its log, if one that was not ended by this object has ended."""
+        for name, child in self._children.items():
+            if (code := child.poll()) is not None:
+                log = self.stack.logs / f"airflow-{name}.log"
+                end = _last_lines(log.read_text(errors="replace"))
+                raise LocalAirflowError(f"The Airflow {name} ended with exit code {code}; the end of {log}:\n{end}")
+
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run ``airflow ARGS`` about this Airflow and return what it said; the exit code is the caller's to check."""
         return subprocess.run(
@@ -191,7 +199,7 @@ class LocalAirflow:
 
     def _wait_until_healthy(self, started_at: datetime, deadline: float) -> None:
         while not self._is_healthy(started_at):
-            self._raise_if_a_component_died()
+            self.raise_if_a_component_died()
             if time.monotonic() > deadline:
                 raise LocalAirflowError(f"Airflow at {self.url} is not healthy in time; its logs: {self.stack.logs}")
             time.sleep(0.2)
@@ -205,13 +213,6 @@ class LocalAirflow:
             return answer.ok and all_healthy(answer.json(), started_at)
         except requests.RequestException:  # not listening yet, or not answering JSON
             return False
-
-    def _raise_if_a_component_died(self) -> None:
-        for name, child in self._children.items():
-            if (code := child.poll()) is not None:
-                log = self.stack.logs / f"airflow-{name}.log"
-                end = _last_lines(log.read_text(errors="replace"))
-                raise LocalAirflowError(f"The Airflow {name} ended with exit code {code}; the end of {log}:\n{end}")
 
 
 def all_healthy(health: Mapping[str, Any], started_at: datetime) -> bool:

@@ -25,6 +25,13 @@ WORKER_PROCESSES = 8
 # Below the range from which Linux hands out ports by itself (32768 and up), so that no client socket takes one first.
 _PORTS = range(12_000, 32_000)
 
+PATIENCE_S = 60
+"""How long a component waits for another to let go of the database, of which SQLite has one writer at a time.
+
+A scheduler that cannot write ends, and by default it waits for 5 s, which a busy machine exceeds. Tasks wait longer
+still, as the API server would carry out what they have given up on, and then refuse that they ask again.
+"""
+
 Sections = dict[str, dict[str, object]]
 
 
@@ -126,7 +133,7 @@ def _core_sections(home: Path, dags_folder: Path, known: Secrets) -> Sections:
             "simple_auth_manager_users": f"{USERNAME}:admin",
             "simple_auth_manager_passwords_file": home / "passwords.json",
         },
-        "database": {"sql_alchemy_conn": f"sqlite:///{home}/airflow.db"},
+        "database": {"sql_alchemy_conn": f"sqlite:///{home}/airflow.db?timeout={PATIENCE_S}"},
         "operators": {"default_deferrable": True},
     }
 
@@ -156,7 +163,7 @@ def _pace_sections(home: Path) -> Sections:
     """How often the components look around: a person waits for each of these."""
     return {
         "scheduler": {"scheduler_idle_sleep_time": 0.1},
-        "workers": {"min_heartbeat_interval": 1},
+        "workers": {"min_heartbeat_interval": 1, "execution_api_timeout": 2 * PATIENCE_S},
         "dag_processor": {
             "dag_bundle_storage_path": home / "bundles",
             "refresh_interval": 2,
