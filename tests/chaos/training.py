@@ -27,11 +27,11 @@ def make_data(house: DrillHouse) -> str:
     return path
 
 
-def training(data: str) -> ExecutorStep:
+def training(data: str, num_slices: int | tuple[int, ...] = 1) -> ExecutorStep:
     return ExecutorStep(
         name="chaos/train",
         fn=train_lm,
-        resources=TpuSlice("v4-16"),
+        resources=TpuSlice("v4-16", num_slices),
         resumable=RESUMABLE,
         config=LmTrainConfig(
             cache_path=f"{data}/tokens",
@@ -47,7 +47,7 @@ def training(data: str) -> ExecutorStep:
     )
 
 
-def begin(house: DrillHouse, data: str, prefix: str) -> FollowedStep:
+def begin(house: DrillHouse, data: str, prefix: str, num_slices: int | tuple[int, ...] = 1) -> FollowedStep:
     """Begin to make the training's output below ``prefix``."""
-    step = training(data)
+    step = training(data, num_slices)
     return FollowedStep(resolve([step], prefix).of(step), house.ray.address, HEARTBEAT_S)
