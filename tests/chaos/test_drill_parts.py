@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tradewind.rehearsal.airflow_api import AirflowApiError
+from tradewind.rehearsal.drill import asked_beside
 from tradewind.rehearsal.drill_injection import damage_newest_checkpoint
 from tradewind.rehearsal.drill_outputs import OutputVerdict, compare_outputs
 from tradewind.rehearsal.drill_records import RunRecord, read_run_record, record_of
@@ -17,6 +20,7 @@ from tradewind.rehearsal.drill_report import DrillReport, FaultStory
 from tradewind.rehearsal.drill_sight import Sight, TrainingHost
 from tradewind.rehearsal.drill_watch import RunWatch
 from tradewind.rehearsal.faults import Fault, PlannedFault
+from tradewind.rehearsal.local_airflow import LocalAirflowError
 
 ROWS = [{"step": step, "time": 1.0, "step_seconds": 0.5, "train/loss": 5.0 - step} for step in range(4)]
 
@@ -218,3 +222,31 @@ def test_a_report_for_programs_says_whether_all_is_well() -> None:
     written = json.loads(json.dumps(report().to_json()))
     assert (written["passed"], written["problems"], written["faults"][0]["lost_steps"]) == (True, [], 3)
     assert "DIFFERENT" in report(outputs=(DIFFERENT,)).text()
+
+
+class Night:
+    """A run whose state is what is next on a list; a problem there is raised."""
+
+    def __init__(self, *states: str | Exception) -> None:
+        self._states = iter(states)
+
+    def state(self) -> str:
+        state = next(self._states)
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+
+def test_a_run_is_asked_again_when_airflow_is_busy_and_no_more_when_a_component_is_dead() -> None:
+    dead = LocalAirflowError("The Airflow scheduler ended with exit code 1")
+    with asked_beside(Night(AirflowApiError("busy"), "running", dead)) as state:
+        until(lambda: state() == "running")
+        with pytest.raises(LocalAirflowError, match="The Airflow scheduler ended"):
+            until(lambda: state() != "running")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

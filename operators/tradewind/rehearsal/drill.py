@@ -23,6 +23,7 @@ from tradewind.rehearsal.drill_report import DrillReport
 from tradewind.rehearsal.drill_sight import POLL_SECONDS, DrillTimeoutError, look
 from tradewind.rehearsal.drill_watch import RunWatch
 from tradewind.rehearsal.faults import FAULTS_PER_SEED, Fault, PlannedFault, schedule
+from tradewind.rehearsal.local_airflow import LocalAirflow
 
 DEFAULT_SLICES: Final = ("v4-16", "v4-16")
 _DAG_TIMEOUT_S: Final = 120.0
@@ -66,12 +67,14 @@ def hold_drill(plan: DrillPlan, root: Path, say: Callable[[str], object]) -> Dri
     Raises:
         DrillError: The DAG failed without any fault, or trains nothing.
         DrillTimeoutError: Training did not go on after a fault.
+        LocalAirflowError: Airflow did not start, or a component of it died.
     """
-    with running_house(root, plan.slices) as house, running_airflow(house, plan.dags_folder) as api:
+    with running_house(root, plan.slices) as house, running_airflow(house, plan.dags_folder) as airflow:
+        api = AirflowApi(airflow.url, airflow.username, airflow.password)
         say(f"Airflow: {api.url}; Ray: {house.ray.address}")
         api.wait_for_dag(plan.dag, _DAG_TIMEOUT_S)
         api.unpause(plan.dag)
-        drill = Drill(house, lambda prefix: _AirflowNight(api, plan.dag, {**plan.conf, "prefix": prefix}), say)
+        drill = Drill(house, lambda prefix: _AirflowNight(airflow, api, plan.dag, {**plan.conf, "prefix": prefix}), say)
         undisturbed = drill.undisturbed()
         return drill.disturbed(plan, undisturbed)
 
@@ -131,7 +134,7 @@ class Drill:
         night = self._begin(prefix)
         deadline = time.monotonic() + _RUN_TIMEOUT_S
         try:
-            with _asked_beside(night) as state:
+            with asked_beside(night) as state:
                 while state() not in FINISHED_RUN_STATES:
                     watch.see(look(self._house.stack))
                     if watch.open_for_s > pace.patience_s or time.monotonic() > deadline:
@@ -158,13 +161,15 @@ class Drill:
 class _AirflowNight:
     """A run of a DAG."""
 
-    def __init__(self, api: AirflowApi, dag: str, conf: dict[str, Any]) -> None:
+    def __init__(self, airflow: LocalAirflow, api: AirflowApi, dag: str, conf: dict[str, Any]) -> None:
+        self._airflow = airflow
         self._api = api
         self._dag = dag
         self._run = api.trigger(dag, conf)
 
     def state(self) -> str:
         """Airflow judges a run by its last tasks alone, so a failed task before them counts here."""
+        self._airflow.raise_if_a_component_died()
         state = str(self._api.dag_run(self._dag, self._run)["state"])
         if state == "success":
             tasks = self._api.task_instances(self._dag, self._run)
@@ -173,9 +178,13 @@ class _AirflowNight:
 
 
 @contextmanager
-def _asked_beside(night: Night) -> Iterator[Callable[[], str]]:
-    """The run's state, asked for in a thread of its own, so that nothing is seen late meanwhile."""
+def asked_beside(night: Night) -> Iterator[Callable[[], str]]:
+    """The run's state, asked for in a thread of its own, so that nothing is seen late meanwhile.
+
+    Whatever ends the thread is raised to the one who asks for the state.
+    """
     done, known = threading.Event(), ["queued"]
+    problems: list[Exception] = []
 
     def ask() -> None:
         while not done.wait(1.0) and known[0] not in FINISHED_RUN_STATES:
@@ -183,11 +192,19 @@ def _asked_beside(night: Night) -> Iterator[Callable[[], str]]:
                 known[0] = night.state()
             except AirflowApiError:
                 continue  # too busy to answer just now
+            except Exception as problem:
+                problems.append(problem)
+                return
+
+    def state() -> str:
+        if problems:
+            raise problems[0]
+        return known[0]
 
     thread = threading.Thread(target=ask, daemon=True, name="drill-state")
     thread.start()
     try:
-        yield lambda: known[0]
+        yield state
     finally:
         done.set()
         thread.join()

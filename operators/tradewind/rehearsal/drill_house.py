@@ -18,7 +18,6 @@ from tradewind.cloud_tpu.repairing import SliceRepair
 from tradewind.cloud_tpu.slice_records import SliceRecords
 from tradewind.cloud_tpu.tpu_api import TpuApi
 from tradewind.cloud_tpu.tpu_errors import TpuApiError
-from tradewind.rehearsal.airflow_api import AirflowApi
 from tradewind.rehearsal.local_airflow import LocalAirflow
 from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
@@ -141,7 +140,7 @@ def running_house(root: Path, slice_types: Sequence[str]) -> Iterator[DrillHouse
 
 
 @contextmanager
-def running_airflow(house: DrillHouse, dags_folder: Path) -> Iterator[AirflowApi]:
+def running_airflow(house: DrillHouse, dags_folder: Path) -> Iterator[LocalAirflow]:
     """An Airflow beside the house, which reads this DAGs folder."""
     airflow = LocalAirflow(
         house.stack,
@@ -157,7 +156,7 @@ def running_airflow(house: DrillHouse, dags_folder: Path) -> Iterator[AirflowApi
     )
     try:
         airflow.start()
-        yield AirflowApi(airflow.url, airflow.username, airflow.password)
+        yield airflow
     finally:
         airflow.stop_components()
 
