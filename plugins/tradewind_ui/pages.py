@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
@@ -53,6 +54,7 @@ NO_PLAN = "<p>This run has no plan yet.</p>"
 NO_STEP = "<p>This run has no plan yet, and this task has not said which step it makes.</p>"
 NO_STEP_OF_PLAN = "<p>This task is no step of the plan.</p>"
 LINKED = (Decision.RUN, Decision.REUSE)
+_MAP_INDEX = re.compile(r"[0-9]{1,9}")
 
 app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -85,10 +87,10 @@ def step_page(dag_id: str, task_id: str, run_id: str, session: SessionDep, map_i
     step = plan.of_task(task_id) if plan is not None else None
     if step is not None:
         return _page("Step", _facts(step) + timeline_of(step.output_path))
-    told = _xcom(dag_id, run_id, task_id, UNPLANNED_KEY, session, int(map_index) if map_index.isdecimal() else -1)
-    if told is None:
+    index = int(map_index) if _MAP_INDEX.fullmatch(map_index) else -1
+    unplanned = UnplannedStep.from_json(_xcom(dag_id, run_id, task_id, UNPLANNED_KEY, session, index))
+    if unplanned is None:
         return _page("Step", NO_STEP if plan is None else NO_STEP_OF_PLAN)
-    unplanned = UnplannedStep.from_json(told)
     facts = {"Step": unplanned.name, "Version": unplanned.hash, "Output path": unplanned.output_path}
     return _page("Step", _table(facts) + timeline_of(unplanned.output_path))
 

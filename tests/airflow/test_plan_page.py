@@ -58,6 +58,7 @@ def test_a_task_without_a_plan_tells_which_step_it_makes(house: House) -> None:
         assert text in page.text
     page = get(house, f"step/plain_versions/plain/{quote(run.run_id)}?map_index=3", token(house))
     assert "has not said which step it makes" in page.text
+    assert get(house, f"step/plain_versions/plain/x?map_index={10**30}", token(house)).status_code == 200
 
 
 def test_a_run_without_a_plan_says_so(house: House) -> None:

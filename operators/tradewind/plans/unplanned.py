@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -29,6 +30,8 @@ class UnplannedStep:
         return asdict(self)
 
     @staticmethod
-    def from_json(fields: Mapping[str, Any]) -> UnplannedStep:
-        """The step in an XCom."""
-        return UnplannedStep(str(fields["name"]), str(fields["hash"]), str(fields["output_path"]))
+    def from_json(fields: Any) -> UnplannedStep | None:
+        """The step in an XCom; None if it is nothing that ``to_json`` gives."""
+        names = [each.name for each in dataclasses.fields(UnplannedStep)]
+        values = [fields.get(name) for name in names] if isinstance(fields, Mapping) else [None]
+        return UnplannedStep(*values) if all(isinstance(value, str) for value in values) else None
