@@ -23,6 +23,7 @@ class UnplannedStep:
 
     @staticmethod
     def of(step: ResolvedStep) -> UnplannedStep:
+        """What is told of ``step``."""
         return UnplannedStep(step.name, step.hash, step.output_path)
 
     def to_json(self) -> dict[str, str]:
