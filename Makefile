@@ -16,7 +16,7 @@ TEST_PROCESSES ?= 2
 # A file's tests share what they start, so they stay in one process; in order, since the longest files come early.
 IN_PARALLEL = -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help init demo stop test test-fast chaos check autoformat bench bench-jobs bench-plans bench-pods screenshots lock
+.PHONY: help init demo stop test test-fast chaos mutants check autoformat bench bench-jobs bench-plans bench-pods screenshots lock
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -46,6 +46,9 @@ test-fast: init ## run the pure tests only
 
 chaos: init ## train under the faults of 20 seeds (others: CHAOS_SEEDS="20 21 22")
 	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" $(BIN)/python -m pytest tests/chaos/test_training_survives.py $(ARGS)
+
+mutants: init ## break each guard on purpose and see a test fail (some of them: ARGS="records keeper")
+	$(BIN)/python -m scripts.mutants $(ARGS)
 
 check: init ## lint, format check, types, and whether requirements.lock fits pyproject.toml
 	$(BIN)/ruff check $(FORMATTED)

@@ -1,0 +1,69 @@
+"""The mutants of ``make mutants`` can be made: a guard that moved takes its mutant along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.mutants import ROOT, Fate, Mutant, MutantError, fate_of, read_mutants
+
+MUTANTS = read_mutants(ROOT)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_every_mutant_can_be_made(mutant: Mutant, tmp_path: Path) -> None:
+    for name in (mutant.file, *(test.partition("::")[0] for test in mutant.tests)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            (tmp_path / name).mkdir(exist_ok=True)
+        elif not (tmp_path / name).exists():
+            (tmp_path / name).write_text((ROOT / name).read_text())
+    mutant.apply(tmp_path)
+    if mutant.file.endswith(".py"):
+        compile((tmp_path / mutant.file).read_text(), mutant.file, "exec")
+
+
+def checkout(tmp_path: Path, test: str) -> Path:
+    """A project of one guard and one test of it."""
+    (tmp_path / "guard.py").write_text("def is_open(age):\n    return age >= 3\n")
+    (tmp_path / "test_guard.py").write_text(f"from guard import is_open\n\n\ndef test_it():\n    {test}\n")
+    (tmp_path / "conftest.py").write_text("")
+    return tmp_path
+
+
+def mutant(old: str = "age >= 3", new: str = "age >= 2") -> Mutant:
+    return Mutant("guard", "it opens early", "guard.py", old, new, ("test_guard.py",))
+
+
+@pytest.mark.parametrize(
+    ("test", "fate"),
+    [
+        ("assert not is_open(2)", Fate.KILLED),
+        ("assert is_open(5)", Fate.LIVES),
+    ],
+)
+def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: Path, test: str, fate: Fate) -> None:
+    root = checkout(tmp_path, test)
+    found, output = fate_of(mutant(), root, 60)
+    assert found is fate, output
+    assert "age >= 3" in (root / "guard.py").read_text()  # mended again
+
+
+def test_a_mutant_whose_tests_cannot_be_read_is_not_called_killed(tmp_path: Path) -> None:
+    root = checkout(tmp_path, "pass")
+    (root / "test_guard.py").write_text("import no_such_module_at_all\n")
+    assert fate_of(mutant(), root, 60)[0] is Fate.BROKEN
+
+
+@pytest.mark.parametrize(("old", "new"), [("nothing like it", "x"), ("age", "x"), ("age >= 3", "age >= 3")])
+def test_a_mutant_that_changes_nothing_or_more_than_one_place_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(MutantError, match="guard: it opens early"):
+        mutant(old, new).apply(checkout(tmp_path, "pass"))
+
+
+def test_a_mutant_of_a_test_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    root = checkout(tmp_path, "pass")
+    (root / "test_guard.py").unlink()
+    with pytest.raises(MutantError, match="no test"):
+        mutant().apply(root)
