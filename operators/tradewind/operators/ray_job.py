@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +42,20 @@ if TYPE_CHECKING:
 
 MOST_LOSSES = 100
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Done:
+    """The task has its result."""
+
+    result: Any
+
+
+@dataclass(frozen=True)
+class Again:
+    """The next job is due, under ``claim``."""
+
+    claim: JobClaim
 
 
 class RayJobOperator(BaseOperator):
@@ -161,12 +176,13 @@ class RayJobOperator(BaseOperator):
         jobs = self._connect()
         with talking_to_cluster(self._who):
             claim = self._claimed(jobs, context)
-        return self._run(jobs, claim, context)
+        return self._go_round(jobs, claim, context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Judge how the job ended, from what the trigger saw."""
-        claim = JobClaim.from_json(event["claim"])
-        return self._judge(claim, Outcome(Ending.from_json(event["ending"]), event["result"]), context)
+        claim, outcome = JobClaim.from_json(event["claim"]), Outcome(Ending.from_json(event["ending"]), event["result"])
+        seen = self._judge(claim, outcome, context)
+        return self._go_round(self._connect(), seen.claim, context) if isinstance(seen, Again) else seen.result
 
     def on_kill(self) -> None:
         """Stop the job that this worker follows, if a person marked or cleared the task."""
@@ -199,7 +215,13 @@ class RayJobOperator(BaseOperator):
             stop_here(jobs.cluster, decision.stop_first, self.log.info)
         return claim if decision.claim == claim else save_claim(context, decision.claim)
 
-    def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
+    def _go_round(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
+        """Run the job until it has a result: a loop, since a job can queue and be lost many times in one try."""
+        while isinstance(seen := self._run(jobs, claim, context), Again):
+            jobs, claim = self._connect(), seen.claim
+        return seen.result
+
+    def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Done | Again:
         """Submit under ``claim`` unless that was done before, and follow the job."""
         with failing_at_once(), job_request(self, claim.job, context) as request, talking_to_cluster(self._who):
             is_new = claim.submitted_at is None and self._patiently(lambda: jobs.submit_or_attach(request))
@@ -210,7 +232,7 @@ class RayJobOperator(BaseOperator):
         context["ti"].xcom_push(key="submission_id", value=claim.job)
         push_links(context["ti"], jobs.cluster, claim.job)
         if not self.wait_for_completion:
-            return claim.job
+            return Done(claim.job)
         return self._follow(jobs.cluster, claim, self._watch(claim, request), context)
 
     def _watch(self, claim: JobClaim, request: JobRequest) -> Watch:
@@ -226,7 +248,7 @@ class RayJobOperator(BaseOperator):
             deadline=None if timeout is None else submitted_at + timeout,
         )
 
-    def _follow(self, cluster: RayCluster, claim: JobClaim, watch: Watch, context: Context) -> Any:
+    def _follow(self, cluster: RayCluster, claim: JobClaim, watch: Watch, context: Context) -> Done | Again:
         """Wait for the end of the job, in the triggerer or here."""
         full_log = cluster.job_url(claim.job)
         if self.deferrable:
@@ -243,7 +265,7 @@ class RayJobOperator(BaseOperator):
         outcome = follow_here(cluster, watch, self.log_bytes, full_log)
         return self._judge(claim, outcome, context)
 
-    def _judge(self, claim: JobClaim, outcome: Outcome, context: Context) -> Any:
+    def _judge(self, claim: JobClaim, outcome: Outcome, context: Context) -> Done | Again:
         """End the task by how its job ended, or go on with the next attempt."""
         ending = outcome.ending
         context["ti"].xcom_push(key="status", value=ending.kind.name)
@@ -251,23 +273,22 @@ class RayJobOperator(BaseOperator):
             save_claim(context, claim.judged(succeeded=True))
             self.log.info("%s", ending.sentence)
             if self.python_callable is None:
-                return claim.job
+                return Done(claim.job)
             with failing_at_once():
-                return decode_result(outcome.result, claim.job)
+                return Done(decode_result(outcome.result, claim.job))
         if ending.kind is EndingKind.NOT_STARTED:
             self.log.info("%s It queues again.", ending.sentence)
-            return self._run(self._connect(), save_claim(context, claim.queueing_again()), context)
+            return Again(save_claim(context, claim.queueing_again()))
         if ending.kind in LOSSES and claim.losses < self.max_losses:
-            return self._try_again(claim, ending, context)
+            return Again(self._next_claim(claim, ending, context))
         save_claim(context, claim.judged(succeeded=False))
         log_last_lines(self.log, ending)
         raise job_error(ending, at_once=self.retry_policy is None)
 
-    def _try_again(self, claim: JobClaim, ending: Ending, context: Context) -> Any:
-        """Make the next attempt at once within this try: what was lost is not the job's fault."""
+    def _next_claim(self, claim: JobClaim, ending: Ending, context: Context) -> JobClaim:
+        """The claim on the next attempt within this try, once it is time: what was lost is not the job's fault."""
         pause_s = pause_before_attempt(claim.losses)
         log_last_lines(self.log, ending)
         self.log.warning("%s Attempt %d follows in %.0f s.", ending.sentence, claim.attempt + 1, pause_s)
         time.sleep(pause_s)
-        again = save_claim(context, claim.next(claim.tries_allowed, lost=True))
-        return self._run(self._connect(), again, context)
+        return save_claim(context, claim.next(claim.tries_allowed, lost=True))

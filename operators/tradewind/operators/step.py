@@ -6,7 +6,7 @@ import asyncio
 import posixpath
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
@@ -31,6 +31,7 @@ from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.step_endings import job_end, process_ending
 from tradewind.operators.step_job import claimed_spec, connect, demand_of, submit
 from tradewind.operators.step_notes import StepNotes
+from tradewind.operators.step_progress import Progress
 from tradewind.operators.task_key import TaskKey
 from tradewind.operators.worker_process import run_in_worker
 from tradewind.plans.end import Verdict, judge_end
@@ -70,19 +71,6 @@ MOST_LOSSES = 100
 """How many nodes or heads in a row a step may lose within one try."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What a try has seen of its step so far; it travels through the triggerer.
-
-    Attributes:
-        losses: How many attempts of this try went down without a fault of the step.
-        waited_for: Somebody else's attempt whose end this try waited for.
-    """
-
-    losses: int = 0
-    waited_for: int | None = None
-
-
 class StepOperator(BaseOperator):
     """Makes one step's output, unless it is there already.
 
@@ -118,22 +106,18 @@ class StepOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Take the step's turn, or wait for somebody else's; returns the output's path and its attempt."""
-        with asking_store(f"Step {self.step.name!r}"):
-            return self._start(context, Progress())
+        return self._go_round(context, Progress())
 
     def execute_waited(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Look again, now that nobody is at work any more."""
-        progress = Progress(**event["progress"])
-        if event["is_theirs"]:
-            progress = replace(progress, waited_for=event["attempt"])
-        with asking_store(f"Step {self.step.name!r}"):
-            return self._start(context, progress)
+        return self._go_round(context, Progress.after_wait(event))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Judge the turn whose job has ended, by its lease."""
         ending, progress = Ending.from_json(event["ending"]), Progress(**event["progress"])
         with asking_store(f"Step {self.step.name!r}"):
-            return self._judge(self._turns(context), event["job"], ending, progress, context)
+            seen = self._judge(self._turns(context), event["job"], ending, progress, context)
+        return self._go_round(context, seen) if isinstance(seen, Progress) else seen
 
     def on_kill(self) -> None:
         """Stop the job that this worker follows, if a person marked or cleared the task."""
@@ -142,33 +126,48 @@ class StepOperator(BaseOperator):
             by = asdict(key)
             stop_from_on_kill(lambda: stop_step_job(cluster, job, output_path, by, job_logger.info), key.address)
 
-    def _start(self, context: Context, progress: Progress) -> dict[str, Any]:
+    def _go_round(self, context: Context, progress: Progress) -> dict[str, Any]:
+        """Look at the step until it has a result: a loop, since a step can queue and be lost many times in one try."""
+        with asking_store(f"Step {self.step.name!r}"):
+            while isinstance(seen := self._look(context, progress), Progress):
+                progress = seen
+        return seen
+
+    def _look(self, context: Context, progress: Progress) -> dict[str, Any] | Progress:
+        """Read the record and do what it asks for."""
         turns = self._turns(context)
         planned = self._planned(turns.step, context)
-        while True:
-            start, lease = self._decide(turns, planned, progress, context)
-            if isinstance(start, Finished):
+        start, lease = self._decide(turns, planned, progress, context)
+        match start:
+            case Finished():
                 return self._finish_reused(turns, start.lease, context)
-            if isinstance(start, Adopt):
+            case Adopt():
                 raise self._failure(turns, start.lease)
-            if isinstance(start, Wait):
+            case Wait():
                 whose, attempt = task_name(start.lease.by), start.lease.attempt
                 self.log.info("Attempt %d at %s is in progress in %s; waiting.", attempt, turns.name, whose)
                 return self._wait(turns.path, attempt, progress, context, is_theirs=True)
-            if isinstance(start, StopFirst):
+            case StopFirst():
                 self._stop_first(turns, start.lease)
-                continue
-            if isinstance(start, Rejoin) and (result := self._rejoin(turns, start.lease, progress, context)):
-                return result
-            try:
-                turn = self._claim(turns, lease, isinstance(start, Claim) and start.withdraws, context)
-            except MissingInputError as error:
-                if error.at_work is None:
-                    raise PlanOutdatedError(f"{error} Clear the plan task too, and it will be made.") from error
-                self.log.info("%s It is being made; waiting.", error)
-                return self._wait(error.output_path, error.at_work.attempt, progress, context, is_theirs=False)
-            if turn is not None:
-                return self._run(turns, turn, progress, context)
+                return progress
+            case Rejoin():
+                rejoined = self._rejoin(turns, start.lease, progress, context)
+                return self._claim_and_run(turns, lease, False, progress, context) if rejoined is None else rejoined
+            case Claim():
+                return self._claim_and_run(turns, lease, start.withdraws, progress, context)
+
+    def _claim_and_run(
+        self, turns: StepTurns, lease: Lease | None, withdraws: bool, progress: Progress, context: Context
+    ) -> dict[str, Any] | Progress:
+        """Make the next attempt, or wait for an input; look again if somebody else was faster."""
+        try:
+            turn = self._claim(turns, lease, withdraws, context)
+        except MissingInputError as error:
+            if error.at_work is None:
+                raise PlanOutdatedError(f"{error} Clear the plan task too, and it will be made.") from error
+            self.log.info("%s It is being made; waiting.", error)
+            return self._wait(error.output_path, error.at_work.attempt, progress, context, is_theirs=False)
+        return progress if turn is None else self._run(turns, turn, progress, context)
 
     def _turns(self, context: Context) -> StepTurns:
         with failing_at_once():
@@ -212,7 +211,7 @@ class StepOperator(BaseOperator):
                 code_commit=CodeFolder(code).commit(),
             )
 
-    def _run(self, turns: StepTurns, turn: Turn, progress: Progress, context: Context) -> dict[str, Any]:
+    def _run(self, turns: StepTurns, turn: Turn, progress: Progress, context: Context) -> dict[str, Any] | Progress:
         attempt, code = turn.attempt, code_folder(context["dag"])
         if self._is_in_worker:
             self.log.info("Attempt %d at %s runs in this worker.", attempt.number, turns.name)
@@ -228,7 +227,9 @@ class StepOperator(BaseOperator):
         self.log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, turns.name, attempt.job)
         return self._follow(jobs.cluster, turns, attempt.number, progress, context)
 
-    def _rejoin(self, turns: StepTurns, lease: Lease, progress: Progress, context: Context) -> dict[str, Any] | None:
+    def _rejoin(
+        self, turns: StepTurns, lease: Lease, progress: Progress, context: Context
+    ) -> dict[str, Any] | Progress | None:
         """Go on with the turn of an earlier try; None when nothing of it was ever submitted."""
         jobs = connect(turns.step.name, lease.cluster) if lease.cluster else None
         if jobs is not None and jobs.details(lease.job) is not None:
@@ -242,7 +243,7 @@ class StepOperator(BaseOperator):
 
     def _follow(
         self, cluster: RayCluster, turns: StepTurns, number: int, progress: Progress, context: Context
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | Progress:
         """Wait for the end of the attempt's job, in the triggerer or here."""
         attempt = turns.attempt(number)
         assert attempt is not None, "an attempt whose job was submitted has a file"
@@ -266,7 +267,7 @@ class StepOperator(BaseOperator):
 
     def _wait(
         self, output_path: str, attempt: int, progress: Progress, context: Context, *, is_theirs: bool
-    ) -> dict[str, Any]:
+    ) -> Progress:
         """Wait until nobody is at work at an output, in the triggerer or here, then look again.
 
         ``is_theirs`` says that it is this step's own output, at which somebody else is at work.
@@ -276,7 +277,7 @@ class StepOperator(BaseOperator):
             trigger = LeaseTrigger(output_path, attempt, payload=payload)
             self.defer(trigger=trigger, method_name=self.execute_waited.__name__)
         last = asyncio.run(await_turn_end(output_path, attempt, self.log.info))
-        return self.execute_waited(context, {"attempt": last, **payload})
+        return Progress.after_wait({"attempt": last, **payload})
 
     def _stop_first(self, turns: StepTurns, lease: Lease) -> None:
         """Stop the turn of an earlier try, which a person cleared, and wait until it has ended."""
@@ -291,7 +292,7 @@ class StepOperator(BaseOperator):
 
     def _judge(
         self, turns: StepTurns, job: str, ending: Ending, progress: Progress, context: Context
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | Progress:
         """End the task, or go on, by what the lease says now that the job has ended."""
         held = turns.store.read()
         lease = held.lease if held else None
@@ -309,7 +310,7 @@ class StepOperator(BaseOperator):
                     f"Step {turns.step.name!r}: Ray job {job} was stopped; clear the task to try again."
                 )
             case Verdict.START_OVER:
-                return self._start(context, progress)
+                return progress
             case Verdict.CONTRADICTION:
                 raise StepFailedError(
                     f"Step {turns.step.name!r}: Ray says that job {job} succeeded, but its lease was never committed; "
@@ -326,7 +327,7 @@ class StepOperator(BaseOperator):
         ending: Ending,
         progress: Progress,
         context: Context,
-    ) -> dict[str, Any]:
+    ) -> Progress:
         """After a job that ended without a word of its driver: the next attempt, unless it could never run."""
         assert lease is not None, "a job that nobody leased is nobody's"
         log_last_lines(self.log, ending)
@@ -335,7 +336,7 @@ class StepOperator(BaseOperator):
             error = AttemptError(ending.kind.name, ending.sentence)
             if turns.end_unstarted(lease.job, Phase.FAILED, Outcome.FAILED, error):
                 raise StepFailedError(sentence)
-            return self._start(context, progress)
+            return progress
         if progress.losses >= MOST_LOSSES:
             raise StepLostError(f"{sentence} Airflow's next try makes a new attempt.")
         lost = replace(progress, losses=progress.losses + 1)
@@ -345,11 +346,11 @@ class StepOperator(BaseOperator):
         turns.end_unstarted(lease.job, Phase.STOPPED, Outcome.LOST)
         if ending.kind is EndingKind.NOT_STARTED:
             self.log.info("%s It queues again.", sentence)
-            return self._start(context, progress)
+            return progress
         pause_s = pause_before_attempt(progress.losses)
         self.log.warning("%s The next attempt follows in %.0f s.", sentence, pause_s)
         time.sleep(pause_s)
-        return self._start(context, lost)
+        return lost
 
     def _tell_story(self, turns: StepTurns, lease: Lease | None) -> None:
         """One line about the slices or hosts of an attempt that had to start again."""

@@ -1,0 +1,84 @@
+"""A job that queues for days is submitted again and again within one try, also by a task that does not defer."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import posixpath
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from tests.operators.impatient_head import ImpatientHead
+from tradewind import ExecutorStep
+from tradewind.operators.errors import StepFailedError
+from tradewind.operators.ray_job import RayJobOperator
+from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.step import StepOperator
+
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+GIVEN_UP = 150
+ROOM = 300
+"""How many frames a task may use: enough for one job after the other, too few for so many inside one another."""
+
+
+class Notes(dict[str, Any]):
+    """What a task notes in Airflow's task state store."""
+
+    set = dict.__setitem__
+
+
+def context_of(dag: DAG) -> Any:
+    names: dict[str, Any] = {"dag_id": dag.dag_id, "run_id": "r", "task_id": "t", "map_index": -1}
+    ti = SimpleNamespace(**names, try_number=1, max_tries=3)
+    ti.xcom_push = ti.xcom_pull = lambda **_: None
+    run = SimpleNamespace(data_interval_start=None, data_interval_end=None, partition_key=None, run_after=MIDNIGHT)
+    return {"ti": ti, "dag": dag, "dag_run": run, "params": {}, "task_state_store": Notes()}
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImpatientHead]:
+    server = ImpatientHead(GIVEN_UP)
+    server.start()
+    monkeypatch.setenv("AIRFLOW_CONN_IMPATIENT", json.dumps({"conn_type": "ray", "host": server.url}))
+    yield server
+    server.stop()
+
+
+@contextmanager
+def little_room() -> Iterator[None]:
+    """A small stack instead of days in a queue."""
+    usual, depth = sys.getrecursionlimit(), len(inspect.stack(0))
+    sys.setrecursionlimit(depth + ROOM)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(usual)
+
+
+def test_a_job_that_the_head_gives_up_again_and_again_takes_no_more_of_the_stack(head: ImpatientHead) -> None:
+    with DAG("queueing") as dag:
+        task = RayJobOperator(task_id="t", entrypoint="true", ray_conn_id="impatient", deferrable=False)
+    with little_room():
+        last = task.execute(context_of(dag))
+    assert last == head.jobs[-1]
+    assert len(set(head.jobs)) == GIVEN_UP + 1
+
+
+def test_a_step_that_the_head_gives_up_again_and_again_takes_no_more_of_the_stack(
+    head: ImpatientHead, tmp_path: Path
+) -> None:
+    settings = ExperimentSettings(prefix=str(tmp_path), cluster="impatient")
+    step = ExecutorStep("queueing", posixpath.join, {})
+    with DAG("queueing") as dag:
+        task = StepOperator(task_id="t", step=step, settings=settings, plan_task_id="", deferrable=False)
+    with little_room(), pytest.raises(StepFailedError, match="Ray says that job .* succeeded"):
+        task.execute(context_of(dag))  # the job that was started at last had no driver
+    assert len(set(head.jobs)) == GIVEN_UP + 1
