@@ -154,6 +154,18 @@ def test_an_output_that_is_gone_is_made_again(house: House) -> None:
     assert calls(house, "chained/third") == before + 1
 
 
+def test_an_output_that_is_damaged_is_made_again_by_a_run_that_looks_for_damage(house: House) -> None:
+    house.run("chained")
+    text = house.output("chained/third") / "text"
+    text.write_text("the sane")
+    before, attempt = calls(house, "chained/third"), lease(house, "chained/third")["attempt"]
+    again = house.run("chained", {"verify": True})
+    assert again.decisions() == {"chained_first": "REUSE", "chained_second": "REUSE", "chained_third": "RUN"}
+    assert (calls(house, "chained/third"), lease(house, "chained/third")["attempt"]) == (before + 1, attempt + 1)
+    assert text.read_text() == "the same"
+    assert set(house.run("chained", {"verify": True}).decisions().values()) == {"REUSE"}
+
+
 def test_a_plan_cleared_while_steps_run_leaves_them_alone(house: House, tmp_path: Path) -> None:
     gate = tmp_path / "open"
     run = house.begin("gated", {"gate": str(gate), "name": "planned twice"})

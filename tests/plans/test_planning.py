@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tradewind import ExecutorStep, this_output_path, versioned
+from tradewind.plans.chunks import chunk_key, chunks, planned_in
 from tradewind.plans.plan import EVERYTHING, Decision, Plan
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
+from tradewind.plans.start import Asked, Claim, Finished, Task, decide_start
 from tradewind.records.attempts import Attempt, utc_now
 from tradewind.records.lease_store import LeaseStore
+from tradewind.records.reading import read_record
+from tradewind.records.record import RecordState
+from tradewind.records.status import Status, write_status
 from tradewind.records.turns import commit_turn, take_turn
 from tradewind.steps import ResolvedStep, output_path_of, resolve
 
@@ -25,19 +31,19 @@ first = ExecutorStep("first", nothing, {"n": versioned(1), "out": this_output_pa
 second = ExecutorStep("second", nothing, {"data": output_path_of(first), "out": this_output_path()})
 
 
-def made(step: ResolvedStep) -> None:
+def made(step: ResolvedStep, attempt: int = 1) -> None:
     """Make the output of ``step`` as its driver does."""
     folder = Path(step.output_path)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "data").write_text("0123456789")
     (folder / "more").write_text("01234")
     store = LeaseStore(step.output_path)
     spec = {"resources": {"kind": "cpu"}}
-    attempt = Attempt(1, f"{step.name}-job", "", {"script": "test"}, spec, started_at=utc_now())
-    held = take_turn(store, step.output_path, None, attempt, step.digest, 30.0)
+    turn = Attempt(attempt, f"{step.name}-job-{attempt}", "", {"script": "test"}, spec, started_at=utc_now())
+    held = take_turn(store, step.output_path, store.read(), turn, step.digest, 30.0)
     assert held is not None
-    begun = store.begin(attempt.job, "keeper")
-    commit_turn(lambda **changes: store.change(begun, **changes), step.output_path, attempt)
+    begun = store.begin(turn.job, "keeper")
+    commit_turn(lambda **changes: store.change(begun, **changes), step.output_path, turn)
 
 
 @pytest.fixture
@@ -80,6 +86,42 @@ def test_damage_is_found_where_it_is_looked_for(
     thorough = plan(tasks, verify=True)
     assert decided(thorough) == {"first": Decision.REUSE, "second": Decision.RUN}
     assert thorough.steps[1].reason == reason
+
+
+def test_what_the_plan_found_damaged_is_made_again_by_the_steps_task(tasks: list[tuple[str, ResolvedStep]]) -> None:
+    step = tasks[1][1]
+    (Path(step.output_path) / "more").write_text("01235")
+    lines = json.loads(json.dumps(chunks(plan(tasks, verify=True))[chunk_key(0)]))
+    asked = Asked.by_plan(planned_in(lines, "second"))  # as the task reads it in an XCom
+    record = read_record(step.output_path)
+    assert record.state is RecordState.FINISHED, "the step's task looks at the largest file only"
+    assert decide_start(record, Task({"run": "ours"}), asked) == Claim(withdraws=True)
+
+
+def test_a_step_that_is_made_again_meanwhile_is_reused_though_the_plan_found_it_damaged(
+    tasks: list[tuple[str, ResolvedStep]],
+) -> None:
+    step = tasks[1][1]
+    (Path(step.output_path) / "more").unlink()
+    asked = Asked.by_plan(plan(tasks, verify=True).of_task("second"))
+    made(step, attempt=2)
+    start = decide_start(read_record(step.output_path), Task({"run": "ours"}), asked)
+    assert isinstance(start, Finished) and start.lease is not None and start.lease.attempt == 2
+
+
+def test_a_full_check_says_which_outputs_it_cannot_compare(tmp_path: Path) -> None:
+    experiment = resolve([first], str(tmp_path))
+    (step,) = experiment.steps
+    Path(step.output_path).mkdir(parents=True)
+    Path(step.output_path, "data").write_text("Marin's")
+    write_status(step.output_path, Status.SUCCESS)
+    outputs = read_outputs([step.output_path], verify=True)
+    made = plan_now(str(tmp_path), [("first", step)], ["first"], outputs)
+    assert (made.steps[0].decision, made.steps[0].is_damaged) == (Decision.REUSE, False)
+    assert made.warnings == (
+        "verify: 1 outputs that Marin's executor made have no manifest and were not compared, such as "
+        f"{step.output_path}.",
+    )
 
 
 def test_an_output_whose_witness_is_gone_is_never_reused(tasks: list[tuple[str, ResolvedStep]]) -> None:

@@ -94,6 +94,7 @@ def test_an_earlier_failure_is_adopted_where_failures_are_not_tried_again() -> N
 REUSE, AGAIN = Finished(lease(Phase.COMMITTED)), Claim(withdraws=True)
 NOTE = Asked(finished_attempt=5, tries_allowed_then=3, tries_allowed_now=3)
 CLEARED = replace(NOTE, tries_allowed_now=4)
+DAMAGED = Asked(is_damaged=True, planned_attempt=5)
 CLEARS = {
     "it crashed between note and end: the same max_tries": (NOTE, REUSE),
     "it was cleared: a higher max_tries": (CLEARED, AGAIN),
@@ -104,6 +105,13 @@ CLEARS = {
     "forced": (Asked(is_forced=True, planned_attempt=5), AGAIN),
     "forced, and made since by this or another run": (Asked(is_forced=True, planned_attempt=4), REUSE),
     "forced, made, noted, and crashed": (replace(NOTE, is_forced=True, planned_attempt=5), REUSE),
+    "found damaged by the plan": (DAMAGED, AGAIN),
+    "found damaged, and made since by this or another run": (replace(DAMAGED, planned_attempt=4), REUSE),
+    "found damaged, although an earlier try ended green with it": (
+        replace(NOTE, is_damaged=True, planned_attempt=5),
+        AGAIN,
+    ),
+    "found damaged, and cleared along with what it reads": (replace(DAMAGED, came_along=True), AGAIN),
     "neither asked nor planned": (Asked(planned_attempt=5), REUSE),
 }
 

@@ -121,7 +121,7 @@ def make_output(local: LocalStep, drivers: Drivers, task: Task) -> None:
         InterruptedScriptError: The script is ending.
     """
     planned, turns = local.planned, StepTurns(local.step, task.by)
-    asked = Asked(planned_attempt=planned.attempt, is_forced=planned.is_forced)
+    asked = Asked.by_plan(planned)
     next_notice, given_up = 0.0, 0
     while True:
         record = turns.read()

@@ -8,11 +8,12 @@ only because a step above it was cleared is told by its upstream tasks, whose re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Context
 
-from tradewind.plans.plan import Decision, PlannedStep
+from tradewind.plans.plan import PlannedStep
 from tradewind.plans.start import Asked
 from tradewind.runtime.step_turns import StepTurns
 
@@ -46,13 +47,11 @@ class StepNotes:
     def asked(self, planned: PlannedStep | None, turns: StepTurns) -> Asked:
         """What is asked of this task."""
         note: Any = self._context["task_state_store"].get(NOTE) or {}
-        return Asked(
+        return replace(
+            Asked.by_plan(planned),
             finished_attempt=note.get("attempt"),
             tries_allowed_then=note.get(TRIES, 0),
             tries_allowed_now=self._context["ti"].max_tries,
-            planned_attempt=planned.attempt if planned else 0,
-            was_reused=planned is not None and planned.decision is Decision.REUSE,
-            is_forced=planned is not None and planned.is_forced,
             came_along=self._came_along(note, turns),
         )
 

@@ -44,6 +44,7 @@ class PlannedStep:
     Attributes:
         attempt: The newest attempt that the plan knew of; 0 if there was none.
         is_forced: It is made again because somebody asked for that, not because its output is missing.
+        is_damaged: A full check found that the output of ``attempt`` is not as it was committed.
         producer: Who made the output that is reused, or is making the one that is waited for.
         estimate: What running it is likely to cost, in words.
     """
@@ -56,6 +57,7 @@ class PlannedStep:
     reason: str
     attempt: int = 0
     is_forced: bool = False
+    is_damaged: bool = False
     producer: str | None = None
     estimate: str | None = None
 
@@ -293,6 +295,7 @@ def _line(task_id: str, step: ResolvedStep, choice: _Choice, explained: str | No
         _reason(step, choice, explained, now),
         attempt=lease.attempt if lease else 0,
         is_forced=decision is Decision.RUN and step in choice.forced,
+        is_damaged=choice.records[step].is_damaged,
         producer=_producer(lease) if decision in (Decision.REUSE, Decision.WAIT) else None,
     )
 

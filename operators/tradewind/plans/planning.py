@@ -13,6 +13,7 @@ from tradewind.plans.estimates import with_estimates
 from tradewind.plans.plan import EVERYTHING, Plan, make_plan
 from tradewind.plans.reasons import explain_steps
 from tradewind.plans.selection import Selection
+from tradewind.records.leases import Lease
 from tradewind.records.manifests import BadManifestError, read_manifest, verify_output
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
@@ -28,16 +29,29 @@ class Outputs:
     Attributes:
         records: The record of each output path.
         faults: Output path → what is wrong with a result, of those that are not as they were committed.
+        uncompared: The results that were to be compared with a manifest and have none, since Marin made them.
     """
 
     records: Mapping[str, Record]
     faults: Mapping[str, str] = field(default_factory=dict)
+    uncompared: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know who asked for a full check."""
+        if not self.uncompared:
+            return ()
+        return (
+            f"verify: {len(self.uncompared)} outputs that Marin's executor made have no manifest and were not "
+            f"compared, such as {self.uncompared[0]}.",
+        )
 
 
 def read_outputs(output_paths: Sequence[str], *, verify: bool = False) -> Outputs:
     """Read the records, and with ``verify`` compare every result with its manifest, file by file.
 
-    A result that is not as it was committed counts as gone. One that Marin made has no manifest to be compared with.
+    A result that is not as it was committed counts as gone. One that Marin made has no manifest to be compared with:
+    it is reused, and the plan warns of it.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -45,14 +59,14 @@ def read_outputs(output_paths: Sequence[str], *, verify: bool = False) -> Output
     records = read_records(output_paths)
     if not verify:
         return Outputs(records)
-    results = [(path, record) for path, record in records.items() if record.state is RecordState.FINISHED]
+    finished = [(path, record) for path, record in records.items() if record.state is RecordState.FINISHED]
+    results = [(path, record.lease) for path, record in finished if record.lease and not record.lease.is_marins]
     with ThreadPoolExecutor(CHECKED_AT_ONCE) as pool:
         found = zip(results, pool.map(lambda result: _fault(*result), results), strict=True)
         faults = {path: fault for (path, _), fault in found if fault is not None}
-    checked = {
-        path: replace(record, has_output=path not in faults and record.has_output) for path, record in records.items()
-    }
-    return Outputs(checked, faults)
+    uncompared = tuple(path for path, record in finished if record.lease is None or record.lease.is_marins)
+    checked = {path: replace(record, is_damaged=path in faults) for path, record in records.items()}
+    return Outputs(checked, faults, uncompared)
 
 
 def plan_now(
@@ -69,19 +83,18 @@ def plan_now(
         return {**explain_steps(steps, now=now), **outputs.faults}
 
     plan = make_plan(prefix, tasks, wanted, outputs.records, selection, explain, now=now)
+    plan = replace(plan, warnings=(*plan.warnings, *outputs.warnings))
     return with_estimates(plan, read_estimates(plan))
 
 
-def _fault(output_path: str, record: Record) -> str | None:
-    if record.lease is None or record.lease.is_marins:
-        return None
+def _fault(output_path: str, lease: Lease) -> str | None:
     try:
         manifest = read_manifest(output_path)
     except BadManifestError as error:
         return f"ran, but {error}"
     if manifest is None:
         return "ran, manifest gone"
-    problems = verify_output(output_path, manifest, record.lease.digest)
+    problems = verify_output(output_path, manifest, lease.digest)
     if not problems:
         return None
     more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tradewind.plans.plan import Decision, PlannedStep
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.record import Record, RecordState
 
@@ -69,6 +70,7 @@ class Asked:
         planned_attempt: The attempt that the plan of this run saw.
         was_reused: The plan skipped this task, so only Clear can have brought it here.
         is_forced: The plan asked for it to be made again.
+        is_damaged: The plan found that the output of ``planned_attempt`` is not as it was committed.
         came_along: It was cleared because a step that it reads was, and reads the same as before.
     """
 
@@ -78,10 +80,25 @@ class Asked:
     planned_attempt: int = 0
     was_reused: bool = False
     is_forced: bool = False
+    is_damaged: bool = False
     came_along: bool = False
+
+    @staticmethod
+    def by_plan(planned: PlannedStep | None) -> Asked:
+        """What the plan of the run asks of a task that it has this line for."""
+        if planned is None:
+            return Asked()
+        return Asked(
+            planned_attempt=planned.attempt,
+            was_reused=planned.decision is Decision.REUSE,
+            is_forced=planned.is_forced,
+            is_damaged=planned.is_damaged,
+        )
 
     def replaces(self, attempt: int) -> bool:
         """Whether ``attempt``, a result, is to be made again; a newer one than was asked about is not."""
+        if self.is_damaged and attempt == self.planned_attempt:
+            return True  # whatever was noted of it, and whoever came along: it cannot be read
         if self.finished_attempt is not None:
             was_cleared = self.tries_allowed_now > self.tries_allowed_then
             return was_cleared and not self.came_along and attempt == self.finished_attempt

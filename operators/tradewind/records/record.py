@@ -17,7 +17,7 @@ class RecordState(Enum):
     FINISHED = "finished"
     """It is a result."""
     GONE = "gone"
-    """It was a result, but its files are gone."""
+    """It was a result, but its files are gone, or damaged."""
     FAILED = "failed"
     """The last attempt's function failed."""
     STOPPED = "stopped"
@@ -35,12 +35,14 @@ class Record:
         lease: The lease, if there is one.
         lease_age_s: How long ago the store took the lease's last write, by the store's own clock.
         has_output: Whether the lease's witness (or, for Marin's outputs, any file) is there; False if not looked for.
+        is_damaged: It is there, but not as it was committed, as far as a full check was made.
     """
 
     status: Status | None = None
     lease: Lease | None = None
     lease_age_s: float = 0.0
     has_output: bool = False
+    is_damaged: bool = False
 
     @property
     def state(self) -> RecordState:
@@ -49,7 +51,7 @@ class Record:
             return self._state_by_marins_rules()
         match self.lease.phase:
             case Phase.COMMITTED:
-                return RecordState.FINISHED if self.has_output else RecordState.GONE
+                return RecordState.FINISHED if self.has_output and not self.is_damaged else RecordState.GONE
             case Phase.FAILED:
                 return RecordState.FAILED
             case Phase.STOPPED:
