@@ -28,14 +28,14 @@ def timeline_of(output_path: str) -> str:
         numbers = attempt_numbers(output_path)
         number = numbers[-1] if numbers else 0
         events = read_timeline(posixpath.join(attempt_folder(output_path, number), TIMELINE_FILE)) if number else []
-        return table(number, events) if events else ""
+        return table(number, events, in_words(events, output_path)) if events else ""
     except Exception as error:  # every store has errors of its own
         return f"<p class=warning>The timeline cannot be read now: {escape(type(error).__name__)}</p>"
 
 
-def table(attempt: int, events: Sequence[Mapping[str, Any]]) -> str:
+def table(attempt: int, events: Sequence[Mapping[str, Any]], story: str | None) -> str:
     """The events in order, under a line that sums them up."""
-    story, start = in_words(events), max(0, len(events) - MOST_EVENTS)
+    start = max(0, len(events) - MOST_EVENTS)
     rows = (_row(events[index], events[index - 1] if index else None) for index in range(start, len(events)))
     head = "".join(f"<th>{title}</th>" for title in TITLES)
     return (

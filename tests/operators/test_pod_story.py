@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from tradewind.operators.pod_story import goodput, in_words, story_of
+from tradewind.cloud_tpu.goodput import metrics_rows
+from tradewind.operators.pod_story import in_words, story_of
+from tradewind.recipes.goodput import Goodput
 from tradewind.records.attempts import attempt_folder
+from tradewind.rehearsal.drill_records import read_run_record
 from tradewind.steps import Cpu, Hosts, TpuSlice
 
 START = 1_790_000_000.0
@@ -45,6 +48,18 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "output"
 
 
+def write_metrics(output: Path) -> None:
+    """Steps of half a second each, in the order in which ROUGH has made them; the first of each start has no time."""
+    output.mkdir(parents=True, exist_ok=True)
+    starts = [range(71), range(41, 82), range(81, 100)]
+    rows = [
+        {"step": step, "time": START + 20} | ({} if step == steps[0] else {"step_seconds": 0.5})
+        for steps in starts
+        for step in steps
+    ]
+    (output / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 10')
+
+
 def leave(output: Path, attempt: int, text: str) -> None:
     file = Path(attempt_folder(str(output), attempt), "timeline.json")
     file.parent.mkdir(parents=True)
@@ -52,19 +67,39 @@ def leave(output: Path, attempt: int, text: str) -> None:
     (output / ".attempts" / f"{attempt}.json").write_text("{}")
 
 
-def test_a_pod_that_started_again_is_told_of_in_one_line() -> None:
-    told = in_words(ROUGH)
-    assert told == "1 preemption, 1 failure, 31 steps lost, waited 1.1 min, goodput 0.36"
+def test_a_pod_that_started_again_is_told_of_in_one_line(output: Path) -> None:
+    write_metrics(output)
+    told = in_words(ROUGH, str(output))
+    assert told == "1 preemption, 1 failure, 31 steps lost, waited 1.1 min, goodput 0.25"
 
 
-def test_a_pod_that_ran_through_is_not_worth_a_line() -> None:
-    assert in_words(CALM) is None
-    assert in_words([]) is None
+def test_goodput_is_told_only_of_what_measured_its_steps(output: Path) -> None:
+    assert in_words(ROUGH, str(output)) == "1 preemption, 1 failure, 31 steps lost, waited 1.1 min"
 
 
-def test_goodput_is_the_share_of_steps_since_the_first_start() -> None:
-    assert goodput(CALM) == pytest.approx(100 / 116)
-    assert goodput([event("started", 0), event("done", 5)]) is None  # it counts no steps
+def test_a_pod_that_ran_through_is_not_worth_a_line(output: Path) -> None:
+    assert in_words(CALM, str(output)) is None
+    assert in_words([], str(output)) is None
+
+
+def test_the_task_log_the_drill_and_the_progress_line_tell_the_same_goodput(output: Path) -> None:
+    write_metrics(output)
+    leave(output, 1, json.dumps(ROUGH))
+    told = story_of(str(output), 1, TpuSlice("v4-16"))
+    drill = read_run_record(str(output.parent))
+    progress = Goodput(metrics_rows((output / "metrics.jsonl").read_text()), started=START + 4)
+    progress.add(99, 0.5)
+    share = 99 * 0.5 / 200  # of the 200 s since the first start; step 0 has never been timed
+    assert told is not None and told.endswith(f"goodput {share:.2f}")
+    assert drill.goodput == pytest.approx(share)
+    assert progress.share(START + 204) == pytest.approx(share)
+
+
+def test_trainings_side_by_side_have_each_their_own_time(output: Path) -> None:
+    for name in ("one", "other"):
+        write_metrics(output / name)
+        leave(output / name, 1, json.dumps(ROUGH))
+    assert read_run_record(str(output)).goodput == pytest.approx(99 * 0.5 / 200)
 
 
 def test_the_story_of_an_attempt_is_read_beside_its_output(output: Path) -> None:
@@ -95,3 +130,12 @@ def test_a_timeline_that_cannot_be_read_never_keeps_the_page_from_being_shown(ou
     leave(output, 1, "half a f")
     assert "The timeline cannot be read now" in timelines.timeline_of(str(output))
     assert "The timeline cannot be read now" in timelines.timeline_of("nowhere://at/all")
+
+
+def test_a_second_attempt_counts_from_the_trainings_first_start(output: Path) -> None:
+    rows = [{"step": step, "time": START - 800 + step, "step_seconds": 1.0} for step in range(100)]
+    output.mkdir()
+    (output / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    leave(output, 2, json.dumps(ROUGH))
+    told = story_of(str(output), 2, TpuSlice("v4-16"))
+    assert told is not None and told.endswith(f"goodput {100 / 1004:.2f}")

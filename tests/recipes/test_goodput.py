@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tradewind.cloud_tpu.goodput import CountedSteps
 from tradewind.recipes.goodput import Goodput, StepTimer
 from tradewind.recipes.tracking import Progress, TrackingOptions
 
@@ -17,6 +18,11 @@ def test_a_step_that_was_done_again_counts_once() -> None:
     assert goodput.share(100.0) == pytest.approx(6 * 2.0 / 100)
     goodput.add(6, 3.0)  # 7, 8 and 9 are lost until they are done again
     assert goodput.share(100.0) == pytest.approx((6 * 2.0 + 3.0) / 100)
+
+
+def test_steps_that_a_kill_lost_do_not_count_until_they_are_made_again() -> None:
+    rows = [{"step": step, "step_seconds": 2.0} for step in [*range(10), 4]]
+    assert CountedSteps(rows).seconds == 5 * 2.0
 
 
 def test_a_young_training_has_no_goodput_unless_it_was_restarted() -> None:

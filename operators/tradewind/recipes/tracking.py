@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tradewind.cloud_tpu.goodput import STEP_SECONDS
 from tradewind.datasets.files import exists
-from tradewind.recipes.goodput import STEP_SECONDS, Goodput, StepTimer
+from tradewind.recipes.goodput import Goodput, StepTimer
 from tradewind.recipes.metrics import MetricsFile, read_metrics
 from tradewind.recipes.quiet import quiet_console
 
