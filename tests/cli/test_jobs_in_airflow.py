@@ -144,6 +144,7 @@ def test_reconcile_stops_the_jobs_that_no_task_waits_for(ray: LocalRay, airflow:
     has_task(airflow, ended, "failed")
     has_task(airflow, alive, "deferred")
     has_task(airflow, TaskKey("dag", "run", "many", 1, 1), "success")
+    has_task(airflow, TaskKey("dag", "run", "many_2", -1, 1), "success")
     wanted = {submitted(jobs, ended), submitted(jobs, deleted)}
     left = {submitted(jobs, alive), submitted(jobs, ended, "another"), submitted(jobs, ended, waits=False)}
 

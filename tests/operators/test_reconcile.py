@@ -1,10 +1,17 @@
-"""Which jobs nobody waits for."""
+"""Which jobs nobody waits for, and that a cluster in trouble does not keep the others from being looked at."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from tradewind.operators.reconcile import orphans, task_of
+from tests.operators.loopback_head import LoopbackHead
+from tradewind.operators.errors import ClusterRefusedError, ClusterUnreachableError
+from tradewind.operators.reconcile import RayReconcileOperator, orphans, task_of
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.details import JobDetails
 
@@ -12,28 +19,71 @@ KEY = TaskKey("dag", "run", "task", -1, 1)
 MAPPED = TaskKey("dag", "run", "many", 2, 1)
 
 
+class Tasks:
+    """The tasks of an Airflow, told of as its API does: by id, and by id and map index where that is not negative.
+
+    Attributes:
+        questions: How often it was asked.
+    """
+
+    def __init__(self, **states: dict[int, str]) -> None:
+        self.questions = 0
+        self.xcoms: dict[str, Any] = {}
+        self._states = states
+
+    def get_task_states(self, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, dict[str, str]]:
+        self.questions += 1
+        rows = [(task, index, state) for task in task_ids for index, state in self._states.get(task, {}).items()]
+        return {"run": {task if index < 0 else f"{task}_{index}": state for task, index, state in rows}}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = value
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHead]:
+    server = LoopbackHead()
+    server.start()
+    monkeypatch.setenv("AIRFLOW_CONN_THERE", json.dumps({"conn_type": "ray", "host": server.url}))
+    monkeypatch.setenv("AIRFLOW_CONN_SILENT", json.dumps({"conn_type": "ray", "host": "http://127.0.0.1:9"}))
+    yield server
+    server.stop()
+
+
+def has_job(head: LoopbackHead, key: TaskKey) -> str:
+    name = f"{key.task}-{key.map_index}"
+    head.has(name, "RUNNING", metadata=key.metadata())
+    return name
+
+
+def reconcile(tasks: Tasks, *clusters: str) -> list[str]:
+    return RayReconcileOperator(task_id="reconcile", ray_conn_ids=clusters).execute({"ti": tasks})  # type: ignore[typeddict-item]
+
+
 def job(key: TaskKey, waits: bool = True) -> JobDetails:
     return JobDetails(f"{key.task}-job", "RUNNING", metadata=key.metadata(waits=waits))
 
 
-def stopped(states: dict[str, dict[str, dict[str, str | None]]], knows_all: bool = False) -> list[str]:
-    return [one.job for one in orphans([(job(KEY), KEY), (job(MAPPED), MAPPED)], states, knows_all=knows_all)]
+def stopped(states: dict[TaskKey, str | None], knows_all: bool = False) -> list[str]:
+    known = {key.address: state for key, state in states.items()}
+    return [one.job for one in orphans([(job(KEY), KEY), (job(MAPPED), MAPPED)], known, knows_all=knows_all)]
 
 
 @pytest.mark.parametrize("state", ["success", "failed", "skipped", "upstream_failed", "removed"])
 def test_a_task_that_has_ended_waits_for_nothing(state: str) -> None:
-    assert stopped({"dag": {"run": {"task": state, "many_2": "deferred"}}}) == ["task-job"]
-    assert stopped({"dag": {"run": {"task": "deferred", "many_2": state}}}) == ["many-job"]
+    assert stopped({KEY: state, MAPPED: "deferred"}) == ["task-job"]
+    assert stopped({KEY: "deferred", MAPPED: state}) == ["many-job"]
 
 
 @pytest.mark.parametrize("state", ["deferred", "running", "queued", "scheduled", "up_for_retry", "restarting", None])
 def test_a_task_that_lives_or_comes_back_waits_for_its_job(state: str | None) -> None:
-    assert stopped({"dag": {"run": {"task": state, "many_2": state}}}) == []
+    assert stopped({KEY: state, MAPPED: state}) == []
 
 
 def test_the_jobs_of_deleted_runs_are_stopped_only_where_the_deployment_has_a_name() -> None:
     assert stopped({}) == []
     assert stopped({}, knows_all=True) == ["task-job", "many-job"]
+    assert stopped({replace(KEY, run="another"): "failed"}) == []
 
 
 def test_a_job_says_in_its_metadata_whose_it_is() -> None:
@@ -43,3 +93,31 @@ def test_a_job_says_in_its_metadata_whose_it_is() -> None:
     assert task_of(JobDetails("theirs", "RUNNING", metadata={"owner": "somebody"})) is None
     elsewhere = {**KEY.metadata(), "airflow_deployment": "another"}
     assert task_of(JobDetails("theirs", "RUNNING", metadata=elsewhere)) is None
+
+
+def test_a_plain_task_and_a_mapped_one_that_airflow_names_alike_are_not_taken_for_each_other(
+    head: LoopbackHead,
+) -> None:
+    plain, first = TaskKey("dag", "run", "train_1", -1, 1), TaskKey("dag", "run", "train", 1, 1)
+    for key in (plain, first, TaskKey("dag", "run", "other", -1, 1)):
+        has_job(head, key)
+    done = Tasks(train={0: "running", 1: "success"}, train_1={-1: "deferred"}, other={-1: "running"})
+    assert reconcile(done, "there") == ["train-1"]
+    assert done.questions == 2, "only what is in doubt is asked about alone"
+    alive = Tasks(train={0: "running", 1: "deferred"}, train_1={-1: "failed"}, other={-1: "running"})
+    assert reconcile(alive, "there") == ["train_1--1"]
+    assert [name for name, details in head.jobs.items() if details["status"] == "RUNNING"] == ["other--1"]
+
+
+def test_clusters_that_cannot_be_looked_at_are_told_of_after_the_others_were(head: LoopbackHead) -> None:
+    unwanted, tasks = has_job(head, KEY), Tasks(task={-1: "failed"})
+    with pytest.raises(ClusterUnreachableError) as caught:
+        reconcile(tasks, "silent", "unknown", "there")
+    assert "127.0.0.1:9" in str(caught.value) and "no connection 'unknown'" in str(caught.value)
+    assert head.jobs[unwanted]["status"] == "STOPPED"
+    assert tasks.xcoms == {"return_value": [unwanted]}
+
+
+def test_a_cluster_that_refuses_is_not_asked_again_by_airflow(head: LoopbackHead) -> None:
+    with pytest.raises(ClusterRefusedError, match="no connection 'unknown'"):
+        reconcile(Tasks(), "unknown", "there")

@@ -6,7 +6,6 @@ It runs where Airflow's own commands run, and reads the states of tasks where th
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,10 @@ from tradewind.cli.output import say, write_lines
 from tradewind.ray_jobs.errors import RayJobsError
 
 if TYPE_CHECKING:
-    from tradewind.operators.reconcile import States
     from tradewind.operators.task_key import TaskKey
     from tradewind.ray_jobs.cluster import RayCluster
     from tradewind.ray_jobs.details import JobDetails
+    from tradewind.triggers.place_in_log import TaskAddress
 
 DEFAULT_CLUSTER = "ray_default"
 
@@ -71,17 +70,19 @@ def _orphans(cluster: RayCluster) -> list[JobDetails]:
     return orphans(active, task_states(key for _, key in active), knows_all=knows_all)
 
 
-def task_states(keys: Iterable[TaskKey]) -> dict[str, States]:
-    """The states of the tasks of these runs, from Airflow's database, by DAG."""
+def task_states(keys: Iterable[TaskKey]) -> dict[TaskAddress, str | None]:
+    """The states of the tasks of these runs, from Airflow's database."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    found: dict[str, dict[str, dict[str, str | None]]] = defaultdict(lambda: defaultdict(dict))
+    from tradewind.triggers.place_in_log import TaskAddress
+
+    found: dict[TaskAddress, str | None] = {}
     columns = (TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state)
     with create_session() as session:
         for dag, run in {(key.dag, key.run) for key in keys}:
             of_run = select(*columns).where(TaskInstance.dag_id == dag, TaskInstance.run_id == run)
             for task, map_index, state in session.execute(of_run):
-                found[dag][run][task if map_index < 0 else f"{task}_{map_index}"] = state
-    return {dag: dict(runs) for dag, runs in found.items()}
+                found[TaskAddress(dag, run, task, map_index)] = state
+    return found

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, Context, conf
 
 from tradewind.hooks.ray import RayHook
-from tradewind.operators.errors import talking_to_cluster
+from tradewind.operators.errors import ClusterRefusedError, ClusterUnreachableError, talking_to_cluster
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.details import JobDetails
+from tradewind.triggers.place_in_log import TaskAddress
 from tradewind.triggers.step_stop import stop_any_job
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.cluster import RayCluster
 
 OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 """States of a task that waits for no job and will not come back to it by itself."""
+STOP_TIMEOUT_S: Final = 60.0
+"""How long the jobs of one cluster may take to end; what is left then is found the next time."""
 
-States = Mapping[str, Mapping[str, str | None]]
-"""Run id → task id (with the map index of a mapped task) → state; what Airflow tells a task of other tasks."""
+States = Mapping[TaskAddress, str | None]
+"""What Airflow says of tasks; one that it does not know is missing."""
+_INDEX = re.compile(r"_\d+$")
 
 
 class RayReconcileOperator(BaseOperator):
@@ -29,6 +37,8 @@ class RayReconcileOperator(BaseOperator):
     Run this every few minutes. Jobs that other people or other deployments submitted are left alone, and so are those
     of tasks with ``wait_for_completion`` off. Jobs of runs that were deleted are stopped only where
     ``[tradewind] deployment`` is set, because only then it is certain that they are this deployment's.
+
+    A cluster that does not answer, or refuses the token, fails the task once all the others were looked at.
 
     XCom: the submission ids of the jobs that were stopped.
 
@@ -45,18 +55,49 @@ class RayReconcileOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         """Look at each cluster once."""
-        stopped = []
-        for ray_conn_id in self.ray_conn_ids:
-            with talking_to_cluster(f"Task {self.task_id!r}"):
-                jobs = RayHook(ray_conn_id).get_conn()
-                active = [(job, key) for job in jobs.jobs() if not job.has_ended and (key := task_of(job))]
-                states = _states_of([key for _, key in active], context)
-                for job in orphans(active, states, knows_all=bool(conf.get("tradewind", "deployment", fallback=""))):
-                    self.log.info("Nobody waits for Ray job %s any more: stopping it.", job.job)
-                    by = {"reconciler": self.task_id}
-                    asyncio.run(stop_any_job(jobs.cluster, job, by, self.log.info))
-                    stopped.append(job.job)
+        stopped: list[str] = []
+        problems: list[ClusterUnreachableError | ClusterRefusedError] = []
+        for ray_conn_id in dict.fromkeys(self.ray_conn_ids):
+            try:
+                with talking_to_cluster(f"Task {self.task_id!r}"):
+                    self._reconcile(ray_conn_id, stopped, context)
+            except (ClusterUnreachableError, ClusterRefusedError) as error:
+                self.log.warning("%s", error)
+                problems.append(error)
+        if problems:
+            context["ti"].xcom_push(key="return_value", value=stopped)  # a task that fails returns nothing
+            raise _worth_a_retry(problems)(" ".join(str(problem) for problem in problems))
         return stopped
+
+    def _reconcile(self, ray_conn_id: str, stopped: list[str], context: Context) -> None:
+        """Stop the orphans of one cluster; each is added to ``stopped`` once it has ended."""
+        jobs = RayHook(ray_conn_id).get_conn()
+        active = [(job, key) for job in jobs.jobs() if not job.has_ended and (key := task_of(job))]
+        states = _states_of([key for _, key in active], context)
+        unwanted = orphans(active, states, knows_all=bool(conf.get("tradewind", "deployment", fallback="")))
+        for job in unwanted:
+            self.log.info("Nobody waits for Ray job %s any more: stopping it.", job.job)
+        try:
+            asyncio.run(self._stop(jobs.cluster, unwanted, stopped))
+        except TimeoutError:
+            names = ", ".join(job.job for job in unwanted if job.job not in stopped)
+            raise ClusterUnreachableError(
+                f"Task {self.task_id!r}: {jobs.cluster} was told to stop {names}, which have not ended within "
+                f"{STOP_TIMEOUT_S:.0f} s: the next run looks again."
+            ) from None
+
+    async def _stop(self, cluster: RayCluster, jobs: Sequence[JobDetails], stopped: list[str]) -> None:
+        by = {"reconciler": self.task_id}
+
+        async def stop(job: JobDetails) -> None:
+            await stop_any_job(cluster, job, by, self.log.info)
+            stopped.append(job.job)
+
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            outcomes = await asyncio.gather(*(stop(job) for job in jobs), return_exceptions=True)
+        for error in outcomes:  # one that cannot be stopped does not spare the others
+            if error is not None:
+                raise error
 
 
 def task_of(job: JobDetails) -> TaskKey | None:
@@ -64,31 +105,54 @@ def task_of(job: JobDetails) -> TaskKey | None:
     return TaskKey.from_metadata(job.metadata)
 
 
-def orphans(
-    jobs: Iterable[tuple[JobDetails, TaskKey]], states: Mapping[str, States], *, knows_all: bool
-) -> list[JobDetails]:
-    """The jobs whose task waits no more; ``states`` are by DAG.
+def orphans(jobs: Iterable[tuple[JobDetails, TaskKey]], states: States, *, knows_all: bool) -> list[JobDetails]:
+    """The jobs whose task waits no more.
 
     A task that is unknown was deleted, or never was this deployment's; ``knows_all`` says that it was.
     """
-    return [job for job, key in jobs if _is_over(key, states.get(key.dag, {}), knows_all)]
+    return [job for job, key in jobs if _is_over(key.address, states, knows_all)]
 
 
-def _is_over(key: TaskKey, states: States, knows_all: bool) -> bool:
-    tasks = states.get(key.run, {})
-    name = key.task if key.map_index < 0 else f"{key.task}_{key.map_index}"
-    return tasks[name] in OVER if name in tasks else knows_all
+def _is_over(task: TaskAddress, states: States, knows_all: bool) -> bool:
+    return states[task] in OVER if task in states else knows_all
 
 
-def _states_of(keys: Iterable[TaskKey], context: Context) -> dict[str, States]:
-    """The states of all these tasks, with one question for each DAG."""
-    by_dag: dict[str, list[TaskKey]] = defaultdict(list)
+def _states_of(keys: Iterable[TaskKey], context: Context) -> dict[TaskAddress, str | None]:
+    """The states of all these tasks, in as few questions as give no answer two meanings."""
+    by_dag: dict[str, set[TaskAddress]] = defaultdict(set)
     for key in keys:
-        by_dag[key.dag].append(key)
+        by_dag[key.dag].add(key.address)
     ti: Any = context["ti"]
-    return {
-        dag: ti.get_task_states(
-            dag_id=dag, task_ids=sorted({key.task for key in ours}), run_ids=sorted({key.run for key in ours})
-        )
-        for dag, ours in by_dag.items()
-    }
+    found: dict[TaskAddress, str | None] = {}
+    for dag, ours in by_dag.items():
+        runs = sorted({task.run_id for task in ours})
+        for task_ids in _questions({task.task_id for task in ours}):
+            answer = ti.get_task_states(dag_id=dag, task_ids=task_ids, run_ids=runs)
+            for task in (task for task in ours if task.task_id in task_ids):
+                states = answer.get(task.run_id, {})
+                if _name(task) in states:
+                    found[task] = states[_name(task)]
+    return found
+
+
+def _questions(task_ids: set[str]) -> Iterator[list[str]]:
+    """The task ids by the questions to ask.
+
+    Airflow names a mapped task in its answer by its id and map index, so that of ``train`` 1 is the id of a plain task
+    ``train_1`` too: whose id may be another's with an index is asked about alone.
+    """
+    doubtful = {task_id for task_id in task_ids if _INDEX.sub("", task_id) in task_ids - {task_id}}
+    if clear := sorted(task_ids - doubtful):
+        yield clear
+    yield from ([task_id] for task_id in sorted(doubtful))
+
+
+def _name(task: TaskAddress) -> str:
+    """How Airflow names a task in its answer."""
+    return task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
+
+
+def _worth_a_retry(problems: Sequence[Exception]) -> type[ClusterUnreachableError | ClusterRefusedError]:
+    """A cluster that is silent may answer Airflow's next try; one that refuses will not."""
+    silent = any(isinstance(problem, ClusterUnreachableError) for problem in problems)
+    return ClusterUnreachableError if silent else ClusterRefusedError
