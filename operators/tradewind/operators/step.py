@@ -61,7 +61,7 @@ from tradewind.triggers.kill import stop_from_on_kill
 from tradewind.triggers.lease import LeaseTrigger, await_turn_end
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, job_logger
 from tradewind.triggers.step_job import StepJobTrigger
-from tradewind.triggers.step_stop import end_unstarted_turn, stop_step_job
+from tradewind.triggers.step_stop import stop_step_job
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
@@ -287,7 +287,7 @@ class StepOperator(BaseOperator):
             asyncio.run(stop_step_job(cluster, lease.job, turns.path, turns.by, self.log.info))
         else:
             turns.store.request_stop(lease.job, turns.by)
-            end_unstarted_turn(turns.store, turns.path, lease.job)
+            turns.end_unstarted(lease.job, Phase.STOPPED, Outcome.STOPPED)
         asyncio.run(await_turn_end(turns.path, lease.attempt, self.log.info))
 
     def _judge(
@@ -305,7 +305,7 @@ class StepOperator(BaseOperator):
                 self._tell_story(turns, lease)
                 raise self._failure(turns, lease)
             case Verdict.STOPPED:
-                end_unstarted_turn(turns.store, turns.path, job)
+                turns.end_unstarted(job, Phase.STOPPED, Outcome.STOPPED)
                 raise StepStoppedError(
                     f"Step {turns.step.name!r}: Ray job {job} was stopped; clear the task to try again."
                 )

@@ -1,6 +1,7 @@
 """A turn at an output, from the claim to the commit: the order in which the lease and the files beside it are written.
 
 Claim: the lease first, then the attempt's file. Whoever dies between them leaves a turn whose job nobody submitted.
+End of a turn that was never begun: the lease first, since a keeper may take it over at that moment.
 Commit: the manifest, then the lease, and only then what is derived from it: the attempt's end and the status. Whoever
 dies after the lease leaves that to any reader.
 """
@@ -66,6 +67,7 @@ _UNSAID: Final[Mapping[Phase | None, Outcome]] = {
     Phase.CLAIMED: Outcome.LOST,
     Phase.RUNNING: Outcome.LOST,
     Phase.STOPPED: Outcome.STOPPED,
+    Phase.FAILED: Outcome.FAILED,
 }
 """How an attempt ended that did not say so, by the phase in which it left the lease."""
 
@@ -114,6 +116,19 @@ def stop_turn(finish: Finish, output_path: str, attempt: Attempt, outcome: Outco
     """
     finish(phase=Phase.STOPPED)
     write_attempt(output_path, attempt.ended(outcome))
+
+
+def end_unstarted_turn(
+    store: LeaseStore, output_path: str, job: str, phase: Phase, outcome: Outcome, error: AttemptError | None = None
+) -> bool:
+    """End the turn of ``job``, which never became a keeper; False, and nothing written, when it did after all."""
+    held = store.read()
+    if held is None or held.lease.job != job or not store.end_unstarted(job, phase):
+        return False
+    attempt = read_attempt(attempt_path(output_path, held.lease.attempt))
+    if attempt is not None and attempt.outcome is None:
+        write_attempt(output_path, attempt.ended(outcome, error))
+    return True
 
 
 def complete_commit(output_path: str, lease: Lease) -> None:

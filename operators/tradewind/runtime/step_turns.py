@@ -13,7 +13,6 @@ from tradewind.records.attempts import (
     attempt_path,
     read_attempt,
     utc_now,
-    write_attempt,
 )
 from tradewind.records.errors import RecordsError
 from tradewind.records.job_ids import step_job_id
@@ -22,7 +21,7 @@ from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
 from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import write_step_info
-from tradewind.records.turns import input_digests, next_number, take_turn, unfinished
+from tradewind.records.turns import end_unstarted_turn, input_digests, next_number, take_turn, unfinished
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import ResolvedStep
 
@@ -111,11 +110,7 @@ class StepTurns:
 
     def end_unstarted(self, job: str, phase: Phase, outcome: Outcome, error: AttemptError | None = None) -> bool:
         """End a turn whose job never took it over; False when it did after all."""
-        held = self.store.read()
-        attempt = self.attempt(held.lease.attempt) if held is not None and held.lease.job == job else None
-        if attempt is not None and attempt.outcome is None:
-            write_attempt(self.path, attempt.ended(outcome, error))
-        return self.store.end_unstarted(job, phase)
+        return end_unstarted_turn(self.store, self.path, job, phase, outcome, error)
 
     def inputs_are_those_of(self, number: int) -> bool:
         """Whether attempt ``number`` read what the inputs are now."""

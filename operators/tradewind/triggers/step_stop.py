@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.records.attempts import Outcome, attempt_path, read_attempt, write_attempt
+from tradewind.records.attempts import Outcome
 from tradewind.records.errors import RecordsError
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leases import Phase
+from tradewind.records.turns import end_unstarted_turn
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
@@ -42,7 +43,7 @@ async def stop_step_job(
         await _await_end(store, job)
     async with JobsApi(cluster) as api:
         await stop_job(api, job, say)
-    await asyncio.to_thread(end_unstarted_turn, store, output_path, job)
+    await asyncio.to_thread(end_unstarted_turn, store, output_path, job, Phase.STOPPED, Outcome.STOPPED)
 
 
 async def stop_any_job(
@@ -64,16 +65,6 @@ async def stop_any_job(
             say(f"The lease of job {details.job} cannot be asked: {error}")
     async with JobsApi(cluster) as api:
         await stop_job(api, details.job, say)
-
-
-def end_unstarted_turn(store: LeaseStore, output_path: str, job: str) -> None:
-    """Note that a job that never started was stopped."""
-    if not store.end_unstarted(job, Phase.STOPPED):
-        return
-    held = store.read()
-    attempt = read_attempt(attempt_path(output_path, held.lease.attempt)) if held else None
-    if attempt is not None and attempt.outcome is None:
-        write_attempt(output_path, attempt.ended(Outcome.STOPPED))
 
 
 async def _await_end(store: LeaseStore, job: str) -> None:

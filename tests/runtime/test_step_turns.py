@@ -1,0 +1,72 @@
+"""The end of a turn that was never begun: the lease decides whether it was, and the attempt's file follows it."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+
+import pytest
+
+from tradewind import ExecutorStep
+from tradewind.records.attempts import AttemptError, Outcome
+from tradewind.records.conditional import Stored, write_if
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.leases import Phase
+from tradewind.runtime.references import CodeFolder
+from tradewind.runtime.spec import step_spec
+from tradewind.runtime.step_turns import StepTurns, Turn
+from tradewind.steps import resolve
+
+
+@pytest.fixture
+def turns(tmp_path: Path) -> StepTurns:
+    step = ExecutorStep("made", posixpath.join, {})
+    return StepTurns(resolve([step], str(tmp_path)).of(step), {"dag": "d"})
+
+
+@pytest.fixture
+def turn(turns: StepTurns) -> Turn:
+    claimed = turns.claim(None, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere"))))
+    assert claimed is not None
+    return claimed
+
+
+def outcome_of(turns: StepTurns) -> Outcome | None:
+    attempt = turns.attempt(1)
+    assert attempt is not None
+    return attempt.outcome
+
+
+def test_a_turn_that_was_never_begun_ends_with_its_reason(turns: StepTurns, turn: Turn) -> None:
+    error = AttemptError("RUNTIME_ENV", "no such package")
+    assert turns.end_unstarted(turn.attempt.job, Phase.FAILED, Outcome.FAILED, error)
+    attempt, held = turns.attempt(1), turns.store.read()
+    assert attempt is not None and (attempt.outcome, attempt.error) == (Outcome.FAILED, error)
+    assert held is not None and held.lease.phase is Phase.FAILED
+
+
+def test_a_keeper_that_begins_while_its_turn_is_ended_is_not_told_of_as_lost(turns: StepTurns, turn: Turn) -> None:
+    keeper = LeaseStore(turns.path)
+
+    def write(path: str, text: str, expected: str | None) -> Stored | None:
+        keeper.begin(turn.attempt.job, "keeper")
+        return write_if(path, text, expected)
+
+    turns.store = LeaseStore(turns.path, write=write)
+    assert not turns.end_unstarted(turn.attempt.job, Phase.STOPPED, Outcome.LOST)
+    assert outcome_of(turns) is None
+    assert turns.read().lease is not None and turns.read().lease.phase is Phase.RUNNING  # type: ignore[union-attr]
+
+
+def test_nothing_is_written_about_another_jobs_turn(turns: StepTurns, turn: Turn) -> None:
+    assert not turns.end_unstarted("another", Phase.STOPPED, Outcome.LOST)
+    assert outcome_of(turns) is None
+
+
+def test_a_turn_whose_end_died_after_the_lease_is_told_as_failed_by_the_next_claim(
+    turns: StepTurns, turn: Turn
+) -> None:
+    assert turns.store.end_unstarted(turn.attempt.job, Phase.FAILED)  # and the file was never written
+    over = turns.read().lease
+    assert turns.claim(over, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere")))) is not None
+    assert outcome_of(turns) is Outcome.FAILED
