@@ -140,8 +140,8 @@ _CONFIG_SECTION: dict[str, Any] = {
         },
         "deployment": {
             "description": (
-                "The name of this Airflow in the metadata of its Ray jobs. Set it where several Airflows share a "
-                "cluster; jobs of deleted runs are stopped only where it is set."
+                "The name of this Airflow in its leases and in the metadata of its Ray jobs. Set it where several "
+                "Airflows share a prefix or a cluster; jobs of deleted runs are stopped only where it is set."
             ),
             "version_added": "0.1.0",
             "type": "string",

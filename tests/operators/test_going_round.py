@@ -39,7 +39,9 @@ def context_of(dag: DAG) -> Any:
     names: dict[str, Any] = {"dag_id": dag.dag_id, "run_id": "r", "task_id": "t", "map_index": -1}
     ti = SimpleNamespace(**names, try_number=1, max_tries=3)
     ti.xcom_push = ti.xcom_pull = lambda **_: None
-    run = SimpleNamespace(data_interval_start=None, data_interval_end=None, partition_key=None, run_after=MIDNIGHT)
+    run = SimpleNamespace(
+        data_interval_start=None, data_interval_end=None, partition_key=None, run_after=MIDNIGHT, clear_number=0
+    )
     return {"ti": ti, "dag": dag, "dag_run": run, "params": {}, "task_state_store": Notes()}
 
 

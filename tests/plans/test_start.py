@@ -11,8 +11,10 @@ from tradewind.plans.start import (
     Adopt,
     Asked,
     Claim,
+    Doubt,
     Finished,
     Rejoin,
+    Start,
     StopFirst,
     Task,
     Wait,
@@ -98,6 +100,11 @@ DAMAGED = Asked(is_damaged=True, planned_attempt=5)
 CLEARS = {
     "it crashed between note and end: the same max_tries": (NOTE, REUSE),
     "it was cleared: a higher max_tries": (CLEARED, AGAIN),
+    "it was cleared after the retries were lowered: a lower max_tries": (replace(NOTE, tries_allowed_now=2), AGAIN),
+    "it was cleared after the retries were lowered: the same max_tries, but a Clear in the run": (
+        replace(NOTE, clears_then=1, clears_now=2),
+        AGAIN,
+    ),
     "cleared, and a newer attempt was committed meanwhile": (replace(CLEARED, finished_attempt=4), REUSE),
     "cleared along, and its inputs are the same": (replace(CLEARED, came_along=True), REUSE),
     "skipped by the plan, so only a person can have cleared it": (Asked(was_reused=True, planned_attempt=5), AGAIN),
@@ -131,6 +138,42 @@ def test_one_step_cleared_in_thirty_runs_is_made_once() -> None:
 def test_a_marins_result_is_made_again_when_a_person_clears_it() -> None:
     found = Record(Status.SUCCESS, has_output=True)
     assert decide_start(found, Task(ME), Asked(was_reused=True)) == AGAIN
+
+
+PROD, STAGING, UNNAMED, ADDRESS = "prod", "staging", "", "http://127.0.0.1:8080"
+
+
+def start_of(theirs: str, ours: str, claimed: tuple[str, ...] = ()) -> Start:
+    found = record(Phase.RUNNING, {"deployment": theirs, **MY_EARLIER_TRY, "max_tries": 1})
+    return decide_start(found, Task({"deployment": ours, **ME}, claimed=claimed), Asked())
+
+
+def test_a_turn_of_another_airflow_is_waited_for_and_not_stopped_though_run_and_task_are_called_the_same() -> None:
+    assert isinstance(start_of(PROD, STAGING), Wait)
+    assert isinstance(start_of(PROD, PROD), StopFirst)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(UNNAMED, PROD), (PROD, UNNAMED), (ADDRESS, PROD), (PROD, ADDRESS), (UNNAMED, UNNAMED), (ADDRESS, ADDRESS)],
+)
+def test_a_turn_of_the_same_name_is_left_alone_where_an_airflow_has_no_name(theirs: str, ours: str) -> None:
+    assert isinstance(start_of(theirs, ours), Doubt)
+
+
+@pytest.mark.parametrize("name", [UNNAMED, ADDRESS])
+def test_an_airflow_without_a_name_owns_the_turns_that_it_noted_before_it_claimed_them(name: str) -> None:
+    assert isinstance(start_of(name, name, claimed=("job-4", "job-5")), StopFirst)
+
+
+def test_a_task_whose_lower_retries_let_fewer_tries_through_was_cleared_too() -> None:
+    found = record(Phase.RUNNING, {**MY_EARLIER_TRY, "max_tries": 4})
+    assert isinstance(decide_start(found, Task(ME), Asked()), StopFirst)
+
+
+def test_a_claim_that_names_no_deployment_may_be_any_deployments() -> None:
+    assert is_same_task(ME, {"deployment": PROD, **ME}) and is_same_task({"deployment": PROD, **ME}, ME)
+    assert not is_same_task({"deployment": STAGING, **ME}, {"deployment": PROD, **ME})
 
 
 def test_claims_of_one_task_are_told_by_dag_run_task_and_map_index() -> None:

@@ -1,13 +1,15 @@
 """How a task ends when its step did not, or cannot be run as it is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
 from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.leases import Lease
 from tradewind.records.stores import UnsupportedStoreError
 from tradewind.runtime.errors import RuntimeFault
 from tradewind.steps import ExperimentError
@@ -54,6 +56,10 @@ class PlanOutdatedError(AirflowFailException):
     """What the run's plan says no longer holds: the step's config was edited, or an input is not there."""
 
 
+class UnnamedDeploymentError(AirflowFailException):
+    """A task of this name is at work in an Airflow that may be this one or another: one of the two has no name."""
+
+
 @contextmanager
 def failing_at_once() -> Iterator[None]:
     """Let bad input fail a task without using up its retries."""
@@ -90,3 +96,14 @@ def talking_to_cluster(who: str) -> Iterator[None]:
         raise ClusterUnreachableError(f"{who}: {error}") from error
     except RayJobsError as error:
         raise ClusterRefusedError(f"{who}: {error}") from error
+
+
+def unnamed_deployment(name: str, lease: Lease, by: Mapping[str, Any]) -> UnnamedDeploymentError:
+    """A turn of which nobody can say whether it is this task's, at the output of the version ``name``."""
+    theirs, ours = (repr(each.get("deployment") or "(no name)") for each in (lease.by, by))
+    return UnnamedDeploymentError(
+        f"Attempt {lease.attempt} at {name} is in progress in a task of the same name, claimed by the Airflow "
+        f"{theirs}, and this is the Airflow {ours}: it cannot be said that the attempt is this task's. Where several "
+        "Airflows share a prefix, set `[tradewind] deployment` to a name of its own in each of them; then, or if this "
+        "run was deleted and created again, clear this task when that attempt has ended."
+    )

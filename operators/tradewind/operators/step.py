@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from tradewind.links.ray import RayJobLink, RayLogLink, push_links
 from tradewind.operators.assets import emit_made
+from tradewind.operators.claim_notes import ClaimNotes
 from tradewind.operators.cluster_slices import refuse_missing_slice_types
 from tradewind.operators.code import code_folder
 from tradewind.operators.errors import (
@@ -23,6 +24,7 @@ from tradewind.operators.errors import (
     StepStoppedError,
     asking_store,
     failing_at_once,
+    unnamed_deployment,
 )
 from tradewind.operators.following import follow_here, log_last_lines, pause_before_attempt
 from tradewind.operators.plan_lines import planned_step, push_unplanned
@@ -39,6 +41,7 @@ from tradewind.plans.plan import Decision, PlannedStep
 from tradewind.plans.start import (
     Adopt,
     Claim,
+    Doubt,
     Finished,
     Rejoin,
     Start,
@@ -147,6 +150,8 @@ class StepOperator(BaseOperator):
                 whose, attempt = task_name(start.lease.by), start.lease.attempt
                 self.log.info("Attempt %d at %s is in progress in %s; waiting.", attempt, turns.name, whose)
                 return self._wait(turns.path, attempt, progress, context, is_theirs=True)
+            case Doubt():
+                raise unnamed_deployment(turns.name, start.lease, turns.by)
             case StopFirst():
                 self._stop_first(turns, start.lease)
                 return progress
@@ -173,7 +178,8 @@ class StepOperator(BaseOperator):
         with failing_at_once():
             values = self.settings.values_of(context)
             step = resolve([self.step], self.settings.prefix_of(values), values).of(self.step)
-        return StepTurns(step, TaskKey.of(context).claim(context), heartbeat_s())
+        by = TaskKey.of(context).claim(context)
+        return StepTurns(step, by, heartbeat_s(), ClaimNotes(context, by).add)
 
     def _planned(self, step: ResolvedStep, context: Context) -> PlannedStep | None:
         """The plan's line of the step. Raises ``PlanOutdatedError`` if it is of another version."""
@@ -194,7 +200,8 @@ class StepOperator(BaseOperator):
         record = turns.read()
         retries = planned is None or planned.decision is not Decision.BLOCKED
         asked = StepNotes(context, self).asked(planned, turns)
-        return decide_start(record, Task(turns.by, progress.waited_for, retries), asked), record.lease
+        task = Task(turns.by, progress.waited_for, retries, ClaimNotes(context, turns.by).jobs())
+        return decide_start(record, task, asked), record.lease
 
     def _claim(self, turns: StepTurns, over: Lease | None, withdraws: bool, context: Context) -> Turn | None:
         code = code_folder(context["dag"])
@@ -372,7 +379,8 @@ class StepOperator(BaseOperator):
         notes = StepNotes(context, self)
         if lease is None or lease.is_marins:
             return notes.finished(turns.path, 0)
-        if Task(turns.by).owns(lease) and not notes.told_of(lease.attempt):
+        task = Task(turns.by, claimed=ClaimNotes(context, turns.by).jobs())
+        if task.owns(lease) and not notes.told_of(lease.attempt):
             return self._finish_made(turns, lease, context)  # an earlier try made it and died before it could say so
         complete_commit(turns.path, lease)
         return notes.finished(turns.path, lease.attempt)

@@ -1,8 +1,10 @@
 """What a step's task notes when it ends green, and what it reads from that when it comes back.
 
-Airflow keeps the note across retries and Clear. Clear raises a task's ``max_tries`` and a crash does not: that tells a
-person who wants the step made again from a worker that died between its note and its end. A step that Airflow cleared
-only because a step above it was cleared is told by its upstream tasks, whose result says how many tries they have had.
+Airflow keeps the note across retries and Clear. Clear sets a task's ``max_tries`` to its tries so far and its retries,
+and a crash leaves it: that tells a person who wants the step made again from a worker that died between its note and
+its end. Where the retries were lowered in between, both can be the same number; so each Clear of a task of the run,
+which Airflow counts in the run's ``clear_number``, tells it too. A step that Airflow cleared only because a step above
+it was cleared is told by its upstream tasks, whose results say the same two numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 NOTE: Final = "finished"
 """Key of the note in the task state store."""
 TRIES: Final = "max_tries"
+CLEARS: Final = "clear_number"
 
 
 class StepNotes:
@@ -34,39 +37,70 @@ class StepNotes:
 
     def finished(self, output_path: str, attempt: int) -> dict[str, Any]:
         """Note that the task ends green with ``attempt``; returns the task's XCom."""
-        tries = self._context["ti"].max_tries
-        note: Any = {"attempt": attempt, TRIES: tries, "upstream": self._upstream_tries()}
-        self._context["task_state_store"].set(NOTE, note)
-        return {"output_path": output_path, "attempt": attempt, TRIES: tries}
+        upstream = self._upstream_results()
+        seen: dict[str, Any] = {
+            "upstream": {task_id: result[TRIES] for task_id, result in upstream.items()},
+            "upstream_clears": {task_id: result.get(CLEARS, 0) for task_id, result in upstream.items()},
+        }
+        result: Any = {"attempt": attempt, **self._now()}
+        self._context["task_state_store"].set(NOTE, {**result, **seen})
+        return {"output_path": output_path, **result}
 
     def told_of(self, attempt: int) -> bool:
         """Whether an earlier try ended green with ``attempt``, and not only noted it before it died."""
-        note: Any = self._context["task_state_store"].get(NOTE) or {}
-        return bool(note.get("attempt") == attempt and self._context["ti"].max_tries > note[TRIES])
+        note = self._note()
+        return note.get("attempt") == attempt and self._was_cleared_since(note)
 
     def asked(self, planned: PlannedStep | None, turns: StepTurns) -> Asked:
         """What is asked of this task."""
-        note: Any = self._context["task_state_store"].get(NOTE) or {}
+        note = self._note()
         return replace(
-            Asked.by_plan(planned),
+            self._cleared(note, Asked.by_plan(planned)),
             finished_attempt=note.get("attempt"),
-            tries_allowed_then=note.get(TRIES, 0),
-            tries_allowed_now=self._context["ti"].max_tries,
             came_along=self._came_along(note, turns),
         )
 
-    def _came_along(self, note: Mapping[str, Any], turns: StepTurns) -> bool:
-        if not note or self._context["ti"].max_tries <= note[TRIES]:
-            return False
-        then, now = note.get("upstream", {}), self._upstream_tries()
-        was_cleared_above = any(tries > then.get(task_id, -1) for task_id, tries in now.items())
-        return was_cleared_above and turns.inputs_are_those_of(note["attempt"])
+    def _note(self) -> dict[str, Any]:
+        note: Any = self._context["task_state_store"].get(NOTE)
+        return note or {}
 
-    def _upstream_tries(self) -> dict[str, int]:
-        """Task id -> tries of each step above that ran in this run; a skipped one has none."""
+    def _now(self) -> dict[str, int]:
+        run: Any = self._context["dag_run"]
+        return {TRIES: self._context["ti"].max_tries, CLEARS: run.clear_number or 0}
+
+    def _cleared(self, note: Mapping[str, Any], asked: Asked) -> Asked:
+        """``asked``, with what Airflow allowed at the time of the note and allows now."""
+        now = self._now()
+        return replace(
+            asked,
+            tries_allowed_then=note.get(TRIES, 0),
+            tries_allowed_now=now[TRIES],
+            clears_then=note.get(CLEARS, now[CLEARS]),  # older notes do not count the run's clears
+            clears_now=now[CLEARS],
+        )
+
+    def _was_cleared_since(self, note: Mapping[str, Any]) -> bool:
+        return self._cleared(note, Asked()).was_cleared
+
+    def _came_along(self, note: Mapping[str, Any], turns: StepTurns) -> bool:
+        if not note or not self._was_cleared_since(note):
+            return False
+        return self._ran_above_since(note) and turns.inputs_are_those_of(note["attempt"])
+
+    def _ran_above_since(self, note: Mapping[str, Any]) -> bool:
+        """Whether a step above was cleared and has run again since the note."""
+        tries, clears = note.get("upstream", {}), note.get("upstream_clears", {})
+        return any(
+            result[TRIES] != tries.get(task_id, -1)
+            or result.get(CLEARS, 0) > clears.get(task_id, result.get(CLEARS, 0))
+            for task_id, result in self._upstream_results().items()
+        )
+
+    def _upstream_results(self) -> dict[str, Mapping[str, int]]:
+        """Task id -> the result of each step above that ran in this run; a skipped one has none."""
         task_ids = sorted(self._operator.upstream_task_ids - {self._operator.plan_task_id})
         if not task_ids:
             return {}
         results: Any = self._context["ti"].xcom_pull(task_ids=task_ids)
         pairs = zip(task_ids, results, strict=True)
-        return {task_id: result[TRIES] for task_id, result in pairs if isinstance(result, dict) and TRIES in result}
+        return {task_id: result for task_id, result in pairs if isinstance(result, dict) and TRIES in result}

@@ -36,7 +36,13 @@ class TaskKey:
 
     def claim(self, context: Context) -> dict[str, Any]:
         """How the task's claims name it; ``max_tries`` tells a try after Clear from one after a crash."""
-        names = {"dag": self.dag, "run": self.run, "task": self.task, "map_index": self.map_index}
+        names = {
+            "deployment": deployment(),
+            "dag": self.dag,
+            "run": self.run,
+            "task": self.task,
+            "map_index": self.map_index,
+        }
         return {**names, "try": self.try_number, "max_tries": context["ti"].max_tries}
 
     @property
@@ -69,5 +75,9 @@ class TaskKey:
 
 
 def deployment() -> str:
-    """The name by which this Airflow's jobs are told from those of others on the same cluster."""
+    """The name by which this Airflow's jobs and leases are told from those of others on the same cluster or prefix.
+
+    Without ``[tradewind] deployment`` it is the address of the API, if that is configured: good enough to tell some
+    Airflows apart, but no name (``plans.start.is_deployment_name``), since others may have the same.
+    """
     return str(conf.get("tradewind", "deployment", fallback="") or conf.get("api", "base_url", fallback=""))

@@ -50,15 +50,23 @@ class StepTurns:
         step: The step.
         by: How the task's claims name it.
         heartbeat_s: How often whoever holds the turn renews it.
+        will_claim: Called with the job of every claim before it is made.
     """
 
-    def __init__(self, step: ResolvedStep, by: Mapping[str, Any], heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(
+        self,
+        step: ResolvedStep,
+        by: Mapping[str, Any],
+        heartbeat_s: float = HEARTBEAT_S,
+        will_claim: Callable[[str], None] = lambda job: None,
+    ) -> None:
         self.step = step
         self.by = dict(by)
         self.path = step.output_path
         self.name = f"{step.name}-{step.hash}"
         self.store = LeaseStore(step.output_path)
         self._heartbeat_s = heartbeat_s
+        self._will_claim = will_claim
 
     def read(self) -> Record:
         """What the store says now."""
@@ -98,6 +106,7 @@ class StepTurns:
             code_commit=code_commit,
             started_at=utc_now(),
         )
+        self._will_claim(attempt.job)
         held = take_turn(self.store, self.path, seen, attempt, self.step.digest, self._heartbeat_s)
         if held is None:
             return None
