@@ -38,7 +38,9 @@ def write_output(prefix: Path, rows: Sequence[dict[str, Any]] = ROWS, export: st
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     manifest = [{"path": name, "size": len(text), "checksum": str(hash(text))} for name, text in files.items()]
-    (folder / ".manifest.json").write_text(json.dumps({"attempt": 1, "files": manifest}))
+    (folder / ".attempts/3").mkdir(parents=True)
+    (folder / ".attempts/3/manifest.json").write_text(json.dumps({"attempt": 3, "files": manifest}))
+    (folder / ".executor_status.lock").write_text(json.dumps({"phase": "committed", "attempt": 3}))
 
 
 def test_outputs_are_equal_if_only_times_and_the_prefix_differ(tmp_path: Path) -> None:

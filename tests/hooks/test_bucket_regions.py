@@ -19,6 +19,7 @@ from tradewind.hooks import bucket_regions
 from tradewind.hooks.bucket_regions import location_of, refuse_cross_region_reads, region_of, stored_size
 from tradewind.plans.regions import CrossRegionReadError
 from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.lease_store import Claim, LeaseStore
 from tradewind.records.manifests import make_manifest, write_manifest
 from tradewind.rehearsal.cloud_storage import LocalCloudStorage
 from tradewind.steps import ExecutorStep, ResolvedStep, on_airflow_worker, output_path_of, resolve, this_output_path
@@ -95,7 +96,8 @@ def test_a_read_from_a_far_bucket_is_refused_with_its_size_by_listing(store: Loc
 def test_the_size_of_an_output_is_its_manifests(store: LocalCloudStorage) -> None:
     raw = ExecutorStep("raw", None, None, override_output_path="gs://far/raw")
     put("gs://far/raw/data.txt", "x" * 2000)
-    write_manifest("gs://far/raw", make_manifest("gs://far/raw", 1))
+    LeaseStore("gs://far/raw").claim(None, Claim(2, "job", "", {}, "v"))
+    write_manifest("gs://far/raw", make_manifest("gs://far/raw", 2))
     put("gs://far/raw/later.txt", "x" * 500)  # is no part of the output
     assert stored_size("gs://far/raw") == 2000
     with pytest.raises(CrossRegionReadError, match=r"reads gs://far/raw \(2 kB\)"):

@@ -43,7 +43,7 @@ def made(step: ResolvedStep, attempt: int = 1) -> None:
     held = take_turn(store, step.output_path, store.read(), turn, step.digest, 30.0)
     assert held is not None
     begun = store.begin(turn.job, "keeper")
-    commit_turn(lambda **changes: store.change(begun, **changes), step.output_path, turn)
+    commit_turn(lambda **changes: store.change(begun, **changes), step.output_path, turn, lambda: None)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_finished_outputs_are_reused_and_verified_ones_too(tasks: list[tuple[str
         (lambda folder: (folder / "more").unlink(), "ran, output damaged: more: missing"),
         (lambda folder: (folder / "more").write_text("01235"), "ran, output damaged: more: checksum differs"),
         (lambda folder: (folder / "added").write_text(""), "ran, output damaged: added: not in the manifest"),
-        (lambda folder: (folder / ".manifest.json").unlink(), "ran, manifest gone"),
+        (lambda folder: (folder / ".attempts/1/manifest.json").unlink(), "ran, manifest gone"),
     ],
     ids=["missing", "changed", "added", "no manifest"],
 )

@@ -85,7 +85,7 @@ class Race:
             self.prove(f"{number}-run-{attempt.number}")
             write_text(f"{path}/data-{attempt.number}", attempt.job)
             die(luck)
-            commit_turn(keeper.finish, path, attempt)
+            commit_turn(keeper.finish, path, attempt, keeper.check)
         self.prove(f"{number}-made")
         die(luck)
 

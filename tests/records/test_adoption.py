@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tradewind.records.adoption import Adoption, AlreadyFinishedError, NothingToAdoptError, adopt
-from tradewind.records.attempts import Outcome, newest_attempt
+from tradewind.records.attempts import Attempt, Outcome, newest_attempt
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.holding import KeptTurn, OutputBusyError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
-from tradewind.records.leases import Phase
+from tradewind.records.leases import Lease, Phase
 from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status, write_status
+from tradewind.records.store import list_names
+from tradewind.records.turns import commit_turn
 from tradewind.runtime.keeper import Keeper
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
@@ -70,7 +75,7 @@ def test_files_at_the_output_path_become_a_committed_result(step: ResolvedStep) 
     assert (lease.phase, lease.attempt, lease.version) == (Phase.COMMITTED, 1, step.digest)
     assert dict(lease.by) == {"adopted": path, "user": "ada"}
     assert read_status(path) is Status.SUCCESS
-    manifest = read_manifest(path)
+    manifest = read_manifest(path, 1)
     assert manifest is not None and [file.path for file in manifest.files] == ["log", "model"]
     assert verify_output(path, manifest, lease.digest) == []
     attempt = newest_attempt(path)
@@ -95,7 +100,7 @@ def test_files_from_elsewhere_are_copied_without_their_records(step: ResolvedSte
     )
     files_at(step.output_path, half="left by a dead attempt")
     adopt(adoption_of(step, source, copies=True), keep)
-    manifest = read_manifest(step.output_path)
+    manifest = read_manifest(step.output_path, 1)
     assert manifest is not None and [file.path for file in manifest.files] == ["deep/log", "model"]
     assert read_status(step.output_path) is Status.SUCCESS
     assert (tmp_path / "elsewhere/model").read_text() == "weights"
@@ -162,6 +167,33 @@ def test_nobody_can_take_the_turn_while_files_are_copied_and_a_turn_that_is_lost
     now = LeaseStore(step.output_path).read()
     assert now is not None and (now.lease.attempt, now.lease.phase) == (7, Phase.CLAIMED)
     assert read_status(step.output_path) is None
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_adoption_that_comes_too_late_leaves_the_manifest_of_the_winner_alone(
+    step: ResolvedStep, is_told: bool
+) -> None:
+    path = files_at(step.output_path, model="weights")
+    winners: list[Lease] = []
+
+    @contextmanager
+    def lose(store: LeaseStore, held: Held) -> Iterator[KeptTurn]:
+        ended = threading.Event()
+        with Keeper(store, held, end_work=lambda end: ended.set()) as keeper:
+            store.claim(held, Claim(2, "another", "cluster", {"run": "r"}, VERSION))
+            begun = store.begin("another", "its keeper")
+            files_at(path, model="better weights")
+            winner = Attempt(2, "another", "cluster", {"run": "r"}, {})
+            winners.append(commit_turn(partial(store.change, begun), path, winner, lambda: None).lease)
+            assert ended.wait(60) if is_told else not ended.is_set()
+            files_at(path, late="written by whoever brings it in")
+            yield keeper
+
+    with pytest.raises(LeaseLostError):
+        adopt(adoption_of(step, path), lose)
+    manifest = read_manifest(path, 2)
+    assert manifest is not None and manifest.digest == winners[0].digest
+    assert list_names(f"{path}/.attempts/1") == ([] if is_told else ["manifest.json"])
 
 
 def test_an_adoption_that_fails_ends_its_turn(step: ResolvedStep, tmp_path: Path, prefix: str) -> None:

@@ -236,7 +236,7 @@ class LeaseMachine(RuleBasedStateMachine):
         elif driver.how_it_ends == "raises":
             fail_turn(finish, OUTPUT, attempt, AttemptError("ValueError", "no"))
         else:
-            commit_turn(finish, OUTPUT, attempt)  # also when the lease is lost: it must not count
+            commit_turn(finish, OUTPUT, attempt, lambda: None)  # also when the lease is lost: it must not count
 
     def kept(self) -> list[Driver]:
         return [one for one in self.drivers if one.keeper is not None and not one.process.ended]

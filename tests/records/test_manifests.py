@@ -73,12 +73,31 @@ def test_the_outputs_of_other_steps_below_are_not_part_of_it(output: str) -> Non
 
 
 def test_the_manifest_is_read_back_as_it_was_written(output: str) -> None:
-    assert read_manifest(output) is None
+    assert read_manifest(output, 2) is None
     put(output, 'odd " name\n', "é", "a")
     manifest = make_manifest(output, 2)
     write_manifest(output, manifest)
-    assert read_manifest(output) == manifest
-    assert read_manifest(output) == make_manifest(output, 2)  # its own file is not in it
+    assert read_manifest(output, 2) == manifest
+    assert read_manifest(output, 2) == make_manifest(output, 2)  # its own file is not in it
+
+
+def test_each_attempt_has_a_manifest_of_its_own(output: str) -> None:
+    put(output, "a")
+    first = make_manifest(output, 1)
+    write_manifest(output, first)
+    put(output, "b")
+    write_manifest(output, make_manifest(output, 2))
+    assert (read_manifest(output, 1), read_manifest(output, 2)) == (first, make_manifest(output, 2))
+
+
+def test_an_older_output_has_its_manifest_beside_it(output: str) -> None:
+    put(output, "a")
+    older = make_manifest(output, 3)
+    write_text(f"{output}/.manifest.json", older.to_json())
+    assert read_manifest(output, 3) == older == make_manifest(output, 3)
+    put(output, "b")
+    write_manifest(output, newer := make_manifest(output, 4))
+    assert read_manifest(output, 4) == newer != older
 
 
 def test_a_local_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
@@ -86,7 +105,7 @@ def test_a_local_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
         pass
     manifest = make_manifest(str(tmp_path), 1)
     write_manifest(str(tmp_path), manifest)
-    assert read_manifest(str(tmp_path)) == manifest
+    assert read_manifest(str(tmp_path), 1) == manifest
     assert verify_output(str(tmp_path), manifest, manifest.digest) == []
 
 
@@ -131,10 +150,11 @@ def test_the_witness_is_the_largest_file_that_is_not_hidden_else_the_result(
 
 
 @pytest.mark.parametrize("text", ["", "half", '{"attempt": 1}', '{"attempt": 1, "files": [{"name": "x"}]}', "[]"])
-def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
-    write_text(f"{tmp_path}/.manifest.json", text)
-    with pytest.raises(BadManifestError, match=r"\.manifest\.json is no manifest of ours"):
-        read_manifest(str(tmp_path))
+@pytest.mark.parametrize("file", [".manifest.json", ".attempts/1/manifest.json"])
+def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str, file: str) -> None:
+    write_text(f"{tmp_path}/{file}", text)
+    with pytest.raises(BadManifestError, match=rf"{file} is no manifest of ours"):
+        read_manifest(str(tmp_path), 1)
 
 
 def test_an_untouched_output_has_no_problems(output: str) -> None:
@@ -187,7 +207,7 @@ def test_a_manifest_that_was_not_committed_is_a_problem_of_its_own(output: str) 
     put(output, "a", text="thawed and written later")
     later = make_manifest(output, 1)
     assert [str(problem) for problem in verify_output(output, later, committed)] == [
-        ".manifest.json: not the one that was committed"
+        "manifest.json: not the one that was committed"
     ]
 
 

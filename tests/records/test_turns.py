@@ -20,9 +20,10 @@ from tradewind.records.attempts import (
     write_attempt,
 )
 from tradewind.records.errors import LeaseLostError, StoreUnavailableError
+from tradewind.records.files import list_files
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import Lease, Phase, lease_path
-from tradewind.records.manifests import read_manifest
+from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status, read_status, write_status
@@ -60,7 +61,7 @@ class Turn:
 
     def commit(self) -> Lease:
         write_text(f"{self.path}/data", f"of attempt {self.attempt.number}")
-        return commit_turn(self.finish, self.path, self.attempt).lease
+        return commit_turn(self.finish, self.path, self.attempt, lambda: None).lease
 
     @property
     def story(self) -> Attempt | None:
@@ -143,11 +144,34 @@ def test_a_withdrawal_whose_claimant_died_before_it_wrote_its_file_is_not_forgot
 def test_a_commit_makes_a_result_with_its_manifest_and_tells_older_readers(path: str) -> None:
     turn = Turn(path).begin()
     lease = turn.commit()
-    manifest = read_manifest(path)
+    manifest = read_manifest(path, 1)
     assert manifest is not None
     assert (lease.phase, lease.digest, lease.witness) == (Phase.COMMITTED, manifest.digest, "data")
     assert turn.story is not None and turn.story.outcome is Outcome.SUCCEEDED
     assert (read_status(path), read_record(path).state) == (Status.SUCCESS, RecordState.FINISHED)
+
+
+def test_whose_turn_is_over_writes_no_manifest(path: str) -> None:
+    turn = Turn(path).begin()
+    write_text(f"{path}/data", "x")
+
+    def lost() -> None:
+        raise LeaseLostError("while the checksums were made")
+
+    with pytest.raises(LeaseLostError, match="while the checksums"):
+        commit_turn(turn.finish, path, turn.attempt, lost)
+    assert not any(file.path.endswith("manifest.json") for file in list_files(path))
+
+
+def test_a_commit_that_comes_too_late_leaves_the_manifest_of_the_winner_alone(path: str) -> None:
+    frozen = Turn(path).begin()
+    lease = Turn(path).begin().commit()
+    write_text(f"{path}/data", "of attempt 1, which thaws before it looks at its lease")
+    with pytest.raises(LeaseLostError):
+        commit_turn(frozen.finish, path, frozen.attempt, lambda: None)
+    manifest = read_manifest(path, lease.attempt)
+    assert manifest is not None and manifest.digest == lease.digest
+    assert [str(problem) for problem in verify_output(path, manifest, lease.digest)] == ["data: 54 bytes instead of 12"]
 
 
 def test_a_failure_is_there_to_be_read_before_the_lease_says_so(path: str) -> None:
@@ -199,7 +223,7 @@ def killed_after_the_swap(turn: Turn) -> Lease:
 
     write_text(f"{turn.path}/data", "x")
     with pytest.raises(KeyboardInterrupt):
-        commit_turn(finish, turn.path, turn.attempt)
+        commit_turn(finish, turn.path, turn.attempt, lambda: None)
     held = turn.store.read()
     assert held is not None
     return held.lease
@@ -253,10 +277,10 @@ def test_inputs_that_are_the_same_let_a_commit_pass(path: str) -> None:
 def test_an_input_that_was_made_again_alike_is_the_same(path: str) -> None:
     made = Turn(f"{path}/a").begin()
     write_text(f"{path}/a/data", "x")
-    commit_turn(made.finish, f"{path}/a", made.attempt)
+    commit_turn(made.finish, f"{path}/a", made.attempt, lambda: None)
     attempt = reads(path, f"{path}/a")
     again = Turn(f"{path}/a", withdraws=True).begin()
-    commit_turn(again.finish, f"{path}/a", again.attempt)
+    commit_turn(again.finish, f"{path}/a", again.attempt, lambda: None)
     check_inputs_unchanged(attempt)
 
 

@@ -247,7 +247,7 @@ def test_a_keeper_that_is_killed_before_the_swap_leaves_nothing_that_counts_and_
     first = claim(step, QUICK_S)
     code, _ = finish(start(first, "tests.runtime.killed_at", "tradewind.records.turns:check_inputs_unchanged"))
     assert code == -signal.SIGKILL
-    assert Path(step.output_path, ".manifest.json").exists()  # it was that close
+    assert Path(step.output_path, ".attempts/1/manifest.json").exists()  # it was that close
     assert lease_of(step.output_path).phase is Phase.RUNNING
     until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
     assert read_record(step.output_path).state is RecordState.STOPPED

@@ -18,7 +18,9 @@ from fsspec.core import url_to_fs
 from tradewind.plans.regions import CrossRegionReadError, StepReads, cross_region_reads, paths_read
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.files import list_files
+from tradewind.records.leases import Lease, lease_path
 from tradewind.records.manifests import read_manifest
+from tradewind.records.store import read_text
 from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
 
 logger = logging.getLogger(__name__)
@@ -85,7 +87,8 @@ def location_of(bucket: str) -> str | None:
 def stored_size(path: str) -> int | None:
     """The bytes at ``path``: as the manifest there says, else as the store lists them; None if nobody can tell."""
     try:
-        manifest = read_manifest(path)
+        lease = read_text(lease_path(path))
+        manifest = read_manifest(path, Lease.from_json(lease).attempt if lease is not None else 0)
         if manifest is not None:
             return manifest.size
         if files := list_files(path):

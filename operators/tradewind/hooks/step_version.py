@@ -143,7 +143,7 @@ def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVe
         if keeper.end in (None, TurnEnd.STOP_REQUESTED):
             stop_turn(keeper.finish, turns.path, attempt, Outcome.STOPPED)
         raise
-    commit_turn(keeper.finish, turns.path, attempt)
+    commit_turn(keeper.finish, turns.path, attempt, keeper.check)
 
 
 def _was_cleared(lease: Lease | None, context: Any) -> bool:

@@ -89,7 +89,7 @@ def plan_now(
 
 def _fault(output_path: str, lease: Lease) -> str | None:
     try:
-        manifest = read_manifest(output_path)
+        manifest = read_manifest(output_path, lease.attempt)
     except BadManifestError as error:
         return f"ran, but {error}"
     if manifest is None:

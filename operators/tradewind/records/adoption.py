@@ -113,7 +113,7 @@ def _bring_in(
             if adoption.copies:
                 remove_leftovers(path)
                 _copy(adoption.source, path, files, turn)
-            return commit_turn(turn.finish, path, attempt).lease
+            return commit_turn(turn.finish, path, attempt, lambda: check_goes_on(turn)).lease
         except LeaseLostError:
             raise
         except BaseException:

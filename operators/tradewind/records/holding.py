@@ -25,6 +25,9 @@ class KeptTurn(Protocol):
     def end(self) -> object | None:
         """Why the work must end, if it must."""
 
+    def check(self) -> None:
+        """Raises ``LeaseLostError`` if the turn is over."""
+
     def finish(self, **changes: Any) -> Held:
         """The last write of the turn; it is renewed until then."""
 
@@ -39,6 +42,7 @@ def check_goes_on(turn: KeptTurn) -> None:
     Raises:
         LeaseLostError: It is over, or somebody asked for its end.
     """
+    turn.check()
     if turn.end is not None:
         raise LeaseLostError("The turn at this output is over.")
 

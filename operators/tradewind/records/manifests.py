@@ -1,4 +1,7 @@
-"""The manifest of an output: the files that an attempt left, in ``.manifest.json`` beside them, written before commit.
+"""The manifest of an output: the files that an attempt left, in ``.attempts/N/manifest.json``, written before commit.
+
+Each attempt has its own, so whoever comes too late to commit leaves that of the winner alone. Older outputs have theirs
+in ``.manifest.json``.
 
 Its digest is what the lease commits, so it covers what was made and nothing else: the same files give the same digest
 whichever attempt made them and whenever. Left out are the records of the output itself and every folder below it that
@@ -26,7 +29,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Final
 
-from tradewind.records.attempts import ATTEMPTS_FOLDER
+from tradewind.records.attempts import ATTEMPTS_FOLDER, attempt_folder
 from tradewind.records.errors import RecordsError
 from tradewind.records.files import StoredFile, is_near, list_files, read_files
 from tradewind.records.leases import LEASE_FILE
@@ -35,7 +38,8 @@ from tradewind.records.step_info import INFO_FILE
 from tradewind.records.store import read_text, write_text
 from tradewind.steps.paths import self_and_parents
 
-MANIFEST_FILE: Final = ".manifest.json"
+MANIFEST_FILE: Final = "manifest.json"
+OLDER_MANIFEST_FILE: Final = ".manifest.json"
 RESULT_FILE: Final = ".artifact.json"
 RECORDS_OF_AN_OUTPUT: Final = frozenset({STATUS_FILE, LEASE_FILE, INFO_FILE})
 """A folder that holds one of these is the output of a step."""
@@ -120,7 +124,7 @@ def output_files(output_path: str) -> list[StoredFile]:
 def is_record(path: str) -> bool:
     """Whether ``path``, relative to an output, is a record of it, also one that is being written."""
     top, _, rest = path.partition("/")
-    if top.startswith(".executor_") or top in (MANIFEST_FILE, ATTEMPTS_FOLDER):
+    if top.startswith(".executor_") or top in (OLDER_MANIFEST_FILE, ATTEMPTS_FOLDER):
         return True
     return not rest and _HALF_WRITTEN.fullmatch(top) is not None
 
@@ -135,21 +139,29 @@ def make_manifest(output_path: str, attempt: int) -> Manifest:
 
 
 def write_manifest(output_path: str, manifest: Manifest) -> None:
-    """Put ``manifest`` beside the output."""
-    write_text(_path(output_path), manifest.to_json())
+    """Put ``manifest`` beside the output, where its attempt has it."""
+    write_text(manifest_path(output_path, manifest.attempt), manifest.to_json())
 
 
-def read_manifest(output_path: str) -> Manifest | None:
-    """The manifest beside the output, or None when there is none.
+def read_manifest(output_path: str, attempt: int) -> Manifest | None:
+    """The manifest of ``attempt``, which the lease names, or None when there is none.
 
     Raises:
         BadManifestError: What is there is no manifest.
     """
-    text = read_text(_path(output_path))
-    try:
-        return None if text is None else Manifest.from_json(text)
-    except ValueError as error:
-        raise BadManifestError(f"{_path(output_path)} is no manifest of ours: {error}.") from error
+    for path in (manifest_path(output_path, attempt), posixpath.join(output_path, OLDER_MANIFEST_FILE)):
+        text = read_text(path)
+        try:
+            if text is not None:
+                return Manifest.from_json(text)
+        except ValueError as error:
+            raise BadManifestError(f"{path} is no manifest of ours: {error}.") from error
+    return None
+
+
+def manifest_path(output_path: str, attempt: int) -> str:
+    """Where the manifest of ``attempt`` lies."""
+    return posixpath.join(attempt_folder(output_path, attempt), MANIFEST_FILE)
 
 
 def verify_output(output_path: str, manifest: Manifest, digest: str | None = None) -> list[Problem]:
@@ -204,7 +216,3 @@ def _kind(file: StoredFile | None) -> str:
 
 def _is_below(path: str, folders: set[str]) -> bool:
     return any(parent in folders for parent in self_and_parents(posixpath.dirname(path)))
-
-
-def _path(output_path: str) -> str:
-    return posixpath.join(output_path, MANIFEST_FILE)

@@ -75,13 +75,11 @@ Finish = Callable[..., Held]
 """Writes the last state of the turn, given as fields of the lease; whoever renews it does so until then."""
 
 
-def commit_turn(
-    finish: Finish, output_path: str, attempt: Attempt, check_turn: Callable[[], None] = lambda: None
-) -> Held:
-    """Make the attempt's output a result.
+def commit_turn(finish: Finish, output_path: str, attempt: Attempt, check_turn: Callable[[], None]) -> Held:
+    """Make the attempt's output a result; the only way to one, whoever made it.
 
-    ``check_turn`` raises when the turn is over, which may come while a large output's checksums are made: the manifest
-    of whoever came after must stay.
+    ``check_turn`` raises when the turn is over, which may come while a large output's checksums are made: nothing is
+    written then.
 
     Raises:
         InputChangedError: Its inputs are not what they were when it was claimed.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-_MANIFEST: Final = ".manifest.json"
+_LEASE: Final = ".executor_status.lock"
 _LEFT_OUT: Final = ("checkpoints/", "logs/", "tensorboard/", "wandb/")
 _OF_THE_CLOCK: Final = frozenset({"time", "step_seconds"})
 METRICS: Final = "metrics.jsonl"
@@ -63,13 +63,14 @@ class _Tree:
         self._fs.invalidate_cache()
 
     def outputs(self) -> list[str]:
-        """The outputs that have a manifest, relative to the prefix."""
-        found = [str(path) for path in self._fs.find(self._root) if posixpath.basename(path) == _MANIFEST]
+        """The outputs below the prefix, relative to it."""
+        found = [str(path) for path in self._fs.find(self._root) if posixpath.basename(path) == _LEASE]
         return sorted(posixpath.relpath(posixpath.dirname(path), self._root) for path in found)
 
     def files(self, output: str) -> dict[str, str]:
-        """Path → checksum, as the manifest has them; nothing when there is none."""
-        text = self.read(posixpath.join(output, _MANIFEST))
+        """Path → checksum, as the manifest of the committed attempt has them; nothing when there is none."""
+        lease = json.loads(self.read(posixpath.join(output, _LEASE)) or "{}")
+        text = self.read(posixpath.join(output, ".attempts", str(lease.get("attempt")), "manifest.json"))
         return {} if text is None else {one["path"]: one["checksum"] for one in json.loads(text)["files"]}
 
     def read(self, path: str) -> str | None:
