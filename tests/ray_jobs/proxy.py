@@ -21,6 +21,8 @@ class Proxy:
     Attributes:
         asked: How often each path was asked for.
         refusal: Answer everything with this HTTP status.
+        refused_ending: The same only for paths that end so.
+        token: Refuse who does not show this one.
         delay_s: Wait for so long before each answer.
         empty_list: Answer the list of jobs with an empty one.
     """
@@ -29,6 +31,8 @@ class Proxy:
         self.address = address
         self.asked: Counter[str] = Counter()
         self.refusal: int | None = None
+        self.refused_ending = ""
+        self.token: str | None = None
         self.delay_s = 0.0
         self.empty_list = False
 
@@ -49,14 +53,16 @@ class Proxy:
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked[request.path] += 1
         await asyncio.sleep(self.delay_s)
-        if self.refusal:
+        if self.refusal and request.path.endswith(self.refused_ending):
             return web.Response(status=self.refusal)
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return web.Response(status=403)
         if request.path.endswith("/tail"):
             return web.Response(status=502)
         if self.empty_list and request.path == LIST:
             return web.json_response([])
         async with (
             aiohttp.ClientSession() as session,
-            session.request(request.method, self.address + request.path_qs) as answer,
+            session.request(request.method, self.address + request.path_qs, data=await request.read()) as answer,
         ):
             return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)

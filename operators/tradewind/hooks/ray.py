@@ -95,6 +95,13 @@ class RayHook(BaseHook):
             raise _no_connection(ray_conn_id) from error
         return await asyncio.to_thread(cluster_of, connection)
 
+    @classmethod
+    async def cluster_read_again(cls, ray_conn_id: str) -> RayCluster:
+        """The same, because the cluster refuses the token: none that was kept is used."""
+        connection = await cls.aget_connection(ray_conn_id)
+        forget_token(connection)
+        return await asyncio.to_thread(cluster_of, connection)
+
     def test_connection(self) -> tuple[bool, str]:
         """What the connection form's Test button shows."""
         from importlib.metadata import version

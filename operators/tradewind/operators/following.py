@@ -7,10 +7,12 @@ import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from tradewind.hooks.ray import RayHook
 from tradewind.ray_jobs.endings import Ending, EndingKind
-from tradewind.ray_jobs.errors import RayUnreachableError
+from tradewind.ray_jobs.errors import BadTokenError, RayAuthenticationError, RayUnreachableError
 from tradewind.ray_jobs.outcome import Outcome, Watch, await_outcome
 from tradewind.triggers.ray_job import give_lines, job_logger
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE_S = 60.0
 LONGEST_ASKING_PAUSE_S = 15.0
+NOTICE_INTERVAL_S = 300.0
 T = TypeVar("T")
 
 
@@ -29,7 +32,8 @@ def follow_here(cluster: RayCluster, watch: Watch, log_bytes: int, full_log: str
     from tradewind.ray_jobs.log_lines import JobLog
 
     log = JobLog(give_lines, max_bytes=log_bytes, full_log=full_log) if log_bytes else None
-    return asyncio.run(await_outcome(cluster, watch, log, job_logger.info))
+    read_again = partial(RayHook.cluster_read_again, cluster.name)  # a cluster is called by its connection
+    return asyncio.run(await_outcome(cluster, watch, log, job_logger.info, read_again))
 
 
 def patiently(call: Callable[[], T], seconds: float, say: Callable[[str], None]) -> T:
@@ -46,6 +50,24 @@ def patiently(call: Callable[[], T], seconds: float, say: Callable[[str], None])
             if time.monotonic() - started + pause_s > seconds:
                 raise
             say(f"{error} Asking again.")
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
+
+
+def past_refusals(call: Callable[[], T], say: Callable[[str], None]) -> T:
+    """``call()``, again and again while the token is refused or cannot be had, for as long as it takes.
+
+    For a task that has a job there already: its end would let the job be stopped, and a refusal says nothing about
+    it. ``call`` reads the connection anew.
+    """
+    pause_s, said_at = 1.0, float("-inf")
+    while True:
+        try:
+            return call()
+        except (RayAuthenticationError, BadTokenError) as error:
+            if time.monotonic() - said_at >= NOTICE_INTERVAL_S:
+                said_at = time.monotonic()
+                say(f"{error} Its job is not judged by that; the connection is read again until it is accepted.")
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
 

@@ -18,6 +18,7 @@ from tradewind.operators.following import (
     as_seconds,
     follow_here,
     log_last_lines,
+    past_refusals,
     patiently,
     pause_before_attempt,
     stop_here,
@@ -173,7 +174,7 @@ class RayJobOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Submit the job, or join the one that an earlier try submitted, and wait for its end."""
-        jobs = self._connect()
+        jobs = self._connect(has_job=load_claim(context) is not None)
         with talking_to_cluster(self._who):
             claim = self._claimed(jobs, context)
         return self._go_round(jobs, claim, context)
@@ -182,7 +183,9 @@ class RayJobOperator(BaseOperator):
         """Judge how the job ended, from what the trigger saw."""
         claim, outcome = JobClaim.from_json(event["claim"]), Outcome(Ending.from_json(event["ending"]), event["result"])
         seen = self._judge(claim, outcome, context)
-        return self._go_round(self._connect(), seen.claim, context) if isinstance(seen, Again) else seen.result
+        if not isinstance(seen, Again):
+            return seen.result
+        return self._go_round(self._connect(has_job=True), seen.claim, context)
 
     def on_kill(self) -> None:
         """Stop the job that this worker follows, if a person marked or cleared the task."""
@@ -194,9 +197,11 @@ class RayJobOperator(BaseOperator):
     def _who(self) -> str:
         return f"Task {self.task_id!r}"
 
-    def _connect(self) -> RayJobs:
+    def _connect(self, *, has_job: bool) -> RayJobs:
+        """The cluster's jobs. A refused token ends only a task that has submitted nothing yet."""
+        get_conn = RayHook(self.ray_conn_id).get_conn
         with talking_to_cluster(self._who):
-            return self._patiently(RayHook(self.ray_conn_id).get_conn)
+            return self._patiently(lambda: past_refusals(get_conn, self.log.warning) if has_job else get_conn())
 
     def _patiently(self, call: Callable[[], T]) -> T:
         return patiently(call, self.connect_timeout, self.log.warning)
@@ -218,7 +223,7 @@ class RayJobOperator(BaseOperator):
     def _go_round(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
         """Run the job until it has a result: a loop, since a job can queue and be lost many times in one try."""
         while isinstance(seen := self._run(jobs, claim, context), Again):
-            jobs, claim = self._connect(), seen.claim
+            jobs, claim = self._connect(has_job=True), seen.claim
         return seen.result
 
     def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Done | Again:

@@ -207,7 +207,8 @@ class StepOperator(BaseOperator):
         code = code_folder(context["dag"])
         cluster = "" if self._is_in_worker else self.settings.cluster_of(self.step)
         if cluster:
-            connect(turns.step.name, cluster)  # nothing is claimed for a cluster that cannot be used
+            is_ours = over is not None and Task(turns.by).owns(over)
+            connect(turns.step.name, cluster, has_job=is_ours)  # nothing is claimed for one that cannot be used
         with failing_at_once():
             refuse_missing_slice_types([turns.step], self.settings.cluster_of)
             return turns.claim(
@@ -238,7 +239,7 @@ class StepOperator(BaseOperator):
         self, turns: StepTurns, lease: Lease, progress: Progress, context: Context
     ) -> dict[str, Any] | Progress | None:
         """Go on with the turn of an earlier try; None when nothing of it was ever submitted."""
-        jobs = connect(turns.step.name, lease.cluster) if lease.cluster else None
+        jobs = connect(turns.step.name, lease.cluster, has_job=True) if lease.cluster else None
         if jobs is not None and jobs.details(lease.job) is not None:
             self.log.info("Attempt %d at %s joined: Ray job %s.", lease.attempt, turns.name, lease.job)
             return self._follow(jobs.cluster, turns, lease.attempt, progress, context)
@@ -290,7 +291,7 @@ class StepOperator(BaseOperator):
         """Stop the turn of an earlier try, which a person cleared, and wait until it has ended."""
         self.log.info("The task was cleared: attempt %d is stopped before the step runs again.", lease.attempt)
         if lease.cluster:
-            cluster = connect(turns.step.name, lease.cluster).cluster
+            cluster = connect(turns.step.name, lease.cluster, has_job=True).cluster
             asyncio.run(stop_step_job(cluster, lease.job, turns.path, turns.by, self.log.info))
         else:
             turns.store.request_stop(lease.job, turns.by)

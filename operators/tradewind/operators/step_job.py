@@ -12,7 +12,7 @@ from airflow.sdk import conf
 
 from tradewind.hooks.ray import RayHook
 from tradewind.operators.errors import talking_to_cluster
-from tradewind.operators.following import patiently
+from tradewind.operators.following import past_refusals, patiently
 from tradewind.operators.placement import check_function_place, placed
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.checks import check_request
@@ -49,15 +49,19 @@ def claimed_spec(step: ResolvedStep, code: Path) -> StepSpec:
     return dataclasses.replace(spec, environment=_environment(step.step, code))
 
 
-def connect(step_name: str, cluster: str) -> RayJobs:
+def connect(step_name: str, cluster: str, *, has_job: bool = False) -> RayJobs:
     """The jobs of ``cluster``, which has answered and accepted the token.
+
+    With ``has_job``, the task has submitted a job before, and a refused token is waited out.
 
     Raises:
         ClusterUnreachableError: It does not answer.
         ClusterRefusedError: There is no such connection, or it is no good.
     """
     with talking_to_cluster(f"Step {step_name!r}"):
-        return patiently(RayHook(cluster).get_conn, CONNECT_TIMEOUT_S, logger.warning)
+        get_conn = RayHook(cluster).get_conn
+        connected = (lambda: past_refusals(get_conn, logger.warning)) if has_job else get_conn
+        return patiently(connected, CONNECT_TIMEOUT_S, logger.warning)
 
 
 def submit(jobs: RayJobs, attempt: Attempt, code: Path) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tradewind.ray_jobs.details import JobDetails
-from tradewind.ray_jobs.errors import RayUnreachableError
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError
 from tradewind.ray_jobs.nodes import fetch_living
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ class LostNodes:
         self._look_at = time.monotonic()
 
     async def judged(self, found: Mapping[str, JobDetails | None]) -> dict[str, JobDetails | None]:
-        """The jobs that were ``found``, where a running one whose node is gone has failed.
-
-        Raises:
-            RayAuthenticationError: The cluster refuses the token.
-        """
+        """The jobs that were ``found``, where a running one whose node is gone has failed."""
         nodes = {node for one in found.values() if one and (node := one.running_on)}
         if nodes and time.monotonic() >= self._look_at:
             await self._look(nodes)
@@ -54,7 +50,7 @@ class LostNodes:
         now = time.monotonic()
         try:
             living = await fetch_living(self._api)
-        except (RayUnreachableError, KeyError, TypeError):  # silent, or another Ray with another answer
+        except (RayUnreachableError, RayAuthenticationError, KeyError, TypeError):  # silent, forbidden, or another Ray
             self._look_at = now + LOOK_S
             return
         self._missing_since = {node: self._missing_since.get(node, now) for node in nodes if node not in living}

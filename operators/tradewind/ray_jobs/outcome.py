@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tradewind.ray_jobs.demand import Demand, judge_wait
 from tradewind.ray_jobs.endings import Ending, EndingKind, judge_ending
+from tradewind.ray_jobs.errors import RayAuthenticationError
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
     from tradewind.ray_jobs.cluster import RayCluster
     from tradewind.ray_jobs.log_lines import JobLog
+    from tradewind.ray_jobs.refusals import ReadAgain
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,38 @@ class Outcome:
 
 
 async def await_outcome(
-    cluster: RayCluster, watch: Watch, log: JobLog | None, notice: Callable[[str], None]
+    cluster: RayCluster,
+    watch: Watch,
+    log: JobLog | None,
+    notice: Callable[[str], None],
+    read_again: ReadAgain | None = None,
 ) -> Outcome:
     """Follow the job of ``watch`` until it has ended, or its time is over; then it is stopped.
 
+    Args:
+        cluster: Where it was submitted.
+        watch: The job and what is watched for.
+        log: Takes its log lines.
+        notice: Takes sentences for the person who waits.
+        read_again: Gives the cluster as its connection says now. With it, a refused token is waited out: whatever
+            was being done is begun again once the cluster accepts what the connection says.
+
     Raises:
-        RayAuthenticationError: The cluster refuses the token.
+        RayAuthenticationError: The cluster refuses the token, and nothing is there to read again.
     """
+    if read_again is None:
+        return await _outcome(cluster, watch, log, notice)
+    from tradewind.ray_jobs.refusals import Refusals
+
+    refusals = Refusals(watch.job, read_again, notice)
+    while True:
+        try:
+            return await _outcome(cluster, watch, log, notice)
+        except RayAuthenticationError:
+            cluster = await refusals.wait(cluster)
+
+
+async def _outcome(cluster: RayCluster, watch: Watch, log: JobLog | None, notice: Callable[[str], None]) -> Outcome:
     from tradewind.ray_jobs.api import JobsApi
 
     left = None if watch.deadline is None else max(0.0, watch.deadline - time.time())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -78,12 +79,17 @@ class RayJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job to its end."""
+        from tradewind.ray_jobs.refusals import first_reading
+
         watch = Watch.from_json(self.watch)
-        cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
+        read_again = partial(RayHook.cluster_read_again, self.ray_conn_id)
+        cluster = await first_reading(
+            watch.job, partial(RayHook.cluster_from_trigger, self.ray_conn_id), job_logger.info
+        )
         self._job_log = await self._open_log(watch.job) if self.log_bytes else None
         saving = asyncio.create_task(self._save_places())
         try:
-            outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info)
+            outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info, read_again)
         finally:
             saving.cancel()
         self._job_log = None  # it has been read to its end

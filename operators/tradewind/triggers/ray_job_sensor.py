@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -38,5 +39,6 @@ class RayJobSensorTrigger(BaseTrigger):
         async with JobsApi(cluster) as api:
             job = (await await_job(api, JobQuery(self.submission_id, self.metadata))).job
         logger.info("Waiting for Ray job %s: %s", job, cluster.job_url(job))
-        outcome = await await_outcome(cluster, Watch(job, Demand()), None, logger.info)
+        read_again = partial(RayHook.cluster_read_again, self.ray_conn_id)
+        outcome = await await_outcome(cluster, Watch(job, Demand()), None, logger.info, read_again)
         yield TriggerEvent({"job": job, "ending": outcome.ending.to_json()})
