@@ -13,11 +13,12 @@ import pytest
 
 from tradewind.rehearsal.airflow_api import AirflowApiError
 from tradewind.rehearsal.drill import asked_beside
-from tradewind.rehearsal.drill_injection import damage_newest_checkpoint
+from tradewind.rehearsal.drill_injection import Damage, damage_newest_checkpoint
 from tradewind.rehearsal.drill_outputs import OutputVerdict, compare_outputs
-from tradewind.rehearsal.drill_records import RunRecord, read_run_record, record_of
-from tradewind.rehearsal.drill_report import DrillReport, FaultStory
+from tradewind.rehearsal.drill_records import PodEvent, RunRecord, read_run_record, record_of
+from tradewind.rehearsal.drill_report import DrillReport
 from tradewind.rehearsal.drill_sight import Sight, TrainingHost
+from tradewind.rehearsal.drill_stories import Deed, FaultStory
 from tradewind.rehearsal.drill_watch import RunWatch
 from tradewind.rehearsal.faults import Fault, PlannedFault
 from tradewind.rehearsal.local_airflow import LocalAirflowError
@@ -72,7 +73,10 @@ def test_the_record_adds_up_all_attempts_and_counts_a_repeated_step_once(tmp_pat
         (attempts / f"{number}.json").write_text("{}")
         (attempts / str(number) / "timeline.json").write_text(json.dumps(events))
     record = read_run_record(str(tmp_path))
-    assert record == RunRecord(2, 1, 0, ("preempted: node-lost",), 20.0, 1.75)
+    assert [(one.attempt, one.at, one.name) for one in record.events] == [
+        (1, 10, "started"), (1, 20, "preempted"), (2, 30, "done")
+    ]  # fmt: skip
+    assert replace(record, events=()) == RunRecord(2, 1, 0, ("preempted: node-lost",), 20.0, 1.75)
     assert record.goodput == 1.75 / 20
 
 
@@ -91,7 +95,7 @@ def test_the_largest_file_of_the_newest_complete_checkpoint_is_damaged(tmp_path:
         (folder / "d" / "data").write_text("x" * size)
         if step != 30:  # which was cut off before it was complete
             (folder / "metadata.json").write_text("{}")
-    assert damage_newest_checkpoint(str(tmp_path)) == "step-20/d/data"
+    assert damage_newest_checkpoint(str(tmp_path)) == Damage("step-20/d/data", 20, 9)
     sizes = {path.parts[-3]: path.stat().st_size for path in tmp_path.rglob("data")}
     assert sizes == {"step-9": 10, "step-20": 4, "step-30": 100}
     assert damage_newest_checkpoint(str(tmp_path / "elsewhere")) is None
@@ -106,10 +110,18 @@ class Recorder:
     def __init__(self) -> None:
         self.injected: list[tuple[Fault, int | None]] = []
         self.is_outage = False
+        self.checkpoint: int | None = 3
+        self.refused = 0
 
-    def inject(self, fault: PlannedFault, sight: Sight) -> str:
+    def inject(self, fault: PlannedFault, sight: Sight) -> Deed:
         self.injected.append((fault.kind, sight.step))
-        return f"did {fault.kind.value}"
+        return Deed(f"did {fault.kind.value}", ("slice-a",))
+
+    def newest_checkpoint(self) -> int | None:
+        return self.checkpoint
+
+    def refused_requests(self) -> int:
+        return self.refused
 
 
 def pod(step: int | None, first_pid: int = 1, at: float = 0.0) -> Sight:
@@ -118,7 +130,7 @@ def pod(step: int | None, first_pid: int = 1, at: float = 0.0) -> Sight:
 
 
 def watched(sights: Sequence[Sight], faults: Sequence[PlannedFault], recorder: Recorder) -> RunWatch:
-    watch = RunWatch(faults, recorder, lambda text: None, clock=lambda: 100.0)  # type: ignore[arg-type]
+    watch = RunWatch(faults, recorder, recorder, lambda text: None, clock=lambda: 100.0)
     for sight in sights:
         watch.see(sight)
     return watch
@@ -132,6 +144,7 @@ def test_a_fault_comes_once_its_step_is_done_and_the_next_one_only_after_the_rec
     assert recorder.injected == [(Fault.SLICE, 5), (Fault.HOST, 6)]
     first, second = watch.stories
     assert (first.recovery_s, first.at_step, first.resumed_at, first.lost_steps) == (7.0, 5, 4, 2)
+    assert (first.at, first.checkpoint, first.may_lose, first.victims) == (100.0, 3, 2, ("slice-a",))
     assert (second.recovery_s, second.lost_steps) == (None, None)
 
 
@@ -147,9 +160,9 @@ def test_an_outage_is_over_when_it_has_ended_and_training_has_gone_on() -> None:
     recorder.is_outage = True
     watch.see(pod(9))
     assert watch.stories[0].recovery_s is None
-    recorder.is_outage = False
+    recorder.is_outage, recorder.refused = False, 12
     watch.see(pod(10, at=120.0))
-    assert watch.stories[0].recovery_s == 20.0
+    assert (watch.stories[0].recovery_s, watch.stories[0].refused) == (20.0, 12)
 
 
 @pytest.mark.parametrize(("succeeded", "recovery_s"), [(True, 0.0), (False, None)])
@@ -172,17 +185,25 @@ def test_a_fault_that_never_came_is_in_the_report() -> None:
 DIFFERENT = OutputVerdict("train-1", 3, ("metrics.jsonl: 1 of 4 rows",), 2.4, 2.5)
 
 
+STORIES = (
+    FaultStory("slice", 5, "preempted slice-a without notice", 6, 12.3, 4, 20.0, ("slice-a",), 3),
+    FaultStory("head", 150, "killed the Ray head", 160, 60.0, 155, 40.0, ("the Ray head",), 154),
+)
+EVENTS = (
+    PodEvent(1, 10.0, "started"),
+    PodEvent(1, 23.0, "preempted", "node died", "slice-a", 8),
+    PodEvent(1, 25.0, "first_step", step=4),
+    PodEvent(2, 70.0, "started"),
+)
+
+
 def report(**changes: Any) -> DrillReport:
-    stories = (
-        FaultStory("slice", 5, "preempted slice-a without notice", 6, 12.3, 4),
-        FaultStory("head", 150, "killed the Ray head", 160, 60.0, 155),
-    )
     whole = DrillReport(
         dag="night",
         seed=7,
         state="success",
-        stories=stories,
-        record=RunRecord(2, 1, 0, ("preempted: node-lost",), 100.0, 40.0),
+        stories=STORIES,
+        record=RunRecord(2, 1, 0, ("preempted: node died",), 100.0, 40.0, EVENTS),
         undisturbed=RunRecord(1, 0, 0, (), 50.0, 40.0),
         outputs=(OutputVerdict("train-1", 3, (), 2.5, 2.5),),
     )
@@ -207,10 +228,18 @@ def test_a_report_tells_every_fault_and_every_output() -> None:
         ({"outputs": (DIFFERENT,)}, "The output train-1 is different."),
         ({"leaks": ("slice slice-x",)}, "Left behind: slice slice-x."),
         (
-            {"stories": (FaultStory("head", 180, ""),)},
-            "The fault head did not come: the run had ended before its step.",
+            {"stories": (*STORIES, FaultStory("store", 180, ""))},
+            "The fault store did not come: the run had ended before its step.",
         ),
-        ({"stories": (FaultStory("head", 180, "did it", 181),)}, "The fault head was not followed by any training."),
+        (
+            {"stories": (*STORIES[:1], replace(STORIES[1], recovery_s=None))},
+            "The fault head was not followed by any training.",
+        ),
+        ({"stories": (STORIES[0], replace(STORIES[1], victims=()))}, "The fault head found nothing to hit."),
+        (
+            {"undisturbed": record_of([PodEvent(1, 5.0, "failed", "exception")], 1, 0.0)},
+            "In the undisturbed run, a pod failed: exception.",
+        ),
     ],
 )
 def test_a_drill_that_is_not_passed_says_why(changes: dict[str, Any], problem: str) -> None:

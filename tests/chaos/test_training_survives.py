@@ -53,12 +53,9 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -> None:
     report = ground.drill.disturbed(DrillPlan(Path(), "chaos/train", seed=seed, pace=PACE), ground.undisturbed)
     print(report.text())
-    came = [Fault(story.fault) for story in report.stories if story.recovery_s is not None]
-    assert len(came) == len(report.stories) == 3, "every fault came, and training went on after each"
-    assert report.state == "success"
+    assert len(report.stories) == 3
+    assert report.problems == ()
     check_outputs(report)
-    check_what_is_charged(report, came)
-    assert report.leaks == ()
 
 
 def check_outputs(report: DrillReport) -> None:
@@ -67,14 +64,6 @@ def check_outputs(report: DrillReport) -> None:
     assert output.different == ()
     assert output.final_loss is not None and output.final_loss == output.undisturbed_loss
     assert output.files >= 3
-
-
-def check_what_is_charged(report: DrillReport, came: list[Fault]) -> None:
-    """A process that hangs is a failure, a slice that is lost is a preemption, a driver that is lost is neither."""
-    record = report.record
-    assert record.failures == came.count(Fault.HANG), record.causes
-    assert record.preemptions >= sum(fault.preempts for fault in came), record.causes
-    assert record.attempts > sum(fault.ends_attempt for fault in came)
 
 
 @pytest.mark.timeout(1800)

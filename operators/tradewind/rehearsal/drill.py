@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from tradewind.rehearsal.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
 from tradewind.rehearsal.drill_house import DrillHouse, running_airflow, running_house
-from tradewind.rehearsal.drill_injection import Injector, Pace
+from tradewind.rehearsal.drill_injection import Injector, Pace, StoreMeasures
 from tradewind.rehearsal.drill_outputs import compare_outputs
 from tradewind.rehearsal.drill_records import read_run_record
 from tradewind.rehearsal.drill_report import DrillReport
@@ -130,7 +130,7 @@ class Drill:
 
     def _run(self, prefix: str, faults: Sequence[PlannedFault], pace: Pace) -> tuple[str, RunWatch]:
         injector = Injector(self._house.cloud, self._house.ray, prefix, pace)
-        watch = RunWatch(faults, injector, self._say)
+        watch = RunWatch(faults, injector, StoreMeasures(self._house.cloud.storage, prefix), self._say)
         night = self._begin(prefix)
         deadline = time.monotonic() + _RUN_TIMEOUT_S
         try:

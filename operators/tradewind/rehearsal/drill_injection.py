@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.rehearsal.drill_sight import Sight, drivers
+from tradewind.rehearsal.drill_stories import Deed
 from tradewind.rehearsal.faults import Fault, PlannedFault
 
 if TYPE_CHECKING:
+    from tradewind.rehearsal.cloud_storage import LocalCloudStorage
     from tradewind.rehearsal.local_ray import LocalRay
     from tradewind.rehearsal.rehearsal_cloud import RehearsalCloud
 
@@ -54,7 +56,7 @@ class Injector:
         self._prefix = prefix
         self._pace = pace
         self._outages: list[tuple[threading.Timer, Callable[[], object]]] = []
-        self._deeds: dict[Fault, Callable[[Sight, int], str]] = {
+        self._deeds: dict[Fault, Callable[[Sight, int], Deed]] = {
             Fault.HOST: self._kill_host,
             Fault.SLICE: self._kill_slice,
             Fault.DRAIN: self._drain,
@@ -66,8 +68,8 @@ class Injector:
             Fault.STORE: self._store_outage,
         }
 
-    def inject(self, fault: PlannedFault, sight: Sight) -> str:
-        """Do it now to the pod in ``sight``; what was done, in words."""
+    def inject(self, fault: PlannedFault, sight: Sight) -> Deed:
+        """Do it now to the pod in ``sight``."""
         return self._deeds[fault.kind](sight, fault.host % max(len(sight.hosts), 1))
 
     @property
@@ -83,55 +85,63 @@ class Injector:
                 undo()
         self._outages.clear()
 
-    def _kill_host(self, sight: Sight, host: int) -> str:
+    def _kill_host(self, sight: Sight, host: int) -> Deed:
         hit = sight.hosts[host]
-        self._cloud.kill_host(hit.slice_name, hit.worker)
-        return f"killed host {hit.worker} of {hit.slice_name}"
+        killed = self._cloud.kill_host(hit.slice_name, hit.worker)
+        return Deed(f"killed host {hit.worker} of {hit.slice_name}", (hit.slice_name,) if killed else ())
 
-    def _kill_slice(self, sight: Sight, host: int) -> str:
+    def _kill_slice(self, sight: Sight, host: int) -> Deed:
         hit = sight.hosts[host].slice_name
         self._cloud.preempt(hit)
-        return f"preempted {hit} without notice"
+        return Deed(f"preempted {hit} without notice", (hit,))
 
-    def _drain(self, sight: Sight, host: int) -> str:
+    def _drain(self, sight: Sight, host: int) -> Deed:
         hit = sight.hosts[host].slice_name
         self._cloud.preempt(hit, notice_s=self._pace.notice_s)
-        return f"preempted {hit} with {self._pace.notice_s:g} s of notice"
+        return Deed(f"preempted {hit} with {self._pace.notice_s:g} s of notice", (hit,))
 
-    def _kill_driver(self, sight: Sight, host: int) -> str:
+    def _kill_driver(self, sight: Sight, host: int) -> Deed:
         found = drivers(self._ray.stack)
         for driver in found:
             driver.kill()
-        return f"killed the step driver ({len(found)} process{'es' if len(found) != 1 else ''})"
+        what = f"killed the step driver ({len(found)} process{'es' if len(found) != 1 else ''})"
+        return Deed(what, tuple(f"process {driver.pid}" for driver in found))
 
-    def _kill_head(self, sight: Sight, host: int) -> str:
+    def _kill_head(self, sight: Sight, host: int) -> Deed:
         killed = self._ray.kill_head()
         self._ray.start_head()
-        return f"killed the Ray head ({killed} processes) and started it again"
+        what = f"killed the Ray head ({killed} processes) and started it again"
+        return Deed(what, ("the Ray head",) if killed else ())
 
-    def _hang(self, sight: Sight, host: int) -> str:
+    def _hang(self, sight: Sight, host: int) -> Deed:
         hit = sight.hosts[host]
-        os.kill(hit.pid, signal.SIGSTOP)
-        return f"froze the training process of host {hit.worker} of {hit.slice_name}"
+        try:
+            os.kill(hit.pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            return Deed(f"the training process of host {hit.worker} of {hit.slice_name} had ended")
+        return Deed(f"froze the training process of host {hit.worker} of {hit.slice_name}", (hit.slice_name,))
 
-    def _stock_out(self, sight: Sight, host: int) -> str:
+    def _stock_out(self, sight: Sight, host: int) -> Deed:
         self._cloud.stock_out(True)
-        slices = [one["name"] for one in self._cloud.status()["slices"] if one["state"] == "READY"]
+        slices = tuple(one["name"] for one in self._cloud.status()["slices"] if one["state"] == "READY")
         for name in slices:
             self._cloud.preempt(name)
-        self._undo_after(self._pace.stock_out_s, lambda: self._cloud.stock_out(False))
-        return f"preempted {', '.join(slices)}, no capacity for {self._pace.stock_out_s:g} s"
+        seconds = self._pace.stock_out_s
+        self._undo_after(seconds, lambda: self._cloud.stock_out(False))
+        return Deed(f"preempted {', '.join(slices)}, no capacity for {seconds:g} s", slices, lasts_s=seconds)
 
-    def _damage_checkpoint(self, sight: Sight, host: int) -> str:
-        what = self._kill_slice(sight, host)  # first, so that no newer checkpoint follows
-        damaged = damage_newest_checkpoint(self._prefix)
-        return f"{what}, and {f'damaged {damaged}' if damaged else 'found no checkpoint to damage'}"
+    def _damage_checkpoint(self, sight: Sight, host: int) -> Deed:
+        killed = self._kill_slice(sight, host)  # first, so that no newer checkpoint follows
+        damage = damage_newest_checkpoint(self._prefix)
+        if damage is None:
+            return Deed(f"{killed.what}, and found no checkpoint to damage")
+        return Deed(f"{killed.what}, and damaged {damage.file}", killed.victims, damage.step, damage.older)
 
-    def _store_outage(self, sight: Sight, host: int) -> str:
-        storage = self._cloud.storage
+    def _store_outage(self, sight: Sight, host: int) -> Deed:
+        storage, seconds = self._cloud.storage, self._pace.outage_s
         storage.failures = _ALL_REQUESTS
-        self._undo_after(self._pace.outage_s, lambda: setattr(storage, "failures", 0))
-        return f"Cloud Storage answers 503 for {self._pace.outage_s:g} s"
+        self._undo_after(seconds, lambda: setattr(storage, "failures", 0))
+        return Deed(f"Cloud Storage answers 503 for {seconds:g} s", ("Cloud Storage",), lasts_s=seconds)
 
     def _undo_after(self, seconds: float, undo: Callable[[], object]) -> None:
         timer = threading.Timer(seconds, undo)
@@ -140,18 +150,50 @@ class Injector:
         self._outages.append((timer, undo))
 
 
-def damage_newest_checkpoint(prefix: str) -> str | None:
-    """Cut the largest file of the newest complete checkpoint below ``prefix`` in half; which file, if there is one."""
+class StoreMeasures:
+    """What a drill asks the store itself: the run's checkpoints, and the requests that were refused."""
+
+    def __init__(self, storage: LocalCloudStorage, prefix: str) -> None:
+        self._storage = storage
+        self._prefix = prefix
+
+    def newest_checkpoint(self) -> int | None:
+        """The step of the newest whole checkpoint."""
+        return max(_checkpoints(self._prefix)[1], default=None)
+
+    def refused_requests(self) -> int:
+        """How many requests the store has refused so far."""
+        return self._storage.requests["failed"]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What was damaged: a file of the checkpoint of a step, and the step of the newest one that is left whole."""
+
+    file: str
+    step: int
+    older: int | None
+
+
+def damage_newest_checkpoint(prefix: str) -> Damage | None:
+    """Cut the largest file of the newest complete checkpoint below ``prefix`` in half, if there is one."""
+    fs, complete, files = _checkpoints(prefix)
+    if not complete:
+        return None
+    step = max(complete)
+    folder = complete.pop(step)
+    sizes = {path: about["size"] for path, about in files.items() if path.startswith(f"{folder}/")}
+    largest = max(sizes, key=lambda path: (sizes[path], path))
+    fs.pipe_file(largest, fs.cat_file(largest)[: sizes[largest] // 2])
+    return Damage(f"{posixpath.basename(folder)}{largest[len(folder) :]}", step, max(complete, default=None))
+
+
+def _checkpoints(prefix: str) -> tuple[Any, dict[int, str], dict[str, dict[str, Any]]]:
+    """The file system, the folder of each whole checkpoint by its step, and all files below ``prefix``."""
     from fsspec.core import url_to_fs
 
     fs, root = url_to_fs(prefix)
     fs.invalidate_cache()
     files: dict[str, dict[str, Any]] = fs.find(root, detail=True)
-    complete = {int(found[1]): posixpath.dirname(path) for path in files if (found := _CHECKPOINT.fullmatch(path))}
-    if not complete:
-        return None
-    folder = complete[max(complete)]
-    sizes = {path: about["size"] for path, about in files.items() if path.startswith(f"{folder}/")}
-    largest = max(sizes, key=lambda path: (sizes[path], path))
-    fs.pipe_file(largest, fs.cat_file(largest)[: sizes[largest] // 2])
-    return f"{posixpath.basename(folder)}{largest[len(folder) :]}"
+    found = (_CHECKPOINT.fullmatch(path) for path in files)
+    return fs, {int(one[1]): posixpath.dirname(one.string) for one in found if one}, files

@@ -15,8 +15,34 @@ from typing import Any, Final
 from tradewind.cloud_tpu.goodput import METRICS_FILE, CountedSteps, goodput, metrics_rows
 
 _ATTEMPT: Final = re.compile(r"(?P<output>.*)/\.attempts/\d+\.json")
-_TIMELINE: Final = re.compile(r".*/\.attempts/\d+/timeline\.json")
-_OUTPUT: Final = "output"
+_TIMELINE: Final = re.compile(r"(?P<output>.*)/\.attempts/(?P<attempt>\d+)/timeline\.json")
+
+
+@dataclass(frozen=True)
+class PodEvent:
+    """One event of a pod's timeline."""
+
+    attempt: int
+    at: float
+    """Seconds since the epoch."""
+    name: str
+    cause: str | None = None
+    slice_name: str | None = None
+    step: int | None = None
+    output: str = ""
+    """Whose pod it was."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the processes of a pod ended before they were done."""
+        return self.name in ("preempted", "failed")
+
+    @staticmethod
+    def of(output: str, attempt: int, event: Mapping[str, Any]) -> PodEvent:
+        """The event as the timeline of an attempt has it."""
+        at = float(event["at"])
+        name, cause, hit, step = event["event"], event.get("cause"), event.get("slice"), event.get("step")
+        return PodEvent(attempt, at, name, cause, hit, step, output)
 
 
 @dataclass(frozen=True)
@@ -32,6 +58,13 @@ class RunRecord:
     """From the first start of the processes to the last event, of all outputs together."""
     productive_s: float = 0.0
     """In steps that count, each once."""
+    events: tuple[PodEvent, ...] = ()
+    """Of all pods, in order."""
+
+    @property
+    def ends(self) -> tuple[PodEvent, ...]:
+        """The preemptions and failures."""
+        return tuple(event for event in self.events if event.is_end)
 
     @property
     def goodput(self) -> float | None:
@@ -40,7 +73,8 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         share = None if self.goodput is None else round(self.goodput, 3)
-        return {**asdict(self), "wall_s": round(self.wall_s, 1), "goodput": share}
+        fields = {name: value for name, value in asdict(self).items() if name != "events"}
+        return {**fields, "wall_s": round(self.wall_s, 1), "goodput": share}
 
 
 def read_run_record(prefix: str) -> RunRecord:
@@ -50,35 +84,36 @@ def read_run_record(prefix: str) -> RunRecord:
     fs, root = url_to_fs(prefix)
     fs.invalidate_cache()
     paths = [str(path) for path in fs.find(root)]
-    timelines = [path for path in paths if _TIMELINE.fullmatch(path)]
-    outputs = {_output_of(path) for path in timelines}
-    events = [{**event, _OUTPUT: _output_of(path)} for path in timelines for event in json.loads(fs.cat_file(path))]
+    timelines = [found for path in paths if (found := _TIMELINE.fullmatch(path))]
+    outputs = {found["output"] for found in timelines}
+    events = [
+        PodEvent.of(found["output"], int(found["attempt"]), event)
+        for found in timelines
+        for event in json.loads(fs.cat_file(found.string))
+    ]
     attempts = [path for path in paths if (found := _ATTEMPT.fullmatch(path)) and found["output"] in outputs]
     metrics = [path for path in (posixpath.join(output, METRICS_FILE) for output in outputs) if path in set(paths)]
     productive = sum(CountedSteps(metrics_rows(fs.cat_file(path).decode())).seconds for path in metrics)
     return record_of(events, len(attempts), productive)
 
 
-def record_of(events: Iterable[Mapping[str, Any]], attempts: int, productive_s: float) -> RunRecord:
+def record_of(events: Iterable[PodEvent], attempts: int, productive_s: float) -> RunRecord:
     """The same from what the timelines say."""
-    ordered = sorted(events, key=lambda event: float(event["at"]))
-    ends = [event for event in ordered if event["event"] in ("preempted", "failed")]
-    outputs = {event.get(_OUTPUT) for event in ordered}
+    ordered = sorted(events, key=lambda event: event.at)
+    ends = [event for event in ordered if event.is_end]
+    outputs = {event.output for event in ordered}
     return RunRecord(
         attempts=attempts,
-        preemptions=sum(event["event"] == "preempted" for event in ends),
-        failures=sum(event["event"] == "failed" for event in ends),
-        causes=tuple(f"{event['event']}: {event.get('cause') or 'unknown'}" for event in ends),
-        wall_s=sum(_wall_s([event for event in ordered if event.get(_OUTPUT) == output]) for output in outputs),
+        preemptions=sum(event.name == "preempted" for event in ends),
+        failures=sum(event.name == "failed" for event in ends),
+        causes=tuple(f"{event.name}: {event.cause or 'unknown'}" for event in ends),
+        wall_s=sum(_wall_s([event for event in ordered if event.output == output]) for output in outputs),
         productive_s=productive_s,
+        events=tuple(ordered),
     )
 
 
-def _wall_s(ordered: Sequence[Mapping[str, Any]]) -> float:
+def _wall_s(ordered: Sequence[PodEvent]) -> float:
     """Of one output's events: trainings side by side have each their own time."""
-    started = next((float(event["at"]) for event in ordered if event["event"] == "started"), None)
-    return 0.0 if started is None else float(ordered[-1]["at"]) - started
-
-
-def _output_of(timeline: str) -> str:
-    return posixpath.dirname(posixpath.dirname(posixpath.dirname(timeline)))
+    started = next((event.at for event in ordered if event.name == "started"), None)
+    return 0.0 if started is None else ordered[-1].at - started

@@ -5,31 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tradewind.rehearsal.drill_charges import charge_problems
 from tradewind.rehearsal.drill_outputs import OutputVerdict
 from tradewind.rehearsal.drill_records import RunRecord
-
-
-@dataclass(frozen=True)
-class FaultStory:
-    """One fault of the schedule and what followed."""
-
-    fault: str
-    planned_step: int
-    what: str
-    """What was done, in words; empty when the run had ended before its moment."""
-    at_step: int | None = None
-    """The last step that was done before."""
-    recovery_s: float | None = None
-    """From the fault to the first training step after it, or to the end of a run without any; None if it failed."""
-    resumed_at: int | None = None
-    """The first step after it, as far as it was seen."""
-
-    @property
-    def lost_steps(self) -> int | None:
-        """How many steps were done again, at most: the first one after the fault is seen a moment late."""
-        if self.at_step is None or self.resumed_at is None:
-            return None
-        return max(0, self.at_step + 1 - self.resumed_at)
+from tradewind.rehearsal.drill_stories import FaultStory
 
 
 @dataclass(frozen=True)
@@ -53,13 +32,15 @@ class DrillReport:
         """Why the drill is not passed, a sentence each; none if it is."""
         found = [] if self.state == "success" else [f"The run ended as {self.state}."]
         found += [f"The fault {story.fault} {_unheld(story)}." for story in self.stories if story.recovery_s is None]
+        found += charge_problems(self.stories, self.record)
+        found += [f"In the undisturbed run, a pod {event.name}: {event.cause}." for event in self.undisturbed.ends]
         found += [f"The output {output.step} is different." for output in self.outputs if not output.is_equal]
         found += [] if self.outputs else ["There are no outputs to compare."]
         return (*found, *(f"Left behind: {leak}." for leak in self.leaks))
 
     @property
     def has_passed(self) -> bool:
-        """Whether the run went on after every fault, made the outputs of an undisturbed one and left nothing behind."""
+        """Whether each fault hit something, was charged rightly and cost what it may, and the run ended well."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:

@@ -9,11 +9,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from tradewind.rehearsal.drill_injection import Injector
-from tradewind.rehearsal.drill_report import FaultStory
 from tradewind.rehearsal.drill_sight import Sight
+from tradewind.rehearsal.drill_stories import Deed, FaultStory
 from tradewind.rehearsal.faults import Fault, PlannedFault
+
+
+class Injects(Protocol):
+    """Does what a schedule says."""
+
+    @property
+    def is_outage(self) -> bool: ...
+
+    def inject(self, fault: PlannedFault, sight: Sight) -> Deed: ...
+
+
+class Measures(Protocol):
+    """Says what only the store knows; an injector is not believed."""
+
+    def newest_checkpoint(self) -> int | None:
+        """The step of the newest whole checkpoint."""
+
+    def refused_requests(self) -> int:
+        """How many requests the store has refused so far."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +43,7 @@ class _Open:
     before: Sight
     at: float
     story: FaultStory
+    refused_before: int
 
 
 class RunWatch:
@@ -31,7 +51,8 @@ class RunWatch:
 
     Args:
         faults: What is to come, in order.
-        injector: Does it; may be None without faults.
+        injector: Does it.
+        store: Where the run's checkpoints are.
         say: Gets a line about everything that happens.
         clock: Seconds since the epoch.
     """
@@ -39,12 +60,14 @@ class RunWatch:
     def __init__(
         self,
         faults: Sequence[PlannedFault],
-        injector: Injector | None,
+        injector: Injects,
+        store: Measures,
         say: Callable[[str], object],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._pending = list(faults)
         self._injector = injector
+        self._store = store
         self._say = say
         self._clock = clock
         self._open: _Open | None = None
@@ -75,17 +98,18 @@ class RunWatch:
             self._note(sight)
         if self._open is not None:
             if self._is_over(self._open, sight):
-                self._close(self._open, sight)
+                at = min((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
+                story = self._close(self._open, at, sight.step)
+                slices = ", ".join(sight.slices)
+                self._say(f"step {sight.step}: training goes on after {story.recovery_s:.1f} s on {slices}")
         elif self._pending and sight.step is not None and sight.step >= self._pending[0].step:
             self._inject(self._pending.pop(0), sight)
 
     def finish(self, succeeded: bool) -> None:
         """The run is over. One that succeeded has outlived its last fault, also if it just did the few steps left."""
         if self._open is not None and succeeded:
-            story = replace(self._open.story, recovery_s=round(self.open_for_s, 1))
-            self._say(f"the run has ended {story.recovery_s:.1f} s after the fault")
-            self._closed.append(story)
-            self._open = None
+            self._say(f"the run has ended {self.open_for_s:.1f} s after the fault")
+            self._close(self._open, self._clock(), None)
 
     def _note(self, sight: Sight) -> None:
         at = max((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
@@ -94,24 +118,33 @@ class RunWatch:
             self.last_step, self._last_at = sight.step, at
 
     def _inject(self, fault: PlannedFault, sight: Sight) -> None:
-        assert self._injector is not None, "who plans faults can inject them"
-        at = self._clock()
-        what = self._injector.inject(fault, sight)
-        self._say(f"step {sight.step}: {what}")
-        story = FaultStory(fault.kind.value, fault.step, what, at_step=sight.step)
-        self._open = _Open(fault.kind, sight, at, story)
+        checkpoint, refused, at = self._store.newest_checkpoint(), self._store.refused_requests(), self._clock()
+        deed = self._injector.inject(fault, sight)
+        self._say(f"step {sight.step}: {deed.what}")
+        story = FaultStory(
+            fault.kind.value,
+            fault.step,
+            deed.what,
+            at_step=sight.step,
+            at=at,
+            victims=deed.victims,
+            checkpoint=checkpoint if deed.damaged is None else deed.older,
+            damaged=deed.damaged,
+            lasts_s=deed.lasts_s,
+        )
+        self._open = _Open(fault.kind, sight, at, story, refused)
 
     def _is_over(self, one: _Open, sight: Sight) -> bool:
-        assert self._injector is not None
         if self._injector.is_outage or sight.step is None:
             return False
         if one.fault is Fault.STORE:
             return one.before.step is None or sight.step > one.before.step or sight.is_successor_of(one.before)
         return sight.is_successor_of(one.before)
 
-    def _close(self, one: _Open, sight: Sight) -> None:
-        at = min((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
-        story = replace(one.story, recovery_s=round(max(0.0, at - one.at), 1), resumed_at=sight.step)
-        self._say(f"step {sight.step}: training goes on after {story.recovery_s:.1f} s on {', '.join(sight.slices)}")
+    def _close(self, one: _Open, at: float, step: int | None) -> FaultStory:
+        refused = self._store.refused_requests() - one.refused_before
+        recovery_s = round(max(0.0, at - one.at), 1)
+        story = replace(one.story, recovery_s=recovery_s, resumed_at=step, refused=refused)
         self._closed.append(story)
         self._open = None
+        return story
