@@ -26,7 +26,7 @@ LOWER_LAYERS = {
     "datasets": set(),
     "recipes": {"datasets", "steps", "plans", "cloud_tpu", "runtime"},
     "runtime": {"steps", "records", "cloud_tpu"},
-    "rehearsal": {"cloud_tpu"},
+    "rehearsal": {"cloud_tpu", "runtime"},
 }
 """What each layer may import of ours besides itself; those not listed hold Airflow glue or the command line."""
 
