@@ -43,6 +43,17 @@ train.preflight = check_batch  # type: ignore[attr-defined]
 def unchecked(config: Config) -> None: ...
 
 
+def counts_slices(config: Config) -> None: ...
+
+
+def refuse_several(config: Config, devices: int, num_slices: int) -> None:
+    if num_slices > 1:
+        raise ValueError(f"{devices} devices on {num_slices} slices")
+
+
+counts_slices.preflight = refuse_several  # type: ignore[attr-defined]
+
+
 def dies_in_its_check(config: Config) -> None: ...
 
 
@@ -74,6 +85,18 @@ def test_a_config_that_the_steps_own_check_refuses_is_refused_in_its_words(
     assert (refused.type, refused.message) == ("ValueError", "batch_size=24 is not a multiple of the 16 devices.")
     assert "check_batch" in refused.traceback
     assert "checked on cpu with s3cret-token" in capfd.readouterr().out
+
+
+def test_a_config_that_only_fits_the_smallest_pod_is_refused(tmp_path: Path) -> None:
+    refused = checked(train, tmp_path, TpuSlice("v4-16", (4, 3)), batch_size=48)
+    assert refused is not None
+    assert refused.message == "batch_size=48 is not a multiple of the 32 devices."
+
+
+def test_a_check_that_asks_is_told_how_many_slices_there_are(tmp_path: Path) -> None:
+    refused = checked(counts_slices, tmp_path, TpuSlice("v4-16", (3, 1)))
+    assert refused is not None and refused.message == "24 devices on 3 slices"
+    assert checked(counts_slices, tmp_path / "hosts", Hosts(2)) is None
 
 
 def test_a_config_that_passes_and_a_function_without_a_check_are_fine(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """The preflight: a step's own check of its config, on CPUs, before a slice is reserved for it.
 
-Run as ``python -m tradewind.runtime.run_preflight ATTEMPT_FILE DEVICES`` by the driver. A step's function may have an
-attribute ``preflight``, which is called with the config and the number of devices that the function will have at least;
-what it raises is the step's failure. A function without one is fine.
+Run as ``python -m tradewind.runtime.run_preflight ATTEMPT_FILE DEVICES:SLICES ...`` by the driver, with every size that
+the pod may have. A step's function may have an attribute ``preflight``, which is called for each of them with the
+config and the number of devices over all slices, and with ``num_slices`` if it takes that; what it raises is the step's
+failure. A function without one is fine.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 from tradewind.records.attempts import read_attempt
 from tradewind.runtime.child import leave_error
@@ -30,13 +33,25 @@ def main() -> NoReturn:
     try:
         preflight = getattr(spec.load_function(), "preflight", None)
         if preflight is not None:
-            preflight(spec.load_config(), int(sys.argv[2]))
+            check_sizes(preflight, spec.load_config(), [_size(one) for one in sys.argv[2:]])
     except BaseException as error:
         leave_error(spec.output_path, attempt.number, described(error, spec))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # libraries that abort in their teardown must not spoil it
+
+
+def check_sizes(preflight: Callable[..., Any], config: Any, sizes: Iterable[tuple[int, int]]) -> None:
+    """Call ``preflight`` for each number of devices and of slices; raises what the first refusal raises."""
+    takes_slices = "num_slices" in inspect.signature(preflight).parameters
+    for devices, slices in sizes:
+        preflight(config, devices, **({"num_slices": slices} if takes_slices else {}))
+
+
+def _size(text: str) -> tuple[int, int]:
+    devices, _, slices = text.partition(":")
+    return int(devices), int(slices)
 
 
 if __name__ == "__main__":

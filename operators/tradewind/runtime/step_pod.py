@@ -79,12 +79,17 @@ def run_on_hosts(
     return None
 
 
-def devices_of(resources: TpuSlice | Hosts) -> int:
-    """How many devices the function has at least, over all slices."""
+def slice_counts(resources: TpuSlice | Hosts) -> list[int]:
+    """The numbers of slices that the function may run on, smallest first; a group of hosts is one."""
+    counts = resources.num_slices if isinstance(resources, TpuSlice) else 1
+    return [counts] if isinstance(counts, int) else sorted(set(counts))
+
+
+def devices_of(resources: TpuSlice | Hosts, num_slices: int | None = None) -> int:
+    """How many devices the function has over that many slices; without a number, how many at least."""
     if isinstance(resources, Hosts):
         return resources.count * max(1, resources.gpus)
-    counts = resources.num_slices
-    return slice_type(resources.slice_type).chips * (counts if isinstance(counts, int) else min(counts))
+    return slice_type(resources.slice_type).chips * (num_slices or slice_counts(resources)[0])
 
 
 def newest_progress(output_path: str, resumable: Sequence[str]) -> str | None:
@@ -132,9 +137,13 @@ def _connect() -> None:
 def preflight_error(
     attempt: Attempt, spec: StepSpec, resources: TpuSlice | Hosts, secrets: Mapping[str, str]
 ) -> AttemptError | None:
-    """What the step's own check of its config says against it. One that dies on its way has said nothing."""
+    """What the step's own check says against its config, on any number of slices that the pod may have.
+
+    One that dies on its way has said nothing.
+    """
     file = attempt_path(spec.output_path, attempt.number)
-    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_preflight", file, str(devices_of(resources))]
+    sizes = [f"{devices_of(resources, count)}:{count}" for count in slice_counts(resources)]
+    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_preflight", file, *sizes]
     if run_here(command, {**os.environ, **secrets, **ON_CPU}) == 0:
         return None
     refused = left_error(spec.output_path, attempt.number)
