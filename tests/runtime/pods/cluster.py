@@ -159,6 +159,16 @@ if os.environ["TRADEWIND_PROCESS_ID"] == sys.argv[1]:
     raise ValueError("it is wrong")
 time.sleep(600)
 """
+FIRST_SLICE_IS_SICK = """
+import os, sys
+try:
+    with open(sys.argv[1], "x") as file:
+        file.write(os.environ["TPU_NAME"])
+except FileExistsError:
+    pass
+if os.environ["TPU_NAME"] in (open(sys.argv[1]).read(), ""):
+    raise RuntimeError("no chip answers")
+"""
 SAVES_AND_RAISES = """
 import os, sys
 from tradewind.runtime.pods.heartbeat import saved

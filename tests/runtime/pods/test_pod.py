@@ -12,6 +12,7 @@ import pytest
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import (
     BEATS,
+    FIRST_SLICE_IS_SICK,
     LEAVES_ON_NOTICE,
     MARK,
     ONE_RAISES,
@@ -132,10 +133,26 @@ def test_an_exception_is_a_failure_with_its_hosts_traceback_and_twice_the_same_i
     assert "ValueError: it is wrong" in error.incident.traceback
     assert "It failed twice with the same traceback, and no new checkpoint between the two." in str(error)
     assert [one["checkpoint_step"] for one in pod.events("failed")] == [3, 3]
-    assert len(pod.events("reserved")) == 1, "after a failure the same slice is used again"
+    assert sorted(name for one in pod.events("reserved") for name in one["slices"]) == ["a", "b"]
     log = capsys.readouterr().out
     assert "raised ValueError: it is wrong; the other host was ended. This is failure 1 of 10" in log
     assert "\n[host 1] host 1 says hello" in log
+
+
+def test_a_pod_leaves_the_slice_on_which_it_makes_no_step_for_one_that_is_free(cluster, mark, tmp_path, capsys):
+    pod = RunningPod(python(FIRST_SLICE_IS_SICK, str(tmp_path / "sick")), "v4-16", mark)
+    assert pod.join() is None
+    sick = (tmp_path / "sick").read_text()
+    assert [one["slice"] for one in pod.events("failed")] == [sick]
+    assert {sick, *pod.events("reserved")[1]["slices"]} == {"a", "b"}
+    assert f"slice {sick} is avoided from now on, the pod goes on elsewhere" in capsys.readouterr().out
+
+
+def test_twice_the_same_is_the_end_on_the_one_slice_that_there_is(cluster, mark):
+    pod = RunningPod(python("raise ValueError('it is wrong')"), "v4-8", mark)
+    error = pod.join()
+    assert isinstance(error, PodGivenUpError) and error.history.failures == 2
+    assert len(pod.events("reserved")) == 1, "there is no other slice of this type"
 
 
 def test_a_checkpoint_that_the_store_does_not_show_is_progress_if_the_process_tells_of_it(cluster, mark):
@@ -153,7 +170,7 @@ def test_a_killed_process_on_a_live_node_is_a_failure_and_so_is_a_lost_actor(clu
     process.kill()
     pod.wait_for("started", 2)
     until(lambda: len(pod.processes("sleep")) == 2, "both hosts")
-    (slice_name,) = pod.events("reserved")[0]["slices"]
+    (slice_name,) = pod.events("reserved")[-1]["slices"]
     stack = cluster.host_stack(slice_name, 1)
     (actor,) = [one for one in stack.processes() if "ray::PodHost" in " ".join(one.cmdline())]
     actor.kill()

@@ -1,7 +1,8 @@
 """Preemptions and failures have budgets of their own, and a pod is given up when one of them is used up.
 
 An attempt that ended is charged once, to the budget of its cause. Beyond that, a failure that repeats itself ends the
-pod early: the same traceback twice, with no new checkpoint between the two, would only repeat itself again.
+pod early: the same traceback twice, with no new checkpoint between the two, would only repeat itself again. On one and
+the same slice it may also be the slice, so that counts only while there is no other.
 """
 
 from __future__ import annotations
@@ -60,19 +61,27 @@ class History:
     last_failure: Ended | None = None
     repeated: bool = False
     """The last failure was the one before it once more, without a new checkpoint between the two."""
+    repeated_here: bool = False
+    """So it was, but both were on the same slice, and there is another one: it may be the slice."""
 
-    def after(self, incident: Incident, at: float, progress: str | None = None) -> History:
-        """The history with one more attempt that ended like this, at epoch second ``at``."""
+    def after(self, incident: Incident, at: float, progress: str | None = None, *, has_others: bool = False) -> History:
+        """The history with one more attempt that ended like this, at epoch second ``at``.
+
+        ``has_others``: another slice than the one that the incident names is free or may come.
+        """
         ended = Ended(at, incident, progress)
         latest = (*self.latest, ended)[-_TOLD:]
         if incident.cause.is_preemption:
             return replace(self, preemptions=self.preemptions + 1, latest=latest)
+        alike = self.last_failure is not None and _is_the_same(self.last_failure, ended)
+        here = has_others and self.last_failure is not None and _is_on_the_same_slice(self.last_failure, ended)
         return replace(
             self,
             failures=self.failures + 1,
             latest=latest,
             last_failure=ended,
-            repeated=self.last_failure is not None and _is_the_same(self.last_failure, ended),
+            repeated=alike and not here,
+            repeated_here=alike and here,
         )
 
     def end(self, budgets: Budgets) -> str | None:
@@ -116,6 +125,10 @@ def _is_the_same(one: Ended, other: Ended) -> bool:
     if first is None or second is None or one.progress != other.progress:
         return False
     return one.incident.cause is other.incident.cause and without_what_changes(first) == without_what_changes(second)
+
+
+def _is_on_the_same_slice(one: Ended, other: Ended) -> bool:
+    return one.incident.slice_name is not None and one.incident.slice_name == other.incident.slice_name
 
 
 def without_what_changes(traceback: str) -> str:

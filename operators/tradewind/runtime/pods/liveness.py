@@ -6,6 +6,7 @@ connection to its raylet tells it at once, so whoever depends on a node asks tha
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,9 @@ from tradewind.runtime.pods.environment import POD_TYPE_LABEL, SLICE_NAME_LABEL,
 CONNECT_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5
 _MOST_CONNECTIONS: Final = 32
+_AUTOSCALER_STATUS: Final = b"__autoscaling_status"
+_MIRRORED: Final = "node_"
+"""How the type of a node begins that the autoscaler has not made."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,24 @@ def live_nodes() -> list[Node]:
     import ray
 
     return [_node(one) for one in ray.nodes() if one.get("Alive")]
+
+
+def known_nodes() -> list[Node]:
+    """The nodes that Ray counts as alive, and the dead ones that it remembers."""
+    import ray
+
+    return [_node(one) for one in ray.nodes()]
+
+
+def is_autoscaled() -> bool:
+    """Whether Ray's autoscaler adds nodes: without a configuration it only mirrors those that are there."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    try:
+        report = json.loads(_internal_kv_get(_AUTOSCALER_STATUS) or b"{}").get("autoscaler_report") or {}
+    except (ValueError, AttributeError):
+        return False
+    return any(not kind.startswith(_MIRRORED) for kind in report.get("active_nodes") or {})
 
 
 def _node(one: Mapping[str, Any]) -> Node:

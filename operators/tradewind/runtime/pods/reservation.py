@@ -16,7 +16,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,16 @@ from tradewind.runtime.pods.environment import (
     waiting_text,
 )
 from tradewind.runtime.pods.groups import HostGroup
-from tradewind.runtime.pods.liveness import Node, draining_nodes, free_resources, live_nodes, silent_nodes
+from tradewind.runtime.pods.liveness import (
+    Node,
+    draining_nodes,
+    free_resources,
+    is_autoscaled,
+    known_nodes,
+    live_nodes,
+    silent_nodes,
+)
+from tradewind.runtime.pods.suspects import ELSEWHERE_SECONDS, Elsewhere, elsewhere
 
 _SAY_EVERY_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 1.0
@@ -97,13 +106,22 @@ def complete_slices(nodes: Iterable[Node], group: HostGroup) -> list[Slice]:
     ]
 
 
-def free_slices(group: HostGroup, avoided: Iterable[str] = ()) -> list[Slice]:
-    """The slices that could be taken now: complete, alive, not being drained, no host in ``avoided`` (node ids)."""
+def free_slices(group: HostGroup, avoided: Iterable[str] = (), suspects: Collection[str] = ()) -> list[Slice]:
+    """The slices that could be taken now: complete, alive, not being drained, no host in ``avoided`` (node ids).
+
+    Those in ``suspects`` (names) are left out.
+    """
     bad, free = {*avoided, *draining_nodes()}, free_resources()
     found = [one for one in complete_slices(live_nodes(), group) if _is_free(one, group, free)]
+    found = [one for one in found if one.name not in suspects]
     found = [one for one in found if not any(node.id in bad for node in one.nodes)]
     silent = silent_nodes(node for one in found for node in one.nodes)
     return [one for one in found if not any(node.id in silent for node in one.nodes)]
+
+
+def known_slices(group: HostGroup) -> set[str]:
+    """The names of all slices of the group's type that the cluster has or had."""
+    return {one.slice_name for one in known_nodes() if one.pod_type == group.name and one.slice_name}
 
 
 def _is_free(one: Slice, group: HostGroup, free: Mapping[str, Mapping[str, float]]) -> bool:
@@ -114,7 +132,11 @@ def _is_free(one: Slice, group: HostGroup, free: Mapping[str, Mapping[str, float
 
 
 class Reserving:
-    """Takes as many groups as ``pick`` wants of those that are free; ``run`` waits until there are enough."""
+    """Takes as many groups as ``pick`` wants of those that are free; ``run`` waits until there are enough.
+
+    ``avoided`` are ids of nodes that are not used at all, and ``suspects`` names of slices that are used when no other
+    has come for ``elsewhere_s``, or none can come.
+    """
 
     def __init__(
         self,
@@ -124,6 +146,8 @@ class Reserving:
         largest: int,
         *,
         avoided: Iterable[str] = (),
+        suspects: Iterable[str] = (),
+        elsewhere_s: float = ELSEWHERE_SECONDS,
         preferred: Iterable[str] = (),
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -132,6 +156,8 @@ class Reserving:
         self._smallest = smallest
         self._largest = largest
         self._avoided = set(avoided)
+        self._suspects = set(suspects)
+        self._elsewhere_s = elsewhere_s
         self._unfinished: set[str] = set()
         """Slices whose other hosts did not come while we held the first one; once they are whole they count again."""
         self._preferred = set(preferred)
@@ -147,10 +173,12 @@ class Reserving:
         """The reservation; None after ``stop``. Raises NoFreeSliceError after ``timeout_s``."""
         began = time.monotonic()
         say_at = _LAND_SECONDS
+        if timeout_s is not None:
+            self._elsewhere_s = min(self._elsewhere_s, timeout_s / 2)
         try:
             while not self._stopped.is_set():
                 waited = time.monotonic() - began
-                taken = self._try(hurry=waited >= _LAND_SECONDS or self._smallest == self._largest)
+                taken = self._try(waited, hurry=waited >= _LAND_SECONDS or self._smallest == self._largest)
                 if taken is not None and self._stopped.is_set():
                     taken.release()
                 elif taken is not None:
@@ -173,15 +201,18 @@ class Reserving:
             return f"{self._group.name} group"
         return f"{self._group.name} slice" + (f" ({self._smallest} at once)" if self._smallest > 1 else "")
 
-    def _try(self, *, hurry: bool) -> Reservation | None:
+    def _try(self, waited: float, *, hurry: bool) -> Reservation | None:
         """Without ``hurry`` only the largest size will do: slices that were just given back take a moment."""
         if not self._group.is_tpu:
             return self._try_hosts()
         if self._demand is not None and self._demand.has_landed():
             return self._complete(self._demand)
-        free = free_slices(self._group, self._avoided)
+        free = free_slices(self._group, self._avoided, self._suspects)
         size = self._pick(len(free))
         if not hurry and size != self._largest:
+            return None
+        if size is None and self._suspects and not self._another_may_come(waited):
+            self._forgive()
             return None
         if size is None:
             self._demand = self._demand or _Demand(self._group, self._smallest, self._bad_slices())
@@ -190,6 +221,19 @@ class Reserving:
         random.shuffle(free)  # two drivers that look at the same moment rather not take the same one first
         free.sort(key=lambda one: one.name not in self._preferred)
         return self._take(free[:size])
+
+    def _another_may_come(self, waited: float) -> bool:
+        if waited >= self._elsewhere_s:
+            return False
+        known, may_grow = known_slices(self._group), is_autoscaled()
+        found = elsewhere(self._suspects, own=(), free=(), known=known, smallest=self._smallest, may_grow=may_grow)
+        return found is not Elsewhere.NOWHERE
+
+    def _forgive(self) -> None:
+        """Take suspected slices too from now on."""
+        self._say(f"no other {self._wanted()} came: {', '.join(sorted(self._suspects))} may be taken again")
+        self._suspects.clear()
+        self._drop_demand()
 
     def _take(self, slices: Sequence[Slice], besides: Sequence[Any] = ()) -> Reservation | None:
         """All hosts of these slices, in one placement group; None if somebody else was quicker."""
@@ -238,7 +282,11 @@ class Reserving:
     def _bad_slices(self) -> set[str]:
         """The slices that a demand must not land on."""
         bad = {*self._avoided, *draining_nodes()}
-        return self._unfinished | {one.slice_name for one in live_nodes() if one.slice_name and one.id in bad}
+        return (
+            self._unfinished
+            | self._suspects
+            | {one.slice_name for one in live_nodes() if one.slice_name and one.id in bad}
+        )
 
     def _drop_demand(self) -> None:
         if self._demand is not None:

@@ -1,8 +1,9 @@
 """A pod outlives its slices: run again after every loss, on what is free then, until it is done or a budget is used up.
 
 Preemptions and failures are counted apart, and neither costs an Airflow retry. After a preemption the next slice is
-reserved while the old one is being ended; after a failure the same hosts are used again. What is slow is said and
-noted: how long it took to find out, to end the old processes, to get new hosts, and to start on them.
+reserved while the old one is being ended; after a failure the same hosts are used again, unless it speaks against their
+slice (``suspects``) and there is another. What is slow is said and noted: how long it took to find out, to end the old
+processes, to get new hosts, and to start on them.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from tradewind.runtime.pods.environment import FIRST_START_VARIABLE, RESTARTS_VA
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.heartbeat import boot_time
 from tradewind.runtime.pods.host import PATIENCE_SECONDS, Warm
-from tradewind.runtime.pods.liveness import NodeWatch, Stall
+from tradewind.runtime.pods.liveness import NodeWatch, Stall, is_autoscaled
 from tradewind.runtime.pods.mailbox import Mailbox
 from tradewind.runtime.pods.pod import Pod, Task
-from tradewind.runtime.pods.reservation import Reservation, Reserving, Seat, free_slices
+from tradewind.runtime.pods.reservation import Reservation, Reserving, Seat, Slice, free_slices, known_slices
 from tradewind.runtime.pods.scaling import Flexible, ScalingTimes, sizes_of
 from tradewind.runtime.pods.spares import Spares
+from tradewind.runtime.pods.suspects import ELSEWHERE_SECONDS, Elsewhere, elsewhere, is_suspicious
 from tradewind.runtime.pods.timeline import Timeline
 from tradewind.runtime.pods.verdicts import Incident
 from tradewind.runtime.pods.warm import can_wait
@@ -134,6 +136,12 @@ class _Run:
         self._saved: int | None = None
         self._first_start: float | None = None
         self._avoided: set[str] = set()
+        """Nodes that are lost."""
+        self._suspects: set[str] = set()
+        """Slices that are the last choice."""
+        self._suspect_nodes: set[str] = set()
+        """The nodes of these slices: no process gets ready there."""
+        self._waits_elsewhere = True
         self._nodes = NodeWatch()
         self._reservation: Reservation | None = None
         self._reserving: tuple[Reserving, Future[Reservation | None]] | None = None
@@ -149,6 +157,8 @@ class _Run:
             reservation = self._reservation or self._reserve().result()
             assert reservation is not None
             self._reservation = reservation
+            if self._suspects:  # nothing else came, or something did
+                self._waits_elsewhere = not self._suspects & set(reservation.slice_names)
             if self._attempt(reservation):
                 return
             self._restarts += 1
@@ -173,7 +183,15 @@ class _Run:
     def _new_spares(self) -> Spares | None:
         if not self._group.is_tpu or not can_wait(self._set.command):
             return None
-        return Spares(self._group, Warm(self._set.command, self._env), lambda: set(self._avoided), self._set.patience_s)
+        return Spares(
+            self._group,
+            Warm(self._set.command, self._env),
+            lambda: self._avoided | self._suspect_nodes,
+            self._set.patience_s,
+        )
+
+    def _free_slices(self) -> list[Slice]:
+        return free_slices(self._group, set(self._avoided), set(self._suspects))
 
     def _actors(self, seats: Sequence[Seat]) -> list[Any]:
         """Those that wait on these hosts, and fresh ones for the rest."""
@@ -193,6 +211,8 @@ class _Run:
             self._flexible.smallest,
             self._flexible.largest,
             avoided=self._avoided,
+            suspects=self._suspects,
+            elsewhere_s=ELSEWHERE_SECONDS if self._waits_elsewhere else 0.0,
             preferred=self._spares.slice_names() if self._spares is not None else (),
             say=say,
         )
@@ -277,7 +297,7 @@ class _Run:
         due = self._flexible.next_look(now)
         if due is None or due > now or pod.stopping:
             return
-        self._grow_to = self._flexible.grow_to(len(free_slices(self._group, self._avoided)), now)
+        self._grow_to = self._flexible.grow_to(len(self._free_slices()), now)
         if self._grow_to is not None:
             pod.stop(f"the pod is to grow to {self._grow_to} slices", _GROW_SECONDS)
 
@@ -301,7 +321,10 @@ class _Run:
         detected, detect_s = time.monotonic(), pod.last_seen_s()
         lost = pod.lost_nodes()
         self._avoided |= lost
-        self._history = self._history.after(incident, time.time(), self._newest(pod))
+        self._suspects -= {str(one.seat.node.slice_name) for one in pod.hosts if one.seat.node.id in lost}
+        found = self._elsewhere(incident, reservation)
+        has_others = found is not Elsewhere.NOWHERE
+        self._history = self._history.after(incident, time.time(), self._newest(pod), has_others=has_others)
         over = self._history.end(self._set.budgets)
         soon = None if over or not lost or reservation.num_slices > 1 else self._reserve()
         pod.end()
@@ -309,7 +332,8 @@ class _Run:
             pod.print_last_lines(incident)
         end_s = time.monotonic() - detected
         self._note(incident, pod, detect_s, end_s)
-        if lost:
+        moves = not over and self._suspect(incident, pod, found)
+        if lost or moves:
             reservation.release()
             self._reservation = None
         if over:
@@ -318,6 +342,33 @@ class _Run:
         say(f"{incident.sentence} {self._count(incident)}; going on from the newest checkpoint")
         if soon is not None:
             self._reservation = soon.result()
+
+    def _elsewhere(self, incident: Incident, reservation: Reservation) -> Elsewhere:
+        """Whether the pod could go on without the slice that the incident names."""
+        if incident.cause.is_preemption or incident.slice_name is None:
+            return Elsewhere.NOWHERE
+        try:
+            return elsewhere(
+                {*self._suspects, incident.slice_name},
+                own=reservation.slice_names,
+                free=[one.name for one in self._free_slices()],
+                known=known_slices(self._group) if self._waits_elsewhere else (),
+                smallest=self._flexible.smallest,
+                may_grow=self._waits_elsewhere and is_autoscaled(),
+            )
+        except Exception as problem:  # Ray's head is away; what the pod has is sure
+            say(f"whether there is another slice cannot be told now: {problem}")
+            return Elsewhere.NOWHERE
+
+    def _suspect(self, incident: Incident, pod: Pod, found: Elsewhere) -> bool:
+        """Suspect the slice that the incident names, if that speaks against it; whether to leave it."""
+        name, suspicious = incident.slice_name, is_suspicious(incident, has_stepped=pod.step is not None)
+        if name is None or not (suspicious or self._history.repeated_here):
+            return False
+        self._suspects.add(name)
+        self._suspect_nodes |= {one.seat.node.id for one in pod.hosts if one.seat.node.slice_name == name}
+        say(f"slice {name} is avoided from now on, {found.value}")
+        return found is not Elsewhere.NOWHERE
 
     def _note(self, incident: Incident, pod: Pod, detect_s: float, end_s: float) -> None:
         say(f"it took at most {detect_s:.1f} s to find out and {end_s:.1f} s to end what was left")
