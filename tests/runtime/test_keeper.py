@@ -14,6 +14,7 @@ from tradewind.records.conditional import Stored, read_stored, write_if
 from tradewind.records.errors import LeaseLostError, StoreUnavailableError
 from tradewind.records.lease_store import Claim, Held, LeaseStore, boot_time
 from tradewind.records.leases import Lease, Phase
+from tradewind.records.stores import StoreRefusedError
 from tradewind.runtime.keeper import Keeper, TurnEnd
 
 PATH = "memory://kept/out"
@@ -35,7 +36,7 @@ class Faults:
     """The store, which can be down, or hang until it is told to go on."""
 
     def __init__(self) -> None:
-        self.is_down = False
+        self.error: Exception | None = None
         self.goes_on = threading.Event()
         self.goes_on.set()
         self.hangs = threading.Event()
@@ -52,8 +53,8 @@ class Faults:
         if not self.goes_on.is_set():
             self.hangs.set()
             self.goes_on.wait(PATIENCE_S)
-        if self.is_down:
-            raise StoreUnavailableError("503")
+        if self.error is not None:
+            raise self.error
 
 
 @pytest.fixture
@@ -163,15 +164,21 @@ def test_a_commit_that_comes_before_the_next_look_finds_the_loss_itself(faults: 
     assert lease() == taken
 
 
-def test_it_survives_a_store_that_is_down_for_less_than_the_fence(faults: Faults) -> None:
+TROUBLES = [StoreUnavailableError("503"), StoreRefusedError("403")]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_it_survives_a_store_that_is_down_or_refuses_for_less_than_the_fence(
+    faults: Faults, trouble: Exception
+) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
     ends: list[TurnEnd] = []
     keeper = Keeper(store, held, ends.append)
-    faults.is_down, clock.time = True, 1059.0
+    faults.error, clock.time = trouble, 1059.0
     keeper.look()
     keeper.fence()
-    faults.is_down = False
+    faults.error = None
     keeper.look()
     clock.time = 1118.0
     keeper.fence()
@@ -179,17 +186,20 @@ def test_it_survives_a_store_that_is_down_for_less_than_the_fence(faults: Faults
     assert keeper.finish(phase=Phase.COMMITTED).lease.phase is Phase.COMMITTED
 
 
-def test_it_fences_itself_when_the_store_is_down_for_longer_and_commits_no_more(faults: Faults) -> None:
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_it_fences_itself_when_the_store_is_down_or_refuses_for_longer_and_commits_no_more(
+    faults: Faults, trouble: Exception
+) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
     ends: list[TurnEnd] = []
     keeper = Keeper(store, held, ends.append)
-    faults.is_down, clock.time = True, 1060.0
+    faults.error, clock.time = trouble, 1060.0
     keeper.look()
     keeper.fence()
     keeper.fence()
     assert ends == [TurnEnd.FENCED]
-    faults.is_down = False
+    faults.error = None
     with pytest.raises(LeaseLostError):
         keeper.finish(phase=Phase.COMMITTED)
     assert lease().phase is Phase.RUNNING
@@ -261,3 +271,61 @@ def test_a_commit_that_arrived_although_its_answer_was_lost_is_no_loss(faults: F
         keeper.finish(phase=Phase.COMMITTED, digest="abc")
     keeper.look()  # it sees an ended turn
     assert keeper.finish(phase=Phase.COMMITTED, digest="abc").lease == lease()
+
+
+def test_one_refusal_does_not_end_the_thread_that_renews(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[TurnEnd] = []
+    with Keeper(store, held, ends.append):
+        faults.error = StoreRefusedError("403")
+        time.sleep(QUICK_S)
+        faults.error = None
+        until(lambda: lease().counter >= held.lease.counter + 3)
+    assert ends == []
+
+
+def test_a_mistake_of_ours_ends_the_work_at_once_and_commits_no_more(faults: Faults) -> None:
+    store, held = begun(faults)
+    ends: list[TurnEnd] = []
+    keeper = Keeper(store, held, ends.append)
+    faults.error = TypeError("ours")
+    keeper.look()
+    faults.error = None
+    assert ends == [TurnEnd.BROKEN]
+    for write in (keeper.finish, keeper.check):
+        with pytest.raises(LeaseLostError):
+            write()
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_the_store_refuses_is_tried_again_for_as_long_as_the_fence_and_no_longer(
+    faults: Faults, trouble: Exception
+) -> None:
+    clock = Clock()
+    store, held = begun(faults, heartbeat_s=0.5, clock=clock)
+    keeper = Keeper(store, held, lambda end: None)
+    asked: list[float] = []
+
+    def refused() -> None:
+        clock.time += 0.3
+        asked.append(clock.time)
+        raise trouble
+
+    with pytest.raises(type(trouble)):
+        keeper.until_answered(refused)
+    assert asked[-1] - asked[0] == pytest.approx(1.2)  # the first that is not below the fence of 1.0
+    assert keeper.until_answered(lambda: asked.append(0.0) or len(asked)) == 6
+
+
+@pytest.mark.parametrize("final", [LeaseLostError("lost"), TypeError("ours")])
+def test_what_is_no_trouble_of_the_store_is_not_tried_again(faults: Faults, final: Exception) -> None:
+    store, held = begun(faults)
+    calls: list[None] = []
+
+    def fails() -> None:
+        calls.append(None)
+        raise final
+
+    with pytest.raises(type(final)):
+        Keeper(store, held, lambda end: None).until_answered(fails)
+    assert len(calls) == 1

@@ -24,6 +24,7 @@ from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status
 from tradewind.records.turns import complete_commit, input_digests
 from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.loopback import Answer, Call
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.runtime.spec import step_spec
@@ -309,9 +310,25 @@ def test_an_attempt_whose_input_changed_meanwhile_is_not_committed(tmp_path: Pat
 # ---- without its store
 
 
+class RefusingStorage(LocalCloudStorage):
+    """Answers so many writes of objects of these names with 403."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals: dict[str, int] = {}
+
+    def answer(self, call: Call) -> Answer:
+        head = f'"{call.query.get("name")}"'.encode() + call.body[:500]  # where a request for an upload names it
+        name = next((one for one, left in self.refusals.items() if left and f'{one}"'.encode() in head), None)
+        if name is None or call.method != "POST":
+            return super().answer(call)
+        self.refusals[name] -= 1
+        return self.refusal("write", 403, "no")
+
+
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudStorage]:
-    server = LocalCloudStorage()
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingStorage]:
+    server = RefusingStorage()
     server.start()
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
     try:
@@ -321,7 +338,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudStorage]:
 
 
 def test_a_driver_without_its_store_for_longer_than_the_fence_ends_itself_and_says_nothing(
-    cloud: LocalCloudStorage, tmp_path: Path
+    cloud: RefusingStorage, tmp_path: Path
 ) -> None:
     bucket = cloud.buckets.create("outputs").name
     step = resolved_step(hangs, f"gs://{bucket}/prefix", folder=str(tmp_path))
@@ -340,3 +357,25 @@ def test_a_driver_without_its_store_for_longer_than_the_fence_ends_itself_and_sa
     assert lease_of(step.output_path).phase is Phase.RUNNING
     unended = read_attempt(file_of(attempt))
     assert unended is not None and unended.outcome is None
+
+
+def test_writes_that_the_store_refuses_twice_are_tried_again_and_the_step_finishes(cloud: RefusingStorage) -> None:
+    bucket = cloud.buckets.create("outputs").name
+    step = resolved_step(returns, f"gs://{bucket}/prefix")
+    attempt = claim(step, BRISK_S)
+    names = (".executor_status", ".artifact.json", "manifest.json", ".executor_status.lock")
+    cloud.refusals = dict.fromkeys(names, 2)
+    code, text = finish(start(attempt))
+    assert (code, set(cloud.refusals.values())) == (0, {0}), text
+    assert read_record(step.output_path).state is RecordState.FINISHED
+
+
+def test_a_store_that_goes_on_refusing_makes_the_turn_lost_and_not_failed(cloud: RefusingStorage) -> None:
+    bucket = cloud.buckets.create("outputs").name
+    step = resolved_step(returns, f"gs://{bucket}/prefix")
+    attempt = claim(step, BRISK_S)
+    cloud.refusals["manifest.json"] = 10**9
+    code, text = finish(start(attempt))
+    ended = newest_attempt(step.output_path)
+    assert (code, ended and ended.outcome) == (SUPERSEDED, Outcome.LOST), text
+    assert read_record(step.output_path).state is RecordState.STOPPED

@@ -5,7 +5,11 @@ class RecordsError(Exception):
     """Base of all errors of this layer."""
 
 
-class StoreUnavailableError(RecordsError):
+class StoreError(RecordsError):
+    """The store did not do what was asked of it. It may later: even a refusal passes, such as that of an old token."""
+
+
+class StoreUnavailableError(StoreError):
     """The store did not answer, or answered that it cannot now. Nothing is known of what it holds; ask again."""
 
 

@@ -23,7 +23,7 @@ from tradewind.records.attempts import (
     read_attempt,
     write_attempt,
 )
-from tradewind.records.errors import RecordsError, StoreUnavailableError
+from tradewind.records.errors import RecordsError, StoreError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.manifests import make_manifest, write_manifest
@@ -90,7 +90,7 @@ def commit_turn(finish: Finish, output_path: str, attempt: Attempt, check_turn: 
     write_manifest(output_path, manifest)
     check_inputs_unchanged(attempt)
     committed = finish(phase=Phase.COMMITTED, digest=manifest.digest, witness=manifest.witness)
-    with suppress(StoreUnavailableError):  # it is a result; what is derived from that can be written by any reader
+    with suppress(StoreError):  # it is a result; what is derived from that can be written by any reader
         complete_commit(output_path, committed.lease)
     return committed
 

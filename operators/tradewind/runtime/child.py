@@ -19,6 +19,8 @@ from tradewind.records.attempts import AttemptError, attempt_folder
 from tradewind.records.store import list_names, read_json, write_text
 from tradewind.runtime.process_guard import guarded
 
+GAVE_UP: Final = 75
+"""Exit code of a child that could not go on without a fault of its function (EX_TEMPFAIL of sysexits.h)."""
 _ERROR_FILE: Final = re.compile(r"error-(?P<rank>\d+)(?:\.(?P<restart>\d+))?\.json")
 
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from tradewind.records.errors import LeaseLostError, StoreUnavailableError
+from tradewind.records.errors import LeaseLostError, StoreError
 from tradewind.records.lease_store import Held, LeaseStore
+from tradewind.runtime import store_patience
 
 LOOKS_PER_HEARTBEAT: Final = 6
 LONGEST_LOOK_S: Final = 5.0
+
+Result = TypeVar("Result")
 
 
 class TurnEnd(Enum):
@@ -28,6 +32,11 @@ class TurnEnd(Enum):
     STOP_REQUESTED = "somebody asked it to stop"
     LOST = "somebody else holds its lease"
     FENCED = "its lease could not be renewed in time"
+    BROKEN = "Tradewind made a mistake when it renewed the lease, see above"
+
+
+OVER: Final = frozenset({TurnEnd.LOST, TurnEnd.FENCED, TurnEnd.BROKEN})
+"""After these nothing more may be written; a request to stop lets the end be written."""
 
 
 class Keeper:
@@ -67,10 +76,10 @@ class Keeper:
 
         Raises:
             LeaseLostError: The turn is over.
-            StoreUnavailableError: The store does not answer; the turn goes on.
+            StoreError: The store refuses or does not answer; the turn goes on.
         """
         with self._lock:  # whichever renewal is on its way has arrived
-            if self.end is TurnEnd.FENCED or self.is_over:
+            if self.end in (TurnEnd.FENCED, TurnEnd.BROKEN) or self.is_over:
                 raise LeaseLostError("The turn is over.")
             held = self._store.change(self._held, **changes)
             self._done.set()
@@ -82,8 +91,16 @@ class Keeper:
         Raises:
             LeaseLostError: It is.
         """
-        if self.end in (TurnEnd.LOST, TurnEnd.FENCED) or self.is_over:
+        if self.end in OVER or self.is_over:
             raise LeaseLostError("The turn is over.")
+
+    def until_answered(self, call: Callable[[], Result]) -> Result:
+        """What ``call`` returns, once the store lets it.
+
+        Raises:
+            StoreError: The store has refused or been silent for ``fence_s``.
+        """
+        return store_patience.until_answered(call, self.fence_s, clock=self._clock)
 
     def look(self) -> None:
         """Look at the lease and renew it when that is due, as the first thread does every few seconds."""
@@ -92,12 +109,15 @@ class Keeper:
                 self._renew()
         except LeaseLostError:
             self._finish(TurnEnd.LOST)
-        except StoreUnavailableError as error:
+        except StoreError as error:
             print(
-                f"tradewind: the lease cannot be read ({error}); going on until it is too old.",
+                f"tradewind: the lease cannot be renewed ({error}); going on until it is too old.",
                 file=sys.stderr,
                 flush=True,
             )
+        except Exception:  # ours, so it would only come again
+            traceback.print_exc()
+            self._finish(TurnEnd.BROKEN)
 
     def fence(self) -> None:
         """End the work if the last renewal is too long ago, as the second thread does."""

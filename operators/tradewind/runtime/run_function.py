@@ -14,14 +14,16 @@ import sys
 from typing import Any, NoReturn
 
 from tradewind.records.attempts import AttemptError, read_attempt
+from tradewind.records.errors import StoreError
 from tradewind.records.store import write_text
 from tradewind.runtime.awaiting import call_and_await
-from tradewind.runtime.child import leave_error
+from tradewind.runtime.child import GAVE_UP, leave_error
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.errors import RuntimeFault, SpecError
 from tradewind.runtime.pods.heartbeat import start_heartbeat
 from tradewind.runtime.secrets import without_secrets
 from tradewind.runtime.spec import StepSpec
+from tradewind.runtime.store_patience import until_answered
 from tradewind.runtime.user_errors import own_error
 
 RESULT_FILE = ".artifact.json"
@@ -30,7 +32,7 @@ RESULT_FILE = ".artifact.json"
 def main() -> NoReturn:
     """Run the function of the attempt whose file is the only argument."""
     start_heartbeat()
-    attempt = read_attempt(sys.argv[1])
+    attempt = until_answered(lambda: read_attempt(sys.argv[1]))
     if attempt is None:
         raise SpecError(f"There is no attempt file at {sys.argv[1]}.")
     spec = StepSpec.from_json(attempt.spec)
@@ -39,14 +41,14 @@ def main() -> NoReturn:
     try:
         _join_slice(process_id, processes)
         result = _call(spec)
-        if process_id == 0:
-            _save_result(spec, result)
-        code = 0
+        text = _result_text(result) if process_id == 0 else None
     except BaseException as error:
-        restart = int(os.environ.get("TRADEWIND_RESTARTS", "0"))
-        leave_error(spec.output_path, attempt.number, described(error, spec), process_id, restart)
-        code = 1
-    _leave(code, processes)
+        restart, told, number = int(os.environ.get("TRADEWIND_RESTARTS", "0")), described(error, spec), attempt.number
+        until_answered(lambda: leave_error(spec.output_path, number, told, process_id, restart))
+        _leave(1, processes)
+    if text is not None and not _is_saved(spec, text):
+        _leave(GAVE_UP, processes)
+    _leave(0, processes)
 
 
 def _place_in_slice() -> tuple[int, int]:
@@ -70,13 +72,22 @@ def _secrets(spec: StepSpec) -> dict[str, str]:
     return {name: os.environ[name] for name in spec.secrets if name in os.environ}
 
 
-def _save_result(spec: StepSpec, result: Any) -> None:
+def _result_text(result: Any) -> str | None:
     try:
-        text = json.dumps(result, default=_as_json)
+        return json.dumps(result, default=_as_json)
     except (TypeError, ValueError):
         print(f"The step's result is a {type(result).__qualname__}, which JSON cannot hold: it is not kept.")
-        return
-    write_text(posixpath.join(spec.output_path, RESULT_FILE), text)
+        return None
+
+
+def _is_saved(spec: StepSpec, text: str) -> bool:
+    """Save the result; False when the store did not let us, which is no fault of the function."""
+    try:
+        until_answered(lambda: write_text(posixpath.join(spec.output_path, RESULT_FILE), text))
+    except StoreError as error:
+        print(f"tradewind: the step's result cannot be saved: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def _as_json(value: Any) -> Any:

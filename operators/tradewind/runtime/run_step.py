@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 from typing import NoReturn
@@ -27,24 +27,28 @@ from tradewind.records.attempts import (
     read_attempt,
     write_attempt,
 )
-from tradewind.records.errors import LeaseLostError, StoreUnavailableError
+from tradewind.records.errors import LeaseLostError, StoreError
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
-from tradewind.runtime.child import how_it_died, left_error, run_here
-from tradewind.runtime.errors import SecretError, SpecError
+from tradewind.runtime.child import GAVE_UP, how_it_died, left_error, run_here
+from tradewind.runtime.errors import RuntimeFault, SecretError, SpecError
 from tradewind.runtime.keeper import Keeper, TurnEnd
 from tradewind.runtime.kept_output import kept_output
 from tradewind.runtime.pods.environment import ON_CPU
 from tradewind.runtime.secrets import fetch_secrets
 from tradewind.runtime.spec import StepSpec
+from tradewind.runtime.store_patience import until_answered
 from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
 
 SUPERSEDED = 75
 """Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
-STORE_PAUSE_S = 1.0
 SIGNAL_PATIENCE_S = 10.0
+
+
+class ChildGaveUpError(RuntimeFault):
+    """The child could not go on, without a fault of its function."""
 
 
 class Stopped(BaseException):
@@ -55,13 +59,13 @@ def main() -> int:
     """Run the attempt whose file is the only argument; the exit code of the job."""
     attempt_file = sys.argv[1]
     try:
-        attempt = read_attempt(attempt_file)
+        attempt = until_answered(lambda: read_attempt(attempt_file))
         if attempt is None:
             raise SpecError(f"There is no attempt file at {attempt_file}.")
         spec = StepSpec.from_json(attempt.spec)
-        store = LeaseStore(spec.output_path)
-        held = store.begin(attempt.job, uuid.uuid4().hex)
-    except (LeaseLostError, StoreUnavailableError) as error:
+        store, job, incarnation = LeaseStore(spec.output_path), attempt.job, uuid.uuid4().hex
+        held = until_answered(lambda: store.begin(job, incarnation))
+    except (LeaseLostError, StoreError) as error:
         print(f"Superseded before it began: {error}")
         return SUPERSEDED
     signal.signal(signal.SIGTERM, _raise_stopped)
@@ -91,9 +95,10 @@ def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper
         return run_attempt(attempt_file, attempt, spec, keeper)
     except LeaseLostError:
         raise
-    except StoreUnavailableError as error:
-        print(f"tradewind: the store does not answer ({error}): this attempt ends here.", flush=True)
-        _until_fenced(lambda: stop_turn(keeper.finish, spec.output_path, attempt, Outcome.LOST))
+    except StoreError as error:
+        print(f"tradewind: {error}, for {keeper.fence_s:.0f} s: this attempt ends here.", flush=True)
+        with suppress(StoreError):  # else its lease runs out
+            stop_turn(keeper.finish, spec.output_path, attempt, Outcome.LOST)
         return SUPERSEDED
     except Exception as error:  # ours, so it would only come again
         described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
@@ -106,43 +111,37 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
 
     Raises:
         LeaseLostError: The turn is over, so nothing was written.
+        StoreError: The store has refused or been silent for too long.
     """
-    path = spec.output_path
+    path, claimed = spec.output_path, attempt
     try:
-        attempt = _prepared(attempt, spec)
-        error = _run_children(attempt_file, attempt, spec, keeper.fence_s)
+        attempt = keeper.until_answered(lambda: _prepared(claimed, spec))
+        error = _run_children(attempt_file, attempt, spec, keeper)
+    except ChildGaveUpError as gave_up:
+        print(f"Step {spec.name!r}: {gave_up}")
+        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
+        return SUPERSEDED
     except Stopped:
         if keeper.end is TurnEnd.STOP_REQUESTED:
             print("Somebody asked this attempt to stop.")
-        _until_fenced(lambda: stop_turn(keeper.finish, path, attempt, Outcome.STOPPED))
+        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.STOPPED))
         return 128 + signal.SIGTERM
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done: only its record is missing
     if error is not None:
         return _failed(spec, attempt, keeper, error)
     try:
-        _until_fenced(lambda: commit_turn(keeper.finish, path, attempt, keeper.check))
+        keeper.until_answered(lambda: commit_turn(keeper.finish, path, attempt, keeper.check))
     except InputChangedError as changed:
         print(f"Step {spec.name!r}: {changed}")
-        _until_fenced(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
+        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
         return SUPERSEDED
     return 0
 
 
 def _failed(spec: StepSpec, attempt: Attempt, keeper: Keeper, error: AttemptError) -> int:
-    _until_fenced(lambda: fail_turn(keeper.finish, spec.output_path, attempt, error))
+    keeper.until_answered(lambda: fail_turn(keeper.finish, spec.output_path, attempt, error))
     print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
     return 1
-
-
-def _until_fenced(write: Callable[[], object]) -> None:
-    """Write the end of a turn, again and again while the store does not answer; the keeper ends that in time."""
-    while True:
-        try:
-            write()
-            return
-        except StoreUnavailableError as error:
-            print(f"tradewind: the end of this attempt cannot be written yet ({error}); trying again.", flush=True)
-            time.sleep(STORE_PAUSE_S)
 
 
 def _prepared(attempt: Attempt, spec: StepSpec) -> Attempt:
@@ -173,7 +172,7 @@ def _end_work(end: TurnEnd) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec, fence_s: float) -> AttemptError | None:
+def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper) -> AttemptError | None:
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", attempt_file]
     resources = spec.load_resources()
     try:
@@ -183,10 +182,15 @@ def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec, fence_s: 
     if isinstance(resources, (TpuSlice, Hosts)):
         from tradewind.runtime.step_pod import run_on_hosts  # it loads Ray
 
-        return run_on_hosts(command, attempt, spec, resources, secrets, fence_s)
+        return run_on_hosts(command, attempt, spec, resources, secrets, keeper.fence_s)
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
     code = run_here(command, {**preset, **os.environ, **secrets})
-    return None if code == 0 else left_error(spec.output_path, attempt.number) or how_it_died(code)
+    if code == 0:
+        return None
+    left = keeper.until_answered(lambda: left_error(spec.output_path, attempt.number))
+    if left is None and code == GAVE_UP:
+        raise ChildGaveUpError("the store did not let the step's process go on: this attempt does not count.")
+    return left or how_it_died(code)
 
 
 def _raise_stopped(signum: int, frame: FrameType | None) -> NoReturn:

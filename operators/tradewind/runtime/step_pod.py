@@ -27,6 +27,7 @@ from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.liveness import Stall
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, Timeline
 from tradewind.runtime.spec import StepSpec
+from tradewind.runtime.store_patience import until_answered
 from tradewind.steps import Hosts, TpuSlice
 
 COMPLETE: Final = "metadata.json"
@@ -146,7 +147,7 @@ def preflight_error(
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_preflight", file, *sizes]
     if run_here(command, {**os.environ, **secrets, **ON_CPU}) == 0:
         return None
-    refused = left_error(spec.output_path, attempt.number)
+    refused = until_answered(lambda: left_error(spec.output_path, attempt.number))
     if refused is None:
         print("tradewind: the check of the config died on its way; going on without it.", flush=True)
     return refused
@@ -155,7 +156,8 @@ def preflight_error(
 def given_up(error: PodGivenUpError, attempt: Attempt, spec: StepSpec, restarts: int) -> AttemptError:
     """What the record says: the error that the function raised last, with the pod's history; else the history alone."""
     printed = error.incident.traceback
-    raised = left_error(spec.output_path, attempt.number, restarts, printed) if printed else None
+    path, number = spec.output_path, attempt.number
+    raised = until_answered(lambda: left_error(path, number, restarts, printed)) if printed else None
     if raised is None:
         return AttemptError(type(error).__qualname__, str(error), printed or "")
     return AttemptError(raised.type, f"{raised.message} ({error})", raised.traceback)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tradewind.records.errors import RecordsError
+from tradewind.records.errors import RecordsError, StoreError
 
 PATIENCE_S = 20.0
 """How long one call tries to reach a store, retries included."""
@@ -19,8 +19,8 @@ class UnsupportedStoreError(RecordsError):
     """The store cannot write on a condition, so nothing on it can be done exactly once."""
 
 
-class StoreRefusedError(RecordsError):
-    """The store answered that we may not, or that there is no such bucket; asking again does not help."""
+class StoreRefusedError(StoreError):
+    """The store answered that we may not, or that there is no such bucket; asking again at once does not help."""
 
 
 @dataclass(frozen=True)
