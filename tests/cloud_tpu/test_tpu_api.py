@@ -17,9 +17,11 @@ from tradewind.cloud_tpu.tpu_errors import (
     OperationTimeoutError,
     QuotaError,
     StockOutError,
+    TpuAbortedError,
     TpuConflictError,
     TpuDeniedError,
     TpuNotFoundError,
+    TpuPreconditionError,
     TpuUnreachableError,
 )
 from tradewind.cloud_tpu.tpu_resources import is_queue_body
@@ -41,7 +43,7 @@ def test_a_node_is_created_read_listed_and_deleted(api: TpuApi, world: World) ->
     api.create("slice-a", BODY)
     node = api.wait_until_ready("slice-a")
     assert (node.name, node.slice_type, node.hosts, node.labels) == ("slice-a", "v4-16", 2, {"cluster": "one"})
-    assert node.body == BODY
+    assert node.body.items() >= BODY.items()
     assert node.created_at == pytest.approx(world.now, abs=60)
     assert [one.name for one in api.nodes()] == ["slice-a"]
     with pytest.raises(TpuConflictError, match="another one"):
@@ -99,6 +101,51 @@ def test_an_unanswered_call_is_tried_again_for_a_while(api: TpuApi, world: World
     world.cloud.service.fail_next(1, 503)
     with pytest.raises(TpuUnreachableError, match="listing the nodes"):
         api.nodes()
+
+
+@pytest.mark.parametrize("status", [408, 499])
+def test_an_answer_that_says_that_somebody_gave_up_waiting_is_no_answer(world: World, status: int) -> None:
+    world.cloud.service.fail_next(2, status)
+    assert world.api.nodes() == []
+    assert len(world.cloud.service.log()) == 3
+
+
+def test_a_cancelled_call_is_tried_again(api: TpuApi, world: World) -> None:
+    world.cloud.service.refuse_next(2, "CANCELLED", "The operation was cancelled")
+    assert api.nodes() == []
+
+
+def test_a_list_that_is_asked_for_too_often_is_asked_for_again_later(api: TpuApi, world: World) -> None:
+    words = "Resource has been exhausted (e.g. check quota)."
+    world.cloud.service.refuse_next(2, "RESOURCE_EXHAUSTED", words)
+    assert api.nodes() == []
+    api.patience_s = 0.0
+    world.cloud.service.refuse_next(1, "RESOURCE_EXHAUSTED", words)
+    with pytest.raises(TpuUnreachableError, match="less often"):
+        api.nodes()
+
+
+def test_only_a_name_that_is_taken_is_a_conflict(api: TpuApi, world: World) -> None:
+    world.cloud.service.refuse_next(1, "ABORTED", "The resource is being changed", "CreateNode")
+    with pytest.raises(TpuAbortedError, match="being changed"):
+        api.create("slice-a", BODY)
+    world.cloud.service.fail_operations(1, "create", "ABORTED", "The zone is being served")
+    with pytest.raises(TpuAbortedError, match="being served"):
+        api.create("slice-a", BODY)
+    world.cloud.service.refuse_next(1, "FAILED_PRECONDITION", "Enable the API", "CreateNode")
+    with pytest.raises(TpuPreconditionError, match="Enable"):
+        api.create("slice-a", BODY)
+    api.create("slice-a", BODY)
+
+
+def test_what_the_server_filled_in_and_would_refuse_is_not_asked_for_again(api: TpuApi, world: World) -> None:
+    api.create("slice-a", BODY)
+    assert world._held("slice-a").node.cidr_block
+    node = api.node("slice-a")
+    api.delete_node("slice-a", node.identity)
+    api.create("slice-a", node.body)
+    with pytest.raises(BadSliceError, match="conflicts"):
+        api.create("slice-b", {**BODY, "cidrBlock": "10.128.0.0/29"})
 
 
 def test_a_lost_connection_is_tried_again(world: World) -> None:

@@ -48,6 +48,7 @@ class World:
     """One cloud and a client for it."""
 
     cloud: LocalTpuCloud
+    calls: TpuGrpcServer
     hosts: HeldBackHosts
     client: tpu_v2.TpuClient
 
@@ -91,7 +92,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         client = tpu_v2.TpuClient(transport="rest", credentials=AnonymousCredentials(), client_options=options)
     else:
         client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(calls.address)))
-    yield World(cloud, hosts, client)
+    yield World(cloud, calls, hosts, client)
     hosts.may_start.set()
     cloud.service.lives.end_all()
     client.transport.close()
@@ -265,6 +266,58 @@ def test_flaky_answers_change_nothing_and_every_call_is_written_down(world):
     told = [(one["call"], one["about"], one["answer"]) for one in world.cloud.service.log()]
     assert told[:2] == [("CreateNode", node_name("flaky"), answer) for answer in ("UNAVAILABLE", "OK")]
     assert len({one["transport"] for one in world.cloud.service.log()}) == 1
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_an_operation_can_fail_whether_it_has_done_anything_or_not(world, is_done):
+    world.cloud.service.fail_operations(1, "create", "ABORTED", "lost a race", is_done=is_done)
+    with pytest.raises(exceptions.GoogleAPICallError, match="lost a race"):
+        world.create("doomed").result(timeout=SECONDS)
+    assert [node.state.name for node in world.nodes()] == (["READY"] if is_done else [])
+    world.create("doomed" if not is_done else "other").result(timeout=SECONDS)
+    name = world.nodes()[0].name
+    world.cloud.service.fail_operations(1, "delete", "INTERNAL", "a step failed", is_done=is_done)
+    with pytest.raises(exceptions.GoogleAPICallError, match="a step failed"):
+        world.client.delete_node(name=name).result(timeout=SECONDS)
+    assert (name in [node.name for node in world.nodes()]) is not is_done
+
+
+def test_an_operation_on_a_queued_resource_can_fail_too(world):
+    name = f"{PARENT}/queuedResources/doomed"
+    world.cloud.service.fail_operations(1, "create", "INTERNAL", "a step failed")
+    with pytest.raises(exceptions.GoogleAPICallError, match="a step failed"):
+        world.queue("doomed", {"node_id": "one"})
+    assert list(world.client.list_queued_resources(parent=PARENT)) == []
+    world.queue("doomed", {"node_id": "one"})
+    world.wait_for_queue("doomed", "ACTIVE")
+    world.cloud.service.fail_operations(1, "delete", "ABORTED", "lost a race")
+    with pytest.raises(exceptions.GoogleAPICallError, match="lost a race"):
+        world.client.delete_queued_resource(request={"name": name, "force": True}).result(timeout=SECONDS)
+    assert world.client.get_queued_resource(name=name).state.state.name == "ACTIVE"
+
+
+def test_a_lost_answer_hides_a_deed_that_was_done(world):
+    world.cloud.lost_answers = world.calls.lost_answers = 1
+    with pytest.raises((exceptions.ServiceUnavailable, requests.ConnectionError)):
+        world.create("secret")
+    assert [node.name for node in world.nodes()] == [node_name("secret")]
+
+
+def test_a_refusal_can_be_meant_for_one_call_and_has_the_code_that_was_asked_for(world):
+    world.cloud.service.refuse_next(1, "ABORTED", "lost a race", "CreateNode")
+    assert world.nodes() == []
+    with pytest.raises(exceptions.Conflict, match="lost a race"):
+        world.create("later")
+    world.create("later").result(timeout=SECONDS)
+
+
+def test_the_addresses_of_a_node_are_filled_in_and_cannot_be_asked_for(world):
+    world.create("slice-a").result(timeout=SECONDS)
+    node = world.client.get_node(name=node_name("slice-a"))
+    assert node.cidr_block and node.network_config.network and node.service_account.email
+    with pytest.raises(exceptions.BadRequest, match="conflicts with subnetwork"):
+        world.create("slice-b", cidr_block=node.cidr_block)
+    world.create("slice-c", cidr_block="192.168.7.0/29").result(timeout=SECONDS)
 
 
 def test_an_error_has_googles_json_form_and_a_misspelt_field_is_one():

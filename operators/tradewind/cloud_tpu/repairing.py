@@ -201,10 +201,10 @@ class SliceRepair:
         try:
             self.api.create(finding.name, finding.body)
         except TpuConflictError:
-            word = "created by somebody else"
+            word = "there already"
         except (StockOutError, QuotaError) as error:
             return self._refused(finding, record, finding.body, error)
-        self.records.write(record.created())
+        self.records.write(record.begun())  # and still wanted: it may vanish again before it has been READY
         logger.info("Slice %s: %s.", finding.name, word)
         return word
 

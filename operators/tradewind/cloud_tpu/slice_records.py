@@ -61,9 +61,13 @@ class SliceRecord:
         lately = tuple(at for at in self.deleted_at if at > now - keep_s)
         return replace(self, is_wanted=body is not None, body=body, deleted_at=(*lately, now))
 
+    def begun(self) -> SliceRecord:
+        """The record once its creation was accepted; it is wanted until it has been seen."""
+        return replace(self, refusals=0, refusal="", retry_at=0.0)
+
     def created(self) -> SliceRecord:
-        """The record after the creation."""
-        return replace(self, is_wanted=False, body=None, refusals=0, refusal="", retry_at=0.0)
+        """The record once the new slice was seen READY."""
+        return replace(self.begun(), is_wanted=False, body=None)
 
     def refused(self, refusal: str, retry_at: float) -> SliceRecord:
         """The record after a creation for which there was no capacity or quota."""

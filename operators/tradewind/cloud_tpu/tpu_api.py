@@ -118,7 +118,8 @@ class TpuApi:
         resource = self._parse(message, name, body)
         request = {"parent": self.parent, f"{kind}_id": name, kind: resource}
         what = f"creating {self._label(kind, name)}"
-        self._run(what, lambda: self._method(f"create_{kind}")(request, timeout=CALL_TIMEOUT_S), timeout_s)
+        start = self._starting(f"create_{kind}", request)
+        self._run(what, start, timeout_s, is_creation=True)
 
     def delete_node(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
         """Delete a node that came from no queued resource; returns when it is gone.
@@ -186,7 +187,7 @@ class TpuApi:
         if there.identity != identity:
             raise TpuConflictError(f"Cloud TPU API, {what}: it is another one by now, which is left alone.")
         try:
-            self._run(what, lambda: self._method(f"delete_{kind}")(request, timeout=CALL_TIMEOUT_S), timeout_s)
+            self._run(what, self._starting(f"delete_{kind}", request), timeout_s)
         except TpuNotFoundError:
             return
         except TpuUnreachableError:
@@ -197,17 +198,20 @@ class TpuApi:
         while (there := _found(get)) and there.identity == identity:
             self._pause_until(deadline, f"{what}: it is still there")
 
-    def _run(self, what: str, start: Callable[[], Any], timeout_s: float) -> None:
+    def _starting(self, method: str, request: Mapping[str, Any]) -> Callable[[], Any]:
+        return lambda: self._method(method)(request, timeout=CALL_TIMEOUT_S)
+
+    def _run(self, what: str, start: Callable[[], Any], timeout_s: float, *, is_creation: bool = False) -> None:
         """Start an operation and poll it to its end."""
         deadline = self._clock() + timeout_s
-        operation = self._call(what, start)
+        operation = self._call(what, start, is_creation=is_creation)
         while not self._call(what, operation.done):
             self._pause_until(deadline, what)
         if (error := operation.exception()) is not None:
-            refused = refusal(what, error)
+            refused = refusal(what, error, is_creation=is_creation)
             raise TpuApiError(str(refused)) if isinstance(refused, TpuUnreachableError) else refused  # it did answer
 
-    def _call(self, what: str, call: Callable[[], T]) -> T:
+    def _call(self, what: str, call: Callable[[], T], *, is_creation: bool = False) -> T:
         """What ``call`` returns, tried again while nobody answers."""
         deadline, pause = self._clock() + self.patience_s, _FIRST_PAUSE_S
         while True:
@@ -216,8 +220,9 @@ class TpuApi:
             except TpuApiError:
                 raise
             except Exception as error:
-                if not is_worth_retrying(error) or self._clock() + pause > deadline:
-                    raise refusal(what, error) from error
+                is_lost = is_worth_retrying(error, is_creation=is_creation)
+                if not is_lost or self._clock() + pause > deadline:
+                    raise refusal(what, error, is_creation=is_creation) from error
             self._sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

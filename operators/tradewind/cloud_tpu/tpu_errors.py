@@ -19,6 +19,14 @@ class TpuConflictError(TpuApiError):
     """A node or queued resource of this name is already there."""
 
 
+class TpuAbortedError(TpuApiError):
+    """Something else was going on at the same time, and nothing was done. The same call may do better later."""
+
+
+class TpuPreconditionError(TpuApiError):
+    """The state of the project, or of the resource, does not allow it."""
+
+
 class TpuDeniedError(TpuApiError):
     """The credentials may not do this."""
 

@@ -15,9 +15,9 @@ from tradewind.cloud_tpu.slice_types import SLICE_TYPES
 
 _NODE_INPUTS: Final = (
     "description", "acceleratorType", "acceleratorConfig", "runtimeVersion", "networkConfig", "networkConfigs",
-    "cidrBlock", "serviceAccount", "schedulingConfig", "labels", "metadata", "tags", "dataDisks",
-    "shieldedInstanceConfig",
+    "serviceAccount", "schedulingConfig", "labels", "metadata", "tags", "dataDisks", "shieldedInstanceConfig",
 )  # fmt: skip
+"""Without ``cidrBlock``: the server fills it in, and refuses it when it is asked for again."""
 _QUEUE_INPUTS: Final = ("spot", "guaranteed", "reservationName")
 _RAY_KIND: Final = "ray-node-type"
 """The label by which Ray's autoscaler tells its heads from its workers."""

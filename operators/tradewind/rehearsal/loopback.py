@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from typing import ClassVar
 from urllib.parse import parse_qsl
 
 from aiohttp import web
@@ -52,6 +53,9 @@ class LoopbackServer(ABC):
         clock_offset_s: How far its clock is ahead of this machine's.
         requests: How many requests were answered, by kind.
     """
+
+    writes: ClassVar[frozenset[str]] = WRITES
+    """The kinds of requests whose answers can be lost."""
 
     def __init__(self) -> None:
         self.latency_s = 0.0
@@ -112,7 +116,7 @@ class LoopbackServer(ABC):
         if self.latency_s:
             await asyncio.sleep(self.latency_s)
         answer = self._answer_or_fail(call)
-        if self.lost_answers > 0 and answer.kind in WRITES and answer.status < 300 and request.transport:
+        if self.lost_answers > 0 and answer.kind in self.writes and answer.status < 300 and request.transport:
             self.lost_answers -= 1
             request.transport.abort()
         headers = {"Date": formatdate(self.clock(), usegmt=True), **answer.headers}

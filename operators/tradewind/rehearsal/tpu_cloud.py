@@ -16,7 +16,7 @@ from tradewind.rehearsal.loopback import Answer, Call, LoopbackServer
 from tradewind.rehearsal.tpu_hosts import NoHosts, SliceHosts
 from tradewind.rehearsal.tpu_refusals import RefusedCallError, code_of, invalid
 from tradewind.rehearsal.tpu_requests import Place
-from tradewind.rehearsal.tpu_service import GET_OPERATION, REQUESTS, TpuService
+from tradewind.rehearsal.tpu_service import GET_OPERATION, REQUESTS, WRITES, TpuService
 
 _PLACE: Final = r"/v2/(projects/[^/]+/locations/[^/]+)"
 _NODE: Final = r"/v2/(projects/[^/]+/locations/[^/]+/nodes/[^/:]+)"
@@ -48,6 +48,8 @@ class LocalTpuCloud(LoopbackServer):
         service: The calls, whatever they came by.
     """
 
+    writes = WRITES
+
     def __init__(
         self, hosts: SliceHosts | None = None, *, project: str = "rehearsal", zone: str = "us-central2-b"
     ) -> None:
@@ -66,7 +68,7 @@ class LocalTpuCloud(LoopbackServer):
         return _refused("unknown", unknown)
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
-        return _refused(kind, RefusedCallError(code_of(status), message))
+        return _refused(kind, RefusedCallError(code_of(status), message, status))
 
 
 def _request(name: str, call: Call, field: str, path: str, body: str) -> Any:

@@ -10,7 +10,7 @@ import grpc  # type: ignore[import-untyped]
 from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 
 from tradewind.rehearsal.tpu_refusals import RefusedCallError
-from tradewind.rehearsal.tpu_service import GET_OPERATION, REQUESTS, TpuService
+from tradewind.rehearsal.tpu_service import GET_OPERATION, REQUESTS, WRITES, TpuService
 
 _SERVICE: Final = "google.cloud.tpu.v2.Tpu"
 _OPERATIONS: Final = "google.longrunning.Operations"
@@ -18,9 +18,14 @@ _THREADS: Final = 8
 
 
 class TpuGrpcServer:
-    """One server; ``start`` and ``stop`` frame its life, which is not that of the service's state."""
+    """One server; ``start`` and ``stop`` frame its life, which is not that of the service's state.
+
+    Attributes:
+        lost_answers: How many of the next writes are done, but the caller hears UNAVAILABLE, as when a connection ends.
+    """
 
     def __init__(self, service: TpuService) -> None:
+        self.lost_answers = 0
         self._service = service
         self._server: grpc.Server | None = None
         self._port = 0
@@ -52,9 +57,13 @@ class TpuGrpcServer:
     def _handler(self, name: str, deserialize: Callable[[bytes], Any]) -> grpc.RpcMethodHandler:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
-                return self._service.call(name, request, "grpc")
+                told = self._service.call(name, request, "grpc")
             except RefusedCallError as error:
                 context.abort(grpc.StatusCode[error.code], error.message)
+            if self.lost_answers > 0 and name in WRITES:
+                self.lost_answers -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            return told
 
         return grpc.unary_unary_rpc_method_handler(answer, deserialize, _serialize)
 

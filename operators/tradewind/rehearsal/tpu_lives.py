@@ -56,6 +56,9 @@ class TpuLives:
         state = self._state
         with state.changed:
             self._wait(lambda: held.node.state != NodeState.CREATING, state.supply.slow_s)
+            if held.node.state == NodeState.CREATING and state.fails_undone(operation):
+                state.drop(held)
+                return
             if held.node.state == NodeState.CREATING and not state.take_chips([held]):
                 state.drop(held)
                 state.fail(operation, self._stock_out(held.shape))

@@ -15,6 +15,7 @@ HTTP_STATUS: Final = {
     "ALREADY_EXISTS": 409,
     "ABORTED": 409,
     "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
     "INTERNAL": 500,
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
@@ -24,17 +25,16 @@ HTTP_STATUS: Final = {
 
 
 class RefusedCallError(Exception):
-    """A call that is answered with an error; ``code`` is its name in ``google.rpc.Code``."""
+    """A call that is answered with an error; ``code`` is its name in ``google.rpc.Code``.
 
-    def __init__(self, code: str, message: str) -> None:
+    ``status`` is how HTTP tells it: that of the code, or another one that a proxy on the way may say.
+    """
+
+    def __init__(self, code: str, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-
-    @property
-    def status(self) -> int:
-        """As HTTP tells it."""
-        return HTTP_STATUS[self.code]
+        self.status = HTTP_STATUS[code] if status is None else status
 
     @property
     def number(self) -> int:

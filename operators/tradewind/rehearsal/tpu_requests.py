@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Final
 
 from google.cloud.tpu_v2 import types
@@ -13,6 +14,7 @@ from tradewind.rehearsal.tpu_refusals import RefusedCallError, invalid
 
 _ID: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _PARENT: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)")
+_SUBNETWORK: Final = ip_network("10.128.0.0/9")
 _GENERATIONS: Final = {
     types.AcceleratorConfig.Type.V4: "v4",
     types.AcceleratorConfig.Type.V5LITE_POD: "v5litepod",
@@ -52,6 +54,7 @@ def shape_of(node: types.Node) -> SliceType:
     """Which slice a node asks for, by its accelerator's type or its configuration."""
     if not node.runtime_version:
         raise invalid("node.runtime_version is required")
+    _check_block(node.cidr_block)
     config = node.accelerator_config
     if bool(node.accelerator_type) == bool(config.topology):
         raise invalid("Exactly one of node.accelerator_type and node.accelerator_config must be set")
@@ -65,6 +68,21 @@ def shape_of(node: types.Node) -> SliceType:
         if shape.generation == generation and shape.topology == config.topology:
             return shape
     raise invalid(f"Topology '{config.topology}' is not available for TPU type {config.type_.name}")
+
+
+def cidr_block(number: int) -> str:
+    """The addresses that a node is given when it asks for none."""
+    return str(ip_network((int(_SUBNETWORK[0]) + number % 2**17 * 8, 29)))
+
+
+def _check_block(asked: str) -> None:
+    """Refuse addresses that a network of the project has already: those that nodes are given are of such a one."""
+    try:
+        block = ip_network(asked) if asked else None
+    except ValueError as error:
+        raise invalid(f"node.cidr_block is no block of addresses: {error}") from None
+    if block is not None and block.overlaps(_SUBNETWORK):
+        raise invalid(f"node.cidr_block {asked} conflicts with subnetwork 'default' ({_SUBNETWORK}) of the network")
 
 
 def node_ids(spec: types.QueuedResource.Tpu.NodeSpec) -> list[str]:

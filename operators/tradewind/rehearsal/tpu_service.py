@@ -14,6 +14,7 @@ from typing import Any, Final
 from google.cloud.tpu_v2 import types
 from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 
+from tradewind.rehearsal.tpu_faults import OperationFault
 from tradewind.rehearsal.tpu_hosts import SliceHosts
 from tradewind.rehearsal.tpu_lives import TpuLives
 from tradewind.rehearsal.tpu_refusals import RefusedCallError, already_exists, code_of, invalid, not_found
@@ -34,6 +35,9 @@ REQUESTS: Final[dict[str, Any]] = {
     "DeleteQueuedResource": types.DeleteQueuedResourceRequest,
 }
 """The calls of ``google.cloud.tpu.v2.Tpu`` that are served, and what they take."""
+
+WRITES: Final = frozenset(name for name in REQUESTS if not name.startswith(("Get", "List")))
+"""Those of them that change something."""
 
 GET_OPERATION: Final = "GetOperation"
 _UPDATABLE: Final = ("description", "labels", "metadata", "tags")
@@ -60,8 +64,6 @@ class TpuService:
         self.state = TpuState(place)
         self.lives = TpuLives(self.state, hosts)
         self._place = place
-        self._failures = 0
-        self._failure_status = 503
         self._log: list[LoggedCall] = []
         self._calls: dict[str, Callable[[Any], Any]] = {
             "ListNodes": self._list_nodes,
@@ -87,7 +89,8 @@ class TpuService:
         with self.state.changed:
             answer = "OK"
             try:
-                self._fail_if_asked()
+                if (error := self.state.faults.refusal_of(name)) is not None:
+                    raise error
                 return self._calls[name](request)
             except RefusedCallError as error:
                 answer = error.code
@@ -97,18 +100,28 @@ class TpuService:
 
     def fail_next(self, count: int, status: int) -> None:
         """Answer so many calls with this HTTP status, or what it is over gRPC, and do nothing."""
+        error = RefusedCallError(code_of(status), "The service is flaky at present: try again", status)
         with self.state.changed:
-            self._failures, self._failure_status = count, status
+            self.state.faults.refuse(count, error, call="")
+
+    def refuse_next(self, count: int, code: str, message: str, call: str = "") -> None:
+        """Refuse so many calls of this name, or of any, with this code and these words, and do nothing."""
+        with self.state.changed:
+            self.state.faults.refuse(count, RefusedCallError(code, message), call)
+
+    def fail_operations(self, count: int, verb: str, code: str, message: str, *, is_done: bool = False) -> None:
+        """Accept so many calls of this verb (``create`` or ``delete``), and let their operations end in this error.
+
+        With ``is_done``, what was asked for happens all the same.
+        """
+        fault = OperationFault(count, verb, RefusedCallError(code, message), is_done)
+        with self.state.changed:
+            self.state.faults.fail_operations(fault)
 
     def log(self) -> list[dict[str, Any]]:
         """Every call, in order."""
         with self.state.changed:
             return [asdict(one) for one in self._log]
-
-    def _fail_if_asked(self) -> None:
-        if self._failures > 0:
-            self._failures -= 1
-            raise RefusedCallError(code_of(self._failure_status), "The service is flaky at present: try again")
 
     # ---- nodes
 
@@ -136,8 +149,10 @@ class TpuService:
         held = self.state.node(request.name)
         if held.node.state == NodeState.DELETING:
             raise RefusedCallError("FAILED_PRECONDITION", f"Node {held.id} is being deleted already")
-        self.state.set_state(held, NodeState.DELETING)
         operation = self.state.begin("delete", request.name)
+        if self.state.fails_undone(operation):
+            return copied(operation)
+        self.state.set_state(held, NodeState.DELETING)
         self.lives.begin(self.lives.delete, held, operation)
         return copied(operation)
 
@@ -199,12 +214,14 @@ class TpuService:
                 raise already_exists(node)
         shapes = [shape for _, shape in wanted]
         self.state.check_quota(shapes)
+        operation = self.state.begin("create", name)
+        if self.state.fails_undone(operation):
+            return copied(operation)
         one = types.QueuedResource(request.queued_resource)
         one.name = name
         one.create_time = datetime.now(UTC)  # type: ignore[assignment]  # the client turns it into a timestamp
         self.state.queued[name] = one
         self.state.set_queue_state(one, QueueState.ACCEPTED, Initiator.USER)
-        operation = self.state.begin("create", name)
         self.state.finish(operation, one)  # it was accepted; when it becomes ACTIVE is another matter
         self.lives.begin(self.lives.provision, one, shapes)
         return copied(operation)
@@ -218,10 +235,12 @@ class TpuService:
             raise RefusedCallError(
                 "FAILED_PRECONDITION", f"Queued resource {one.name} is {one.state.state.name}: delete it with force"
             )
+        operation = self.state.begin("delete", request.name)
+        if self.state.fails_undone(operation):
+            return copied(operation)
         self.state.set_queue_state(one, QueueState.DELETING, Initiator.USER)
         for held in self.state.nodes_of(one.name):
             self.state.set_state(held, NodeState.DELETING)
-        operation = self.state.begin("delete", request.name)
         self.lives.begin(self.lives.delete_queued, one, operation)
         return copied(operation)
 

@@ -20,8 +20,9 @@ from google.protobuf import empty_pb2
 from google.rpc import status_pb2  # type: ignore[import-untyped]
 
 from tradewind.cloud_tpu.slice_types import SliceType
+from tradewind.rehearsal.tpu_faults import OperationFault, TpuFaults
 from tradewind.rehearsal.tpu_refusals import RefusedCallError, already_exists, invalid, not_found
-from tradewind.rehearsal.tpu_requests import Place
+from tradewind.rehearsal.tpu_requests import Place, cidr_block
 
 # Any, because the type checker takes their members for numbers.
 NodeState: Final[Any] = types.Node.State
@@ -29,6 +30,7 @@ QueueState: Final[Any] = types.QueuedResourceState.State
 Initiator: Final[Any] = types.QueuedResourceState.StateInitiator
 
 _WITHOUT_CHIPS: Final = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED})
+_API_VERSION: Final[Any] = types.Node.ApiVersion.V2
 _DEFAULT_PAGE: Final = 100
 _LARGEST_PAGE: Final = 1000
 Kept = TypeVar("Kept")
@@ -77,8 +79,11 @@ class TpuState:
         self.nodes: dict[str, HeldNode] = {}
         self.queued: dict[str, types.QueuedResource] = {}
         self.operations: dict[str, operations_pb2.Operation] = {}
+        self.faults = TpuFaults()
         self.is_closed = False
+        self._doomed: dict[str, OperationFault] = {}
         self._ids = itertools.count(int(time.time() * 1000))
+        self._blocks = itertools.count()
 
     # ---- nodes
 
@@ -92,8 +97,22 @@ class TpuState:
         node.accelerator_config.type_ = getattr(types.AcceleratorConfig.Type, _CONFIG_TYPES[shape.generation])
         node.accelerator_config.topology = shape.topology or ""
         node.queued_resource = queued_resource
+        self._fill_in(node)
         self.nodes[name] = HeldNode(node, shape)
         return self.nodes[name]
+
+    def _fill_in(self, node: types.Node) -> None:
+        """What Google fills in where nothing was asked for, and tells as if it had been."""
+        number, project = next(self._blocks), self.place.project
+        node.cidr_block = cidr_block(number)
+        node.api_version = _API_VERSION
+        node.network_config.network = node.network_config.network or f"projects/{project}/global/networks/default"
+        if not node.network_config.subnetwork:
+            region = self.place.zone.rpartition("-")[0]
+            node.network_config.subnetwork = f"projects/{project}/regions/{region}/subnetworks/default"
+        if not node.service_account.email:
+            scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+            node.service_account = types.ServiceAccount(email=f"compute@{project}.iam.example", scope=scopes)
 
     def node(self, name: str) -> HeldNode:
         """The node of that full name."""
@@ -178,10 +197,23 @@ class TpuState:
         metadata = types.OperationMetadata(create_time=datetime.now(UTC), verb=verb, target=target, api_version="v2")
         operation.metadata.Pack(types.OperationMetadata.pb(metadata))
         self.operations[name] = operation
+        if (fault := self.faults.of_operation(verb)) is not None:
+            self._doomed[name] = fault
         return operation
 
+    def fails_undone(self, operation: operations_pb2.Operation) -> bool:
+        """Whether it is to fail before it has done anything; it has failed now."""
+        fault = self._doomed.get(operation.name)
+        if fault is None or fault.is_done:
+            return False
+        self.fail(operation, fault.error)
+        return True
+
     def finish(self, operation: operations_pb2.Operation, result: types.Node | types.QueuedResource | None) -> None:
-        """It is done, with this result; ``None`` is Google's Empty."""
+        """It is done, with this result; ``None`` is Google's Empty. One that is to fail says that it has failed."""
+        if (fault := self._doomed.get(operation.name)) is not None:
+            self.fail(operation, fault.error)
+            return
         operation.response.Pack(empty_pb2.Empty() if result is None else type(result).pb(result))
         self._end(operation)
 
