@@ -1,7 +1,7 @@
 """Versions and records for people who write their own operators: a task that runs once for each version.
 
 ``with StepVersionHook().step(name, config) as step:`` in a task does what a step of an experiment does: it computes the
-version, skips the task if that output is there, waits while somebody else makes it, and otherwise holds the lease for
+version, ends the task if that output is there, waits while somebody else makes it, and otherwise holds the lease for
 the length of the block. What the block leaves at ``step.output_path`` is the output, once the block has ended well.
 """
 
@@ -15,21 +15,24 @@ import traceback
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow.sdk import BaseHook, get_current_context
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, DownstreamTasksSkipped
 
-from tradewind.operators.errors import asking_store, failing_at_once
+from tradewind.operators.claim_notes import ClaimNotes
+from tradewind.operators.errors import AdoptedFailureError, asking_store, failing_at_once, unnamed_deployment
 from tradewind.operators.plan_lines import push_unplanned
 from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
+from tradewind.operators.step_notes import compared, tries_now
 from tradewind.operators.task_key import TaskKey
+from tradewind.plans.start import Adopt, Asked, Claim, Doubt, Finished, Rejoin, StopFirst, Task, Wait, decide_start
 from tradewind.records.attempts import Attempt, AttemptError, Outcome
-from tradewind.records.leases import Lease
+from tradewind.records.lease_store import Held
+from tradewind.records.leases import Lease, Phase
 from tradewind.records.leftovers import remove_leftovers
-from tradewind.records.record import RecordState
-from tradewind.records.turns import commit_turn, fail_turn, stop_turn
+from tradewind.records.turns import commit_turn, complete_commit, fail_turn, stop_turn
 from tradewind.runtime.keeper import Keeper, TurnEnd
 from tradewind.runtime.step_turns import StepTurns, task_name
 from tradewind.steps import ExecutorStep, ResolvedStep, RunValues, resolve
@@ -87,15 +90,19 @@ class StepVersionHook(BaseHook):
         """Make the output of this version in the block, unless it is there.
 
         Raises:
-            AirflowSkipException: It is there; clearing the task makes it again.
+            AirflowSkipException: Somebody else made it; clearing the task makes it again.
+            DownstreamTasksSkipped: This task made it, and died before it ended; of no task, so that it ends well.
+            AdoptedFailureError: Somebody else's attempt was waited for, and failed.
             BadInputError: As ``version`` does.
+            UnnamedDeploymentError: A task of the same name is at work, perhaps in another Airflow.
             LeaseLostError: The turn went to somebody else, for example after the store did not answer for a minute.
         """
         context: Any = get_current_context()
         with failing_at_once():
             resolved = self._resolve(name, config, None)
         push_unplanned(context, resolved)
-        turns = StepTurns(resolved, TaskKey.of(context).claim(context), heartbeat_s())
+        by = TaskKey.of(context).claim(context)
+        turns = StepTurns(resolved, by, heartbeat_s(), ClaimNotes(context, by).add)
         with asking_store(f"Step {name!r}"):
             held, attempt = _take(turns, context)
             keeper = Keeper(turns.store, held, _end_work)
@@ -111,25 +118,61 @@ class StepVersionHook(BaseHook):
         return resolve([step], self._settings.prefix_of(bound), bound).of(step)
 
 
-def _take(turns: StepTurns, context: Any) -> tuple[Any, Attempt]:
+def _take(turns: StepTurns, context: Any) -> tuple[Held, Attempt]:
     """The lease and the attempt of the next turn, as its keeper, once nobody else is at work."""
+    task = Task(turns.by, claimed=ClaimNotes(context, turns.by).jobs())
     while True:
         record = turns.read()
-        lease = record.lease
-        if record.state is RecordState.AT_WORK and lease is not None:
-            logger.info("Attempt %d at %s is in progress in %s.", lease.attempt, turns.name, task_name(lease.by))
-            asyncio.run(await_turn_end(turns.path, lease.attempt, logger.info))
-            continue
-        is_result = record.state is RecordState.FINISHED
-        if is_result and not _was_cleared(lease, context):
-            made = f"by {task_name(lease.by)}" if lease is not None else "elsewhere"
-            _note(context, lease.attempt if lease is not None else 0)
-            sentence = f"Step {turns.step.name!r}, version {turns.step.hash}, is finished: made {made}."
-            logger.info("%s", sentence)
-            raise AirflowSkipException(sentence)
-        turn = turns.claim(lease, lambda: _spec(turns.step), withdraws=is_result)
-        if turn is not None:
-            return turns.store.begin(turn.attempt.job, uuid.uuid4().hex), turn.attempt
+        start = decide_start(record, task, _asked(context))
+        match start:
+            case Finished():
+                raise _already_made(turns, task, start.lease, context)
+            case Adopt():
+                raise AdoptedFailureError(_failure(turns, start.lease))
+            case Doubt():
+                raise unnamed_deployment(turns.name, start.lease, turns.by)
+            case Wait():
+                _await_end(turns, start.lease)
+                task = replace(task, waited_for=start.lease.attempt)
+            case Rejoin():  # the process of that try is gone, or ends with its turn
+                _await_end(turns, start.lease)
+            case StopFirst():
+                logger.info("The task was cleared: attempt %d is stopped first.", start.lease.attempt)
+                turns.store.request_stop(start.lease.job, turns.by)
+                turns.end_unstarted(start.lease.job, Phase.STOPPED, Outcome.STOPPED)
+                _await_end(turns, start.lease)
+            case Claim():
+                turn = turns.claim(record.lease, lambda: _spec(turns.step), withdraws=start.withdraws)
+                if turn is not None:
+                    return turns.store.begin(turn.attempt.job, uuid.uuid4().hex), turn.attempt
+
+
+def _await_end(turns: StepTurns, lease: Lease) -> None:
+    logger.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, turns.name, task_name(lease.by))
+    asyncio.run(await_turn_end(turns.path, lease.attempt, logger.info))
+
+
+def _already_made(turns: StepTurns, task: Task, lease: Lease | None, context: Any) -> AirflowException:
+    """What ends the task without its block: green if an earlier try made the output and died before it could say so."""
+    made = f"by {task_name(lease.by)}" if lease is not None and lease.by else "elsewhere"
+    sentence = f"Step {turns.step.name!r}, version {turns.step.hash}, is finished: made {made}."
+    logger.info("%s", sentence)
+    if lease is None or lease.is_marins:
+        _note(context, 0)
+        return AirflowSkipException(sentence)
+    complete_commit(turns.path, lease)
+    _note(context, lease.attempt)
+    if task.owns(lease):
+        return DownstreamTasksSkipped(tasks=[])  # of none: Airflow's one way to end a task well from within
+    return AirflowSkipException(sentence)
+
+
+def _failure(turns: StepTurns, lease: Lease | None) -> str:
+    attempt = turns.attempt(lease.attempt) if lease is not None else None
+    error = attempt.error if attempt is not None else None
+    whose = f" in {task_name(lease.by)}" if lease is not None else ""
+    why = f" with {error.type}: {error.message}" if error is not None else ""
+    return f"Step {turns.step.name!r} failed{whose}{why}"
 
 
 def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVersion]:
@@ -146,17 +189,15 @@ def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVe
     commit_turn(keeper.finish, turns.path, attempt, keeper.check)
 
 
-def _was_cleared(lease: Lease | None, context: Any) -> bool:
-    """Whether a person cleared this very task after it had ended with this very output."""
-    note: Any = context["task_state_store"].get(NOTE)
-    if not note or note["attempt"] != (lease.attempt if lease is not None else 0):
-        return False
-    return bool(context["ti"].max_tries > note["max_tries"])
+def _asked(context: Any) -> Asked:
+    """Whether a person cleared this task after it had ended with an output."""
+    note = context["task_state_store"].get(NOTE) or {}
+    return replace(compared(Asked(), note, context), finished_attempt=note.get("attempt"))
 
 
 def _note(context: Any, attempt: int) -> None:
-    """Keep which attempt this task ended with: a later try that Airflow allows more tries was cleared by a person."""
-    context["task_state_store"].set(NOTE, {"attempt": attempt, "max_tries": context["ti"].max_tries})
+    """Keep which attempt this task ended with, and what Airflow allowed it then: Clear changes that."""
+    context["task_state_store"].set(NOTE, {"attempt": attempt, **tries_now(context)})
 
 
 def _version(step: ResolvedStep) -> StepVersion:

@@ -32,6 +32,10 @@ class StepFailedError(AirflowFailException):
     """The step's function failed. Airflow does not retry it: its retries are for the infrastructure."""
 
 
+class AdoptedFailureError(AirflowException):
+    """Somebody else's attempt failed while this task waited for it. Airflow's next try makes a new one."""
+
+
 class StepStoppedError(AirflowFailException):
     """Somebody stopped the step's job."""
 

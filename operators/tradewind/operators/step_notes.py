@@ -28,6 +28,24 @@ TRIES: Final = "max_tries"
 CLEARS: Final = "clear_number"
 
 
+def tries_now(context: Context) -> dict[str, int]:
+    """What Airflow allows the task now, for a note."""
+    run: Any = context["dag_run"]
+    return {TRIES: context["ti"].max_tries, CLEARS: run.clear_number or 0}
+
+
+def compared(asked: Asked, note: Mapping[str, Any], context: Context) -> Asked:
+    """``asked``, with what Airflow allowed the task at the time of the note and allows it now."""
+    now = tries_now(context)
+    return replace(
+        asked,
+        tries_allowed_then=note.get(TRIES, 0),
+        tries_allowed_now=now[TRIES],
+        clears_then=note.get(CLEARS, now[CLEARS]),  # older notes do not count the run's clears
+        clears_now=now[CLEARS],
+    )
+
+
 class StepNotes:
     """The notes of one task."""
 
@@ -42,7 +60,7 @@ class StepNotes:
             "upstream": {task_id: result[TRIES] for task_id, result in upstream.items()},
             "upstream_clears": {task_id: result.get(CLEARS, 0) for task_id, result in upstream.items()},
         }
-        result: Any = {"attempt": attempt, **self._now()}
+        result: Any = {"attempt": attempt, **tries_now(self._context)}
         self._context["task_state_store"].set(NOTE, {**result, **seen})
         return {"output_path": output_path, **result}
 
@@ -55,7 +73,7 @@ class StepNotes:
         """What is asked of this task."""
         note = self._note()
         return replace(
-            self._cleared(note, Asked.by_plan(planned)),
+            compared(Asked.by_plan(planned), note, self._context),
             finished_attempt=note.get("attempt"),
             came_along=self._came_along(note, turns),
         )
@@ -64,23 +82,8 @@ class StepNotes:
         note: Any = self._context["task_state_store"].get(NOTE)
         return note or {}
 
-    def _now(self) -> dict[str, int]:
-        run: Any = self._context["dag_run"]
-        return {TRIES: self._context["ti"].max_tries, CLEARS: run.clear_number or 0}
-
-    def _cleared(self, note: Mapping[str, Any], asked: Asked) -> Asked:
-        """``asked``, with what Airflow allowed at the time of the note and allows now."""
-        now = self._now()
-        return replace(
-            asked,
-            tries_allowed_then=note.get(TRIES, 0),
-            tries_allowed_now=now[TRIES],
-            clears_then=note.get(CLEARS, now[CLEARS]),  # older notes do not count the run's clears
-            clears_now=now[CLEARS],
-        )
-
     def _was_cleared_since(self, note: Mapping[str, Any]) -> bool:
-        return self._cleared(note, Asked()).was_cleared
+        return compared(Asked(), note, self._context).was_cleared
 
     def _came_along(self, note: Mapping[str, Any], turns: StepTurns) -> bool:
         if not note or not self._was_cleared_since(note):

@@ -1,0 +1,193 @@
+"""A plain task that makes each version once, by the same rules as a step of an experiment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
+from airflow.sdk.execution_time.context import set_current_context
+
+from tradewind import this_output_path, versioned
+from tradewind.hooks import step_version
+from tradewind.hooks.step_version import StepVersionHook
+from tradewind.operators.errors import AdoptedFailureError
+from tradewind.records.attempts import AttemptError, Outcome, attempt_path, read_attempt
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.turns import fail_turn, stop_turn
+
+NIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Notes(dict[str, Any]):
+    """What a task notes in Airflow's task state store."""
+
+    set = dict.__setitem__
+
+
+class PlainTask:
+    """A task of one run, as Airflow's workers see it."""
+
+    def __init__(self, prefix: Path, run_id: str = "r") -> None:
+        self.prefix, self.run_id, self.notes = prefix, run_id, Notes()
+        self.output = ""
+        with DAG("plain") as self.dag:
+            pass
+
+    def run(self, try_number: int = 1, max_tries: int = 3, clear_number: int = 0, n: int = 7) -> None:
+        """One try."""
+        with self._as_task(try_number, max_tries, clear_number), self.step(n) as step:
+            self.output = step.output_path
+            Path(step.config["out"], "made").write_text("made")
+
+    def step(self, n: int) -> Any:
+        return StepVersionHook(str(self.prefix)).step("plain", {"n": versioned(n), "out": this_output_path()})
+
+    @contextmanager
+    def dies_at_work(self) -> Iterator[None]:
+        """The first try, as it is when its process is gone: the turn is as it left it."""
+        with self._as_task(1, 3, 0):
+            turns = step_version.StepTurns(
+                StepVersionHook(str(self.prefix))._resolve(
+                    "plain", {"n": versioned(7), "out": this_output_path()}, None
+                ),
+                step_version.TaskKey.of(step_version.get_current_context()).claim(step_version.get_current_context()),
+            )
+        turn = turns.claim(None, lambda: step_version._spec(turns.step))
+        assert turn is not None
+        self.output = turns.path
+        turns.store.begin(turn.attempt.job, "keeper")
+        yield
+
+    @contextmanager
+    def _as_task(self, try_number: int, max_tries: int, clear_number: int) -> Iterator[None]:
+        ti = SimpleNamespace(dag_id="plain", run_id=self.run_id, task_id="make", map_index=-1)
+        ti.try_number, ti.max_tries, ti.xcom_push = try_number, max_tries, lambda **_: None
+        run = SimpleNamespace(data_interval_start=NIGHT, data_interval_end=None, partition_key=None, run_after=NIGHT)
+        run.clear_number = clear_number
+        context: Any = {"ti": ti, "dag": self.dag, "dag_run": run, "params": {}, "task_state_store": self.notes}
+        with set_current_context(context):
+            yield
+
+
+@pytest.fixture(autouse=True)
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__DEPLOYMENT", "prod")
+
+
+@contextmanager
+def when_it_waits(act: Callable[[], None]) -> Iterator[None]:
+    """Do ``act`` at the moment that the hook says that it waits."""
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "is in progress" in record.getMessage():
+                act()
+
+    ear, level = Ear(), step_version.logger.level
+    step_version.logger.addHandler(ear)
+    step_version.logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        step_version.logger.removeHandler(ear)
+        step_version.logger.setLevel(level)
+
+
+def attempts(output: str) -> list[Outcome | None]:
+    numbers = sorted(int(file.stem) for file in Path(output, ".attempts").glob("*.json"))
+    found = [read_attempt(attempt_path(output, number)) for number in numbers]
+    return [attempt.outcome for attempt in found if attempt is not None]
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_task_that_died_between_its_commit_and_its_end_ends_green_and_not_skipped(
+    noted: bool, tmp_path: Path
+) -> None:
+    task = PlainTask(tmp_path)
+    task.run()
+    if not noted:
+        task.notes.clear()
+    with pytest.raises(DownstreamTasksSkipped) as ended:
+        task.run(try_number=2)
+    assert list(ended.value.tasks) == []
+    assert attempts(task.output) == [Outcome.SUCCEEDED]
+
+
+def test_a_task_whose_version_another_run_made_is_skipped(tmp_path: Path) -> None:
+    PlainTask(tmp_path, "first").run()
+    with pytest.raises(AirflowSkipException, match="is finished: made by task make of run first of plain"):
+        PlainTask(tmp_path, "second").run()
+
+
+def test_an_airflow_without_a_name_knows_what_its_task_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__DEPLOYMENT", "")
+    task = PlainTask(tmp_path)
+    task.run()
+    with pytest.raises(DownstreamTasksSkipped):
+        task.run(try_number=2)
+    with pytest.raises(AirflowSkipException):
+        PlainTask(tmp_path).run(try_number=2)  # of the same name, in another Airflow
+
+
+@pytest.mark.parametrize("allowed", [{"max_tries": 4}, {"max_tries": 2}, {"max_tries": 3, "clear_number": 1}])
+def test_a_cleared_task_makes_its_version_again_also_after_its_retries_were_lowered(
+    allowed: dict[str, int], tmp_path: Path
+) -> None:
+    task = PlainTask(tmp_path)
+    task.run()
+    task.run(try_number=2, **allowed)
+    assert attempts(task.output) == [Outcome.SUCCEEDED, Outcome.SUCCEEDED]
+
+
+def test_a_skipped_task_that_is_cleared_makes_the_version_again(tmp_path: Path) -> None:
+    PlainTask(tmp_path, "first").run()
+    task = PlainTask(tmp_path, "second")
+    with pytest.raises(AirflowSkipException):
+        task.run()
+    task.run(try_number=2, max_tries=4)
+    assert attempts(task.output) == [Outcome.SUCCEEDED, Outcome.SUCCEEDED]
+
+
+def test_a_failure_that_was_waited_for_ends_this_try_and_not_the_next_one(tmp_path: Path) -> None:
+    first, second = PlainTask(tmp_path, "first"), PlainTask(tmp_path, "second")
+    with first.dies_at_work():
+        store = LeaseStore(first.output)
+        held, attempt = store.read(), read_attempt(attempt_path(first.output, 1))
+        assert held is not None and attempt is not None
+
+        def fail() -> None:
+            error = AttemptError("ValueError", "no rows")
+            fail_turn(lambda **changes: store.change(held, **changes), first.output, attempt, error)
+
+        with (
+            when_it_waits(fail),
+            pytest.raises(AdoptedFailureError, match="of run first of plain.* ValueError: no rows"),
+        ):
+            second.run()
+    second.run(try_number=2)
+    assert attempts(first.output) == [Outcome.FAILED, Outcome.SUCCEEDED]
+
+
+def test_a_task_that_is_cleared_while_it_works_stops_its_earlier_try_first(tmp_path: Path) -> None:
+    task = PlainTask(tmp_path)
+    with task.dies_at_work():
+        store = LeaseStore(task.output)
+        attempt = read_attempt(attempt_path(task.output, 1))
+        assert attempt is not None
+
+        def obey() -> None:
+            held = store.read()
+            assert held is not None and held.lease.stop_requested, "it was not asked to stop"
+            stop_turn(lambda **changes: store.change(held, **changes), task.output, attempt, Outcome.STOPPED)
+
+        with when_it_waits(obey):
+            task.run(try_number=2, max_tries=4)
+    assert attempts(task.output) == [Outcome.STOPPED, Outcome.SUCCEEDED]
