@@ -81,11 +81,16 @@ class LocalS3(LoopbackServer):
         return Answer("write", headers={"ETag": objects[key].etag})
 
     def _delete_many(self, call: Call, objects: dict[str, S3Object]) -> Answer:
-        keys = [unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", call.body.decode(), re.DOTALL)]
-        for key in keys:
-            objects.pop(key, None)
-        gone = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
-        return _xml("delete", f"<DeleteResult>{gone}</DeleteResult>")
+        told = ""
+        for wanted in re.findall(r"<Object>(.*?)</Object>", call.body.decode(), re.DOTALL):
+            key, etag = (_element(wanted, name) for name in ("Key", "ETag"))
+            found = objects.get(key)
+            if self.keeps_conditions and etag and found is not None and found.etag != etag:
+                told += f"<Error><Key>{escape(key)}</Key><Code>PreconditionFailed</Code></Error>"
+            else:
+                objects.pop(key, None)
+                told += f"<Deleted><Key>{escape(key)}</Key></Deleted>"
+        return _xml("delete", f"<DeleteResult>{told}</DeleteResult>")
 
     def _list(self, call: Call, bucket: str, objects: dict[str, S3Object]) -> Answer:
         prefix, delimiter = call.query.get("prefix", ""), call.query.get("delimiter", "")
@@ -100,6 +105,11 @@ class LocalS3(LoopbackServer):
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
         told = f"<Name>{bucket}</Name><KeyCount>{len(page)}</KeyCount><IsTruncated>{str(more).lower()}</IsTruncated>"
         return _xml("list", f"<ListBucketResult>{told}{token}{''.join(entries[n] for n in page)}</ListBucketResult>")
+
+
+def _element(text: str, name: str) -> str:
+    found = re.search(f"<{name}>(.*?)</{name}>", text, re.DOTALL)
+    return unescape(found[1], {"&quot;": '"', "&#34;": '"', "&#13;": "\r"}) if found else ""
 
 
 def _folder(name: str) -> str:

@@ -19,6 +19,7 @@ from tests.turns import claimed
 from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_attempt, read_attempt
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
+from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status
@@ -75,6 +76,11 @@ def lists_what_it_finds(config: Config) -> list[str]:
     Path(config.output_path, "checkpoint").write_text("half way")
     Path(config.output_path, "shard").write_text("half written")
     return found
+
+
+def writes_files(config: Config, text: str = "of this attempt") -> None:
+    for number in range(10):
+        Path(config.output_path, str(number)).write_text(text)
 
 
 def hears_that_its_input_was_made_again(config: Config) -> None:
@@ -236,6 +242,25 @@ def test_a_driver_that_loses_its_turn_ends_its_function_and_leaves_the_record_al
     assert lost is not None and lost.outcome is Outcome.LOST
     assert (lease.attempt, lease.phase) == (2, Phase.CLAIMED)
     assert read_status(output_path) is Status.RUNNING
+
+
+def test_a_driver_that_was_frozen_while_it_removed_leftovers_spares_the_files_of_the_next_attempt(
+    tmp_path: Path,
+) -> None:
+    step = resolved_step(writes_files, str(tmp_path))
+    claim(step)
+    writes_files(Config(step.output_path), "of attempt 1")
+    driver = start(claim(step, QUICK_S), "tests.runtime.frozen_in_removal")
+    until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED)
+    until(lambda: read_record(step.output_path).state is RecordState.STOPPED)
+    code, text = finish(start(claim(step)))
+    assert code == 0, text
+    driver.send_signal(signal.SIGCONT)
+    code, text = finish(driver)
+    assert code == SUPERSEDED, text
+    lease, manifest = lease_of(step.output_path), read_manifest(step.output_path, 3)
+    assert (lease.attempt, lease.phase) == (3, Phase.COMMITTED)
+    assert manifest is not None and verify_output(step.output_path, manifest, lease.digest) == []
 
 
 # ---- killed on the way to the commit

@@ -108,7 +108,7 @@ class StepVersionHook(BaseHook):
             keeper = Keeper(turns.store, held, _end_work)
             with keeper:
                 if attempt.number > 1:
-                    remove_leftovers(turns.path, ())
+                    remove_leftovers(turns.path, (), keeper.check)
                 yield from _work(turns, attempt, keeper)
         _note(context, attempt.number)
 

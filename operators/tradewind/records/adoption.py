@@ -111,7 +111,7 @@ def _bring_in(
         try:
             write_step_info(adoption.step, adoption.fn_name)
             if adoption.copies:
-                remove_leftovers(path)
+                remove_leftovers(path, (), lambda: check_goes_on(turn))
                 _copy(adoption.source, path, files, turn)
             return commit_turn(turn.finish, path, attempt, lambda: check_goes_on(turn)).lease
         except LeaseLostError:

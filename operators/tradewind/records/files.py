@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import has_magic
 from typing import IO, Any, Final
 
@@ -41,11 +41,13 @@ class StoredFile:
         path: Relative to the folder that was listed, with ``/`` between its parts.
         size: In bytes.
         checksum: ``md5:<hex>``, ``crc32c:<base64>``, or None when the store keeps none.
+        tag: What tells this very file from a later one of the same name, where the store says it.
     """
 
     path: str
     size: int
     checksum: str | None = None
+    tag: str | None = field(default=None, compare=False)
 
 
 def list_files(folder: str) -> list[StoredFile]:
@@ -59,7 +61,7 @@ def list_files(folder: str) -> list[StoredFile]:
         StoreRefusedError: It does not let us.
     """
     fs, name = url_to_fs(folder)
-    with _errors_named(folder):
+    with errors_named(folder):
         files = _local_files(name) if isinstance(fs, LocalFileSystem) else _listed_files(fs, name)
         return sorted(files, key=lambda file: file.path)
 
@@ -73,7 +75,7 @@ def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
     """
     fs, name = url_to_fs(folder)
     paths = [posixpath.join(name, path) for path in relative_paths]
-    with _errors_named(folder):
+    with errors_named(folder):
         if isinstance(fs, LocalFileSystem):
             _unlink(paths)
         else:
@@ -101,7 +103,7 @@ def read_files(folder: str, files: Iterable[StoredFile]) -> list[StoredFile]:
         except FileNotFoundError:
             return None
 
-    with _errors_named(folder), ThreadPoolExecutor(_READERS) as pool:
+    with errors_named(folder), ThreadPoolExecutor(_READERS) as pool:
         return [file for file in pool.map(read, files) if file is not None]
 
 
@@ -127,19 +129,24 @@ def _local_files(folder: str) -> Iterator[StoredFile]:
             path = posixpath.join(below, entry.name)
             if entry.is_dir(follow_symlinks=False):
                 open_folders.append(path)
-            elif (size := _local_size(entry)) is not None:
-                yield StoredFile(path, size)
+            elif (file := _local_file(entry, path)) is not None:
+                yield file
 
 
-def _local_size(entry: os.DirEntry[str]) -> int | None:
-    """The size of a file, or of a link that leads to none; None for sockets, pipes and what has just gone."""
+def _local_file(entry: os.DirEntry[str], path: str) -> StoredFile | None:
+    """A file, or a link that leads to none, as long as its text; None for sockets, pipes and what has just gone."""
     try:
+        itself = entry.stat(follow_symlinks=False)
         if entry.is_file():
-            return entry.stat().st_size
-        found = entry.stat(follow_symlinks=False)
+            return StoredFile(path, entry.stat().st_size, tag=local_tag(itself))
     except FileNotFoundError:
         return None
-    return found.st_size if stat.S_ISLNK(found.st_mode) else None
+    return StoredFile(path, itself.st_size, tag=local_tag(itself)) if stat.S_ISLNK(itself.st_mode) else None
+
+
+def local_tag(itself: os.stat_result) -> str:
+    """The tag of a local file, by what ``lstat`` says of it: another one has another inode, or was written later."""
+    return f"{itself.st_ino}-{itself.st_mtime_ns}"
 
 
 def _listed_files(fs: AbstractFileSystem, folder: str) -> Iterator[StoredFile]:
@@ -153,7 +160,8 @@ def _listed_files(fs: AbstractFileSystem, folder: str) -> Iterator[StoredFile]:
     start = folder.rstrip("/") + "/"
     for name, info in listing.items():
         if name.startswith(start) and not name.endswith("/") and info.get("type") == "file":
-            yield StoredFile(name.removeprefix(start), int(info["size"]), kept_checksum(info))
+            tag = info.get("generation") or info.get("ETag")
+            yield StoredFile(name.removeprefix(start), int(info["size"]), kept_checksum(info), tag)
 
 
 def _unlink(paths: Iterable[str]) -> None:
@@ -191,7 +199,7 @@ def _digested(file: IO[bytes], path: str) -> StoredFile:
 
 
 @contextmanager
-def _errors_named(folder: str) -> Iterator[None]:
+def errors_named(folder: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError):

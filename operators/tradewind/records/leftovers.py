@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from fsspec.core import url_to_fs
@@ -20,21 +20,25 @@ from fsspec.utils import glob_translate
 from tradewind.records.attempts import ATTEMPTS_FOLDER
 from tradewind.records.errors import RecordsError, StoreUnavailableError
 from tradewind.records.experiment_info import EXPERIMENTS_FOLDER, is_experiment_file
-from tradewind.records.files import remove_files
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT, output_files
+from tradewind.records.removal import remove_listed
 from tradewind.records.store import list_names
 
 _NOTHING: Final = re.compile(r"(?!)")
+_ROUNDS: Final = 3
+"""Of listing and removing. A file that changed between the two stays at first, and the last round finds nothing."""
 
 
 class UnsafeRemovalError(RecordsError):
     """What was to be removed could hold more than an output of one step, or than was meant. Nothing was removed."""
 
 
-def remove_leftovers(output_path: str, keep: Sequence[str] = ()) -> list[str]:
+def remove_leftovers(output_path: str, keep: Sequence[str], check_turn: Callable[[], None]) -> list[str]:
     """Remove the files of earlier attempts and return their paths, relative to ``output_path``.
 
     Args:
+        check_turn: Raises when the turn is over: what lies there from then on is somebody else's. It is asked after
+            each listing and before each batch of removals.
         keep: Patterns of what stays, relative to ``output_path``: ``*`` and ``?`` within a name, ``**`` for any number
             of folders. A pattern that fits a folder keeps all that is below it.
 
@@ -44,19 +48,20 @@ def remove_leftovers(output_path: str, keep: Sequence[str] = ()) -> list[str]:
     """
     kept = _kept(keep)
     _check_is_output(output_path)
-    removed = _leftovers(output_path, kept)
-    remove_files(output_path, removed)
-    _remove_empty_folders(output_path)
-    if removed and (stubborn := _leftovers(output_path, kept)):
+    removed: set[str] = set()
+    for _ in range(_ROUNDS):
+        left = [file for file in output_files(output_path) if not kept.match(file.path)]
+        if not left:
+            break
+        remove_listed(output_path, left, check_turn)
+        removed.update(file.path for file in left)
+    else:
         raise StoreUnavailableError(
-            f"The store did not remove {len(stubborn)} of {len(removed)} leftovers at {output_path}, such as "
-            f"{stubborn[0]}: ask again."
+            f"Files at {output_path} do not go, or come back, such as {left[0].path}: nobody else may write there. Ask "
+            "again."
         )
-    return removed
-
-
-def _leftovers(output_path: str, kept: re.Pattern[str]) -> list[str]:
-    return [file.path for file in output_files(output_path) if not kept.match(file.path)]
+    _remove_empty_folders(output_path, check_turn)
+    return sorted(removed)
 
 
 def _kept(patterns: Sequence[str]) -> re.Pattern[str]:
@@ -90,12 +95,13 @@ def _check_is_output(output_path: str) -> None:
         )
 
 
-def _remove_empty_folders(output_path: str) -> None:
+def _remove_empty_folders(output_path: str, check_turn: Callable[[], None]) -> None:
     """On a local disk, leave no folder that only leftovers had filled."""
     fs, name = url_to_fs(output_path)
     if not isinstance(fs, LocalFileSystem):
         return
     for folder in reversed([*_own_folders(name)]):
+        check_turn()
         try:
             os.rmdir(folder)
         except OSError:

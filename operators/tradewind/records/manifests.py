@@ -25,7 +25,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -94,13 +94,15 @@ class Manifest:
         """
         fields = json.loads(text)
         try:
-            return Manifest(int(fields["attempt"]), tuple(StoredFile(**file) for file in fields["files"]))
+            files = tuple(StoredFile(file["path"], file["size"], file["checksum"]) for file in fields["files"])
+            return Manifest(int(fields["attempt"]), files)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a manifest: {error}") from None
 
     @cached_property
     def _lines(self) -> str:
-        return ",\n".join(json.dumps(asdict(file)) for file in self.files)
+        told = ({"path": file.path, "size": file.size, "checksum": file.checksum} for file in self.files)
+        return ",\n".join(map(json.dumps, told))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
@@ -115,7 +116,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     """
     path, claimed = spec.output_path, attempt
     try:
-        attempt = keeper.until_answered(lambda: _prepared(claimed, spec))
+        attempt = keeper.until_answered(lambda: _prepared(claimed, spec, keeper.check))
         error = _run_children(attempt_file, attempt, spec, keeper)
     except ChildGaveUpError as gave_up:
         print(f"Step {spec.name!r}: {gave_up}")
@@ -144,11 +145,12 @@ def _failed(spec: StepSpec, attempt: Attempt, keeper: Keeper, error: AttemptErro
     return 1
 
 
-def _prepared(attempt: Attempt, spec: StepSpec) -> Attempt:
+def _prepared(attempt: Attempt, spec: StepSpec, check_turn: Callable[[], None]) -> Attempt:
     """Remove what earlier attempts left, except what the step goes on from; nothing of a result that is withdrawn."""
+    check_turn()
     write_status(spec.output_path, Status.RUNNING)
     if attempt.number > 1:
-        removed = remove_leftovers(spec.output_path, () if attempt.withdraws else spec.resumable)
+        removed = remove_leftovers(spec.output_path, () if attempt.withdraws else spec.resumable, check_turn)
         if removed:
             print(f"Removed {len(removed)} files of earlier attempts.")
     if not attempt.withdraws:

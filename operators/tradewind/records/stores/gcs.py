@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -81,6 +82,17 @@ async def contents_of(fs: Any, names: Sequence[str]) -> dict[str, bytes]:
 async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
     """Those objects that exist."""
     return set(await _fetch(fs, names, fields="name"))
+
+
+async def remove_if(fs: Any, generations: Mapping[str, str | None]) -> None:
+    """Remove those objects that still have these generations."""
+
+    async def remove(name: str) -> None:
+        url, generation = _object_url(fs, *name.split("/", 1)), generations[name]
+        with suppress(FileNotFoundError, FileExistsError):  # it is gone, or another one, which gcsfs tells by 412
+            await fs._call("DELETE", url, ifGenerationMatch=generation)
+
+    await at_once(remove, list(generations), _AT_ONCE)
 
 
 async def _fetch(fs: Any, names: Sequence[str], **query: str) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tradewind.records.stores import Stored, StoreRefusedError, UnsupportedStoreError
+from tradewind.records.stores import PATIENCE_S, Stored, StoreRefusedError, UnsupportedStoreError
 from tradewind.records.stores.failures import answered
 from tradewind.records.stores.waiting import ask, at_once
 
@@ -94,6 +94,22 @@ async def contents_of(fs: Any, names: Sequence[str]) -> dict[str, bytes]:
             return None
 
     return await at_once(fetch, names, _AT_ONCE)
+
+
+async def remove_if(fs: Any, etags: Mapping[str, str | None]) -> None:
+    """Remove those objects that still have these ETags, in one request: they are all in one bucket."""
+    if not etags:
+        return
+    keys = {name.split("/", 1)[1]: etag for name, etag in etags.items()}
+    wanted = [{"Key": key, "ETag": etag} if etag else {"Key": key} for key, etag in keys.items()]
+    bucket = next(iter(etags)).split("/", 1)[0]
+    async with asyncio.timeout(PATIENCE_S):
+        answer = await fs._call_s3("delete_objects", Bucket=bucket, Delete={"Objects": wanted, "Quiet": True})
+    for refused in answer.get("Errors", ()):
+        code = refused.get("Code")
+        if code not in ("PreconditionFailed", "NoSuchKey"):
+            kind = PermissionError if code == "AccessDenied" else OSError
+            raise kind(f"{bucket}/{refused.get('Key')}: {code}: {refused.get('Message')}")
 
 
 async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
