@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tradewind.rehearsal.loopback import Answer, Call, LoopbackServer
@@ -16,7 +16,10 @@ class LoopbackHead(LoopbackServer):
 
     Attributes:
         jobs: What it says of each, in the order in which they came.
+        last_line: The log of each.
     """
+
+    last_line = "the driver's last line"
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +47,7 @@ class LoopbackHead(LoopbackServer):
         if not job:
             return _json(list(self.jobs.values()))
         if action == "logs":
-            return _json({"logs": "the driver's last line\n"})
+            return _json({"logs": self.last_line + "\n"})
         return _json(self.jobs[job]) if job in self.jobs else Answer("unknown", 404)
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
@@ -52,18 +55,36 @@ class LoopbackHead(LoopbackServer):
 
 
 class ImpatientHead(LoopbackHead):
-    """Ends the first jobs at once with an error type of Ray's, and those that come after them well."""
+    """Ends the first jobs at once with an error type of Ray's, and those that come after them well.
 
-    def __init__(self, gives_up: int, error_type: str = TOO_LATE) -> None:
+    Args:
+        gives_up: How many jobs.
+        error_type: Why, in Ray's words.
+        exit_code: Of their entrypoint, if it ran.
+        driver: What each job does before it ends: it gets the job's id and its output path.
+        last_line: The log of each.
+    """
+
+    def __init__(
+        self,
+        gives_up: int,
+        error_type: str = TOO_LATE,
+        exit_code: int | None = None,
+        driver: Callable[[str, str], None] = lambda job, output_path: None,
+        last_line: str = "the driver's last line",
+    ) -> None:
         super().__init__()
+        self.last_line = last_line
         self._gives_up = gives_up
-        self._error_type = error_type
+        self._failure = {"message": "Ray's last word", "error_type": error_type, "driver_exit_code": exit_code}
+        self._driver = driver
 
     def submitted(self, job: str, fields: Mapping[str, Any]) -> None:
+        self._driver(job, fields.get("metadata", {}).get("output_path", ""))
         if len(self.jobs) >= self._gives_up:
             self.has(job, "SUCCEEDED")
         else:
-            self.has(job, "FAILED", message="gave up", error_type=self._error_type)
+            self.has(job, "FAILED", **self._failure)
 
 
 def _json(fields: Any) -> Answer:

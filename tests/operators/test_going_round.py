@@ -8,14 +8,12 @@ import posixpath
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
+from tests.operators.contexts import context_of
 from tests.operators.loopback_head import ImpatientHead
 from tradewind import ExecutorStep
 from tradewind.operators.errors import StepFailedError
@@ -23,26 +21,9 @@ from tradewind.operators.ray_job import RayJobOperator
 from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.step import StepOperator
 
-MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 GIVEN_UP = 150
 ROOM = 300
 """How many frames a task may use: enough for one job after the other, too few for so many inside one another."""
-
-
-class Notes(dict[str, Any]):
-    """What a task notes in Airflow's task state store."""
-
-    set = dict.__setitem__
-
-
-def context_of(dag: DAG) -> Any:
-    names: dict[str, Any] = {"dag_id": dag.dag_id, "run_id": "r", "task_id": "t", "map_index": -1}
-    ti = SimpleNamespace(**names, try_number=1, max_tries=3)
-    ti.xcom_push = ti.xcom_pull = lambda **_: None
-    run = SimpleNamespace(
-        data_interval_start=None, data_interval_end=None, partition_key=None, run_after=MIDNIGHT, clear_number=0
-    )
-    return {"ti": ti, "dag": dag, "dag_run": run, "params": {}, "task_state_store": Notes()}
 
 
 @pytest.fixture

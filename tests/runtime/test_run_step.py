@@ -27,7 +27,7 @@ from tradewind.records.turns import complete_commit, input_digests
 from tradewind.rehearsal.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.loopback import Answer, Call
 from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.run_step import SUPERSEDED
+from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
 from tradewind.runtime.spec import step_spec
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, this_output_path, versioned
 
@@ -379,6 +379,7 @@ def test_a_driver_without_its_store_for_longer_than_the_fence_ends_itself_and_sa
     finally:
         driver.kill()
     assert (code, "its lease could not be renewed in time" in text) == (SUPERSEDED, True), text
+    assert text.rstrip().endswith(NOTHING_LEFT), "so the next attempt need not wait until the lease has run out"
     assert lease_of(step.output_path).phase is Phase.RUNNING
     unended = read_attempt(file_of(attempt))
     assert unended is not None and unended.outcome is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,20 @@ def test_a_turn_whose_end_died_after_the_lease_is_told_as_failed_by_the_next_cla
     over = turns.read().lease
     assert turns.claim(over, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere")))) is not None
     assert outcome_of(turns) is Outcome.FAILED
+
+
+def test_a_turn_that_a_keeper_has_taken_over_is_not_ended_as_one_that_never_began(turns: StepTurns, turn: Turn) -> None:
+    LeaseStore(turns.path).begin(turn.attempt.job, "keeper")
+    assert not turns.end_lost(turn.held.lease)
+    assert outcome_of(turns) is None
+
+
+def test_the_turn_of_a_keeper_that_has_exited_is_ended_in_its_stead_and_no_other_keepers(
+    turns: StepTurns, turn: Turn
+) -> None:
+    begun = LeaseStore(turns.path).begin(turn.attempt.job, "keeper").lease
+    assert not turns.end_lost(replace(begun, incarnation="another"))
+    assert outcome_of(turns) is None
+    assert turns.end_lost(begun)
+    lease = turns.read().lease
+    assert lease is not None and (lease.phase, outcome_of(turns)) == (Phase.STOPPED, Outcome.LOST)

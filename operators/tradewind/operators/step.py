@@ -6,7 +6,7 @@ import asyncio
 import posixpath
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
@@ -20,7 +20,6 @@ from tradewind.operators.code import code_folder
 from tradewind.operators.errors import (
     PlanOutdatedError,
     StepFailedError,
-    StepLostError,
     StepStoppedError,
     asking_store,
     failing_at_once,
@@ -32,6 +31,7 @@ from tradewind.operators.pod_story import story_of
 from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.step_endings import job_end, process_ending
 from tradewind.operators.step_job import claimed_spec, connect, demand_of, submit
+from tradewind.operators.step_losses import after_loss
 from tradewind.operators.step_notes import StepNotes
 from tradewind.operators.step_progress import Progress
 from tradewind.operators.task_key import TaskKey
@@ -70,8 +70,6 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
 _DEFERS_BY_DEFAULT = conf.getboolean("operators", "default_deferrable", fallback=False)
-MOST_LOSSES = 100
-"""How many nodes or heads in a row a step may lose within one try."""
 
 
 class StepOperator(BaseOperator):
@@ -336,25 +334,24 @@ class StepOperator(BaseOperator):
         progress: Progress,
         context: Context,
     ) -> Progress:
-        """After a job that ended without a word of its driver: the next attempt, unless it could never run."""
+        """After a job that ended without a result and without a failure: the next attempt, if that can help."""
         assert lease is not None, "a job that nobody leased is nobody's"
         log_last_lines(self.log, ending)
         sentence = f"Step {turns.step.name!r}, attempt {lease.attempt}: {ending.sentence}"
         if verdict is Verdict.FAULTY_JOB:
-            error = AttemptError(ending.kind.name, ending.sentence)
+            error = AttemptError(ending.kind.name, ending.sentence, "\n".join(ending.last_lines))
             if turns.end_unstarted(lease.job, Phase.FAILED, Outcome.FAILED, error):
                 raise StepFailedError(sentence)
             return progress
-        if progress.losses >= MOST_LOSSES:
-            raise StepLostError(f"{sentence} Airflow's next try makes a new attempt.")
-        lost = replace(progress, losses=progress.losses + 1)
-        if verdict is Verdict.WAIT_UNTIL_STALE:
-            self.log.warning("%s The next attempt follows when its lease has run out.", sentence)
-            return self._wait(turns.path, lease.attempt, lost, context, is_theirs=False)
-        turns.end_unstarted(lease.job, Phase.STOPPED, Outcome.LOST)
+        if verdict is Verdict.NEXT and not turns.end_lost(lease):
+            return progress  # its driver has begun after all, or somebody has gone on
         if ending.kind is EndingKind.NOT_STARTED:
             self.log.info("%s It queues again.", sentence)
             return progress
+        lost = after_loss(turns, lease, ending, progress)
+        if verdict is Verdict.WAIT_UNTIL_STALE:
+            self.log.warning("%s The next attempt follows when its lease has run out.", sentence)
+            return self._wait(turns.path, lease.attempt, lost, context, is_theirs=False)
         pause_s = pause_before_attempt(progress.losses)
         self.log.warning("%s The next attempt follows in %.0f s.", sentence, pause_s)
         time.sleep(pause_s)

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from tradewind.plans.end import JobEnd
 from tradewind.ray_jobs.endings import Ending, EndingKind
-from tradewind.runtime.run_step import SUPERSEDED
+from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
 
-_SIGNAL_BASE = 128
-"""A shell adds this to the number of the signal that ended its command."""
 _ENDS = {
     EndingKind.SUCCEEDED: JobEnd.SUCCEEDED,
-    EndingKind.RUNTIME_ENV: JobEnd.FAILED_BY_ITSELF,
-    EndingKind.INFEASIBLE: JobEnd.FAILED_BY_ITSELF,
-    EndingKind.TIMED_OUT: JobEnd.FAILED_BY_ITSELF,
-    EndingKind.QUEUE_TIMED_OUT: JobEnd.FAILED_BY_ITSELF,
+    EndingKind.RUNTIME_ENV: JobEnd.FAULTY,
+    EndingKind.INFEASIBLE: JobEnd.FAULTY,
+    EndingKind.TIMED_OUT: JobEnd.FAULTY,
+    EndingKind.QUEUE_TIMED_OUT: JobEnd.FAULTY,
     EndingKind.NOT_STARTED: JobEnd.NOT_STARTED,
     EndingKind.STOPPED: JobEnd.STOPPED,
 }
 
 
 def job_end(ending: Ending) -> JobEnd:
-    """What an ending means for a turn. A driver that was killed is lost: the fault is not the step's."""
+    """What an ending means for a turn. What Ray calls the user's error is the driver's here, and so a loss."""
     if ending.exit_code == SUPERSEDED:
-        return JobEnd.SUPERSEDED
-    if ending.kind is EndingKind.USER_ERROR:
-        was_killed = ending.exit_code is None or not 0 <= ending.exit_code < _SIGNAL_BASE
-        return JobEnd.LOST if was_killed else JobEnd.FAILED_BY_ITSELF
+        return JobEnd.CHILDREN_ENDED if ending.last_lines[-1:] == (NOTHING_LEFT,) else JobEnd.SUPERSEDED
     return _ENDS.get(ending.kind, JobEnd.LOST)
 
 

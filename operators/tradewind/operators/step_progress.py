@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tradewind.records.leases import Lease
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -13,11 +15,18 @@ class Progress:
 
     Attributes:
         losses: How many attempts of this try went down without a fault of the step.
+        without_keeper: How many of the last ones in a row ended before their driver had taken the lease over.
         waited_for: Somebody else's attempt whose end this try waited for.
     """
 
     losses: int = 0
+    without_keeper: int = 0
     waited_for: int | None = None
+
+    def after_loss(self, lease: Lease) -> Progress:
+        """How far the try is once the attempt of ``lease`` is lost."""
+        had_keeper = lease.incarnation is not None
+        return replace(self, losses=self.losses + 1, without_keeper=0 if had_keeper else self.without_keeper + 1)
 
     @staticmethod
     def after_wait(event: Mapping[str, Any]) -> Progress:

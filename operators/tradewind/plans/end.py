@@ -16,16 +16,19 @@ class JobEnd(Enum):
 
     SUCCEEDED = "succeeded"
     """Its driver ended with 0."""
-    FAILED_BY_ITSELF = "failed by itself"
-    """Trying again would end in the same way: its environment, its place, or a driver that cannot start."""
+    FAULTY = "faulty"
+    """Trying again would end in the same way: its environment cannot be made, or it fits nowhere."""
     SUPERSEDED = "superseded"
     """Its driver ended because its turn was over."""
+    CHILDREN_ENDED = "children ended"
+    """The same, and it reports that all that it had started has ended."""
     NOT_STARTED = "not started"
     """It never ran; it can queue again."""
     STOPPED = "stopped"
     """Somebody stopped it."""
     LOST = "lost"
-    """It went down with its node, its head or its driver, or nobody knows."""
+    """It went down with its node, its head or its driver, or nobody knows. Also a driver that fails by itself: what a
+    function raises is in the lease, and a driver that never held it may have died with its node."""
 
 
 class Verdict(Enum):
@@ -76,7 +79,7 @@ def _of_stopped(lease: Lease, end: JobEnd) -> Verdict:
 def _of_claimed(end: JobEnd) -> Verdict:
     """Its driver never became its keeper, and never will: an id is submitted once."""
     match end:
-        case JobEnd.FAILED_BY_ITSELF:
+        case JobEnd.FAULTY:
             return Verdict.FAULTY_JOB
         case JobEnd.STOPPED:
             return Verdict.STOPPED
@@ -92,4 +95,6 @@ def _of_running(end: JobEnd) -> Verdict:
             return Verdict.CONTRADICTION
         case JobEnd.STOPPED:
             return Verdict.STOPPED
+        case JobEnd.CHILDREN_ENDED:
+            return Verdict.NEXT
     return Verdict.WAIT_UNTIL_STALE

@@ -23,7 +23,7 @@ from tradewind.records.attempts import (
     read_attempt,
     write_attempt,
 )
-from tradewind.records.errors import RecordsError, StoreError
+from tradewind.records.errors import LeaseLostError, RecordsError, StoreError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.manifests import make_manifest, write_manifest
@@ -106,14 +106,19 @@ def fail_turn(finish: Finish, output_path: str, attempt: Attempt, error: Attempt
     write_status(output_path, Status.FAILED)
 
 
-def stop_turn(finish: Finish, output_path: str, attempt: Attempt, outcome: Outcome) -> None:
+def stop_turn(
+    finish: Finish, output_path: str, attempt: Attempt, outcome: Outcome, error: AttemptError | None = None
+) -> None:
     """End the turn without a result and without a fault of its function.
+
+    A loss with an ``error``, such as a process that something has killed, spends one of Airflow's retries; one without
+    is followed by the next attempt at once.
 
     Raises:
         LeaseLostError: The turn is over; nothing was written.
     """
     finish(phase=Phase.STOPPED)
-    write_attempt(output_path, attempt.ended(outcome))
+    write_attempt(output_path, attempt.ended(outcome, error))
 
 
 def end_unstarted_turn(
@@ -126,6 +131,18 @@ def end_unstarted_turn(
     attempt = read_attempt(attempt_path(output_path, held.lease.attempt))
     if attempt is not None and attempt.outcome is None:
         write_attempt(output_path, attempt.ended(outcome, error))
+    return True
+
+
+def end_left_turn(store: LeaseStore, output_path: str, held: Held) -> bool:
+    """End the turn of a keeper that has exited and left nothing alive; False when somebody else has gone on."""
+    try:
+        store.change(held, phase=Phase.STOPPED)
+    except LeaseLostError:
+        return False
+    attempt = read_attempt(attempt_path(output_path, held.lease.attempt))
+    if attempt is not None and attempt.outcome is None:
+        write_attempt(output_path, attempt.ended(Outcome.LOST))
     return True
 
 

@@ -45,6 +45,8 @@ from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
 
 SUPERSEDED = 75
 """Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
+NOTHING_LEFT = "tradewind: nothing that this attempt has started lives on."
+"""The last line of such a driver where it knows that: then the next attempt need not wait."""
 SIGNAL_PATIENCE_S = 10.0
 
 
@@ -80,7 +82,7 @@ def main() -> int:
         try:
             code = _code_of(attempt_file, attempt, spec, keeper)
         except LeaseLostError:
-            return _superseded(keeper)
+            return _superseded(keeper, spec)
     if attempt.cluster and keeper.end is TurnEnd.STOP_REQUESTED:
         _await_signal()
     return code
@@ -164,9 +166,12 @@ def _await_signal() -> None:
     time.sleep(SIGNAL_PATIENCE_S)
 
 
-def _superseded(keeper: Keeper) -> int:
+def _superseded(keeper: Keeper, spec: StepSpec) -> int:
+    """End without a word in the record. A child has ended by now; of the hosts of a pod nobody knows."""
     why = keeper.end.value if keeper.end else "its turn is over"
     print(f"This attempt ends here, because {why}: its output does not count.", flush=True)
+    if not isinstance(spec.load_resources(), (TpuSlice, Hosts)):
+        print(NOTHING_LEFT, flush=True)
     return SUPERSEDED
 
 

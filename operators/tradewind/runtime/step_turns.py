@@ -21,7 +21,7 @@ from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
 from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import write_step_info
-from tradewind.records.turns import end_unstarted_turn, input_digests, next_number, take_turn, unfinished
+from tradewind.records.turns import end_left_turn, end_unstarted_turn, input_digests, next_number, take_turn, unfinished
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import ResolvedStep
 
@@ -120,6 +120,15 @@ class StepTurns:
     def end_unstarted(self, job: str, phase: Phase, outcome: Outcome, error: AttemptError | None = None) -> bool:
         """End a turn whose job never took it over; False when it did after all."""
         return end_unstarted_turn(self.store, self.path, job, phase, outcome, error)
+
+    def end_lost(self, lease: Lease) -> bool:
+        """End the turn of ``lease``, of which nothing lives on; False when it is in other hands by now."""
+        held = self.store.read()
+        if held is None or not held.lease.is_same_turn(lease):
+            return False
+        if lease.phase is Phase.RUNNING:
+            return end_left_turn(self.store, self.path, held)
+        return self.end_unstarted(lease.job, Phase.STOPPED, Outcome.LOST)
 
     def inputs_are_those_of(self, number: int) -> bool:
         """Whether attempt ``number`` read what the inputs are now."""

@@ -1,0 +1,28 @@
+"""What Airflow gives a task that runs: as much of it as our operators read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from airflow.sdk import DAG
+
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Notes(dict[str, Any]):
+    """What a task notes in Airflow's task state store."""
+
+    set = dict.__setitem__
+
+
+def context_of(dag: DAG) -> Any:
+    """The first try of the task ``t`` of ``dag``, in a run without a plan."""
+    names: dict[str, Any] = {"dag_id": dag.dag_id, "run_id": "r", "task_id": "t", "map_index": -1}
+    ti = SimpleNamespace(**names, try_number=1, max_tries=3)
+    ti.xcom_push = ti.xcom_pull = lambda **_: None
+    run = SimpleNamespace(
+        data_interval_start=None, data_interval_end=None, partition_key=None, run_after=MIDNIGHT, clear_number=0
+    )
+    return {"ti": ti, "dag": dag, "task": dag.get_task("t"), "dag_run": run, "params": {}, "task_state_store": Notes()}

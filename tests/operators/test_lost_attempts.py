@@ -1,0 +1,182 @@
+"""What follows when an attempt's job ends without a result, on a head that ends its jobs as we say."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+
+from tests.operators.contexts import context_of
+from tests.operators.loopback_head import ImpatientHead
+from tradewind import ExecutorStep
+from tradewind.operators import step as step_module
+from tradewind.operators.errors import StepFailedError, StepLostError
+from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.step import StepOperator
+from tradewind.plans.start import Asked, Claim, Task, decide_start
+from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, newest_attempt, read_attempt
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.leases import Phase
+from tradewind.records.reading import read_record
+from tradewind.records.store import write_text
+from tradewind.records.turns import commit_turn, stop_turn
+from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
+
+DRIVER_FAILED = "JOB_ENTRYPOINT_COMMAND_ERROR"
+
+
+class Output:
+    """The output of the step, as the drivers of its jobs and its next readers see it."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+
+    @property
+    def path(self) -> str:
+        return str(next(self.prefix.glob("made-*")))
+
+    @property
+    def newest(self) -> Attempt:
+        attempt = newest_attempt(self.path)
+        assert attempt is not None
+        return attempt
+
+    @property
+    def phase(self) -> Phase | None:
+        held = LeaseStore(self.path).read()
+        assert held is not None
+        return held.lease.phase
+
+    def is_due(self) -> bool:
+        """Whether the task of another run would make the next attempt."""
+        return isinstance(decide_start(read_record(self.path), Task({"dag": "d", "run": "next"}), Asked()), Claim)
+
+
+def commits(job: str, output_path: str) -> None:
+    """A driver that makes the output."""
+    store = LeaseStore(output_path)
+    held = store.begin(job, "keeper")
+    write_text(posixpath.join(output_path, "data"), "made")
+    attempt = read_attempt(attempt_path(output_path, held.lease.attempt))
+    assert attempt is not None
+    commit_turn(lambda **changes: store.change(held, **changes), output_path, attempt, lambda: None)
+
+
+def from_attempt(number: int, *, earlier: Any = None) -> Any:
+    """A driver that makes the output from that attempt on; ``earlier`` is what the drivers before it do."""
+
+    def driver(job: str, output_path: str) -> None:
+        held = LeaseStore(output_path).read()
+        assert held is not None
+        if held.lease.attempt >= number:
+            commits(job, output_path)
+        elif earlier is not None:
+            earlier(job, output_path)
+
+    return driver
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Output:
+    return Output(tmp_path)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> Iterator[Any]:
+    """Runs the step once on a head; what it returns."""
+    monkeypatch.setattr(step_module, "pause_before_attempt", lambda losses: 0.0)
+    heads = []
+
+    def run(head: ImpatientHead) -> dict[str, Any]:
+        heads.append(head)
+        head.start()
+        monkeypatch.setenv("AIRFLOW_CONN_IMPATIENT", json.dumps({"conn_type": "ray", "host": head.url}))
+        settings = ExperimentSettings(prefix=str(output.prefix), cluster="impatient")
+        step = ExecutorStep("made", posixpath.join, {})
+        with DAG("losing") as dag:
+            task = StepOperator(task_id="t", step=step, settings=settings, plan_task_id="", deferrable=False)
+        return task.execute(context_of(dag))
+
+    yield run
+    for head in heads:
+        head.stop()
+
+
+def test_a_driver_that_ends_before_it_began_is_followed_by_the_next_attempt(run: Any, output: Output) -> None:
+    made = run(ImpatientHead(2, DRIVER_FAILED, exit_code=1, driver=from_attempt(3)))
+    assert made["attempt"] == 3
+    first = read_attempt(attempt_path(output.path, 1))
+    assert first is not None and first.outcome is Outcome.LOST
+
+
+def test_the_third_driver_in_a_row_that_never_began_fails_the_task_and_shows_its_log(
+    run: Any, output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = ImpatientHead(100, DRIVER_FAILED, exit_code=1)
+    with pytest.raises(StepFailedError, match="3 attempts in a row"):
+        run(head)
+    assert len(head.jobs) == 3
+    assert "the driver's last line" in capsys.readouterr().out
+    assert (output.phase, output.newest.outcome) == (Phase.STOPPED, Outcome.LOST)
+    assert output.is_due(), "the step's function has not failed, so the next run tries it"
+
+
+def test_three_nodes_that_are_lost_before_a_driver_began_cost_one_of_airflows_retries(run: Any, output: Output) -> None:
+    head = ImpatientHead(100, "JOB_SUPERVISOR_ACTOR_DIED")
+    with pytest.raises(StepLostError, match="3 attempts in a row") as caught:
+        run(head)
+    assert not isinstance(caught.value, AirflowFailException)
+    assert len(head.jobs) == 3 and output.is_due()
+
+
+def test_an_attempt_with_a_keeper_between_them_starts_the_count_anew(run: Any) -> None:
+    def driver(job: str, output_path: str) -> None:
+        number = int(read_record(output_path).lease.attempt)  # type: ignore[union-attr]
+        if number in (3, 6):
+            LeaseStore(output_path).begin(job, "keeper")
+        elif number == 7:
+            commits(job, output_path)
+
+    assert (
+        run(ImpatientHead(6, DRIVER_FAILED, exit_code=SUPERSEDED, driver=driver, last_line=NOTHING_LEFT))["attempt"]
+        == 7
+    )
+
+
+def test_an_environment_that_cannot_be_built_is_the_steps_failure_with_the_build_log(run: Any, output: Output) -> None:
+    head = ImpatientHead(100, "RUNTIME_ENV_SETUP_FAILURE")
+    with pytest.raises(StepFailedError, match="its runtime_env could not be made"):
+        run(head)
+    assert len(head.jobs) == 1
+    assert output.phase is Phase.FAILED
+    assert output.newest.error is not None and "the driver's last line" in output.newest.error.traceback
+
+
+def test_a_keeper_that_reports_that_nothing_of_it_lives_on_is_followed_at_once(run: Any, output: Output) -> None:
+    begins = from_attempt(2, earlier=lambda job, path: LeaseStore(path).begin(job, "keeper"))
+    made = run(ImpatientHead(1, DRIVER_FAILED, exit_code=SUPERSEDED, driver=begins, last_line=NOTHING_LEFT))
+    assert made["attempt"] == 2
+    first = read_attempt(attempt_path(output.path, 1))
+    assert first is not None and first.outcome is Outcome.LOST
+
+
+def test_a_child_that_something_killed_spends_one_of_airflows_retries(run: Any, output: Output) -> None:
+    def killed(job: str, output_path: str) -> None:
+        store = LeaseStore(output_path)
+        held = store.begin(job, "keeper")
+        attempt = read_attempt(attempt_path(output_path, 1))
+        assert attempt is not None
+        error = AttemptError("ProcessDied", "the step's process ended with signal SIGKILL.")
+        stop_turn(lambda **changes: store.change(held, **changes), output_path, attempt, Outcome.LOST, error)
+
+    head = ImpatientHead(100, DRIVER_FAILED, exit_code=1, driver=killed)
+    with pytest.raises(StepLostError, match="signal SIGKILL") as caught:
+        run(head)
+    assert not isinstance(caught.value, AirflowFailException)
+    assert len(head.jobs) == 1 and output.is_due()
