@@ -230,6 +230,33 @@ def test_a_plain_task_makes_each_version_once(house: House) -> None:
     assert house.run("plain_versions", {"n": 8}).states() == {"plain": "success"}
 
 
+def the_task(house: House, run: HouseRun, task_id: str) -> dict[str, Any]:
+    [found] = [one for one in house.api.task_instances(run.dag_id, run.run_id) if one["task_id"] == task_id]
+    return found
+
+
+def test_the_consumers_of_a_plain_task_that_was_killed_after_its_commit_run(house: House) -> None:
+    run = house.run("plain_retries", {"dies": True})
+    assert run.states() == {"make": "success", "consume": "success"}, run.log("make")
+    assert the_task(house, run, "make")["try_number"] == 2
+    assert house.attempts("plain/retried") == 1
+
+
+def test_a_clear_after_the_retries_were_lowered_is_seen_by_the_clears_of_the_run(house: House) -> None:
+    run = house.run("plain_retries", {"dies": False})
+    before, made = the_task(house, run, "make"), house.attempts("plain/retried")
+    file = house.dags / "plain_retries.py"
+    file.write_text(file.read_text().replace("RETRIES = 2", "RETRIES = 1"))
+    until(lambda: house.api.task_retries("plain_retries", "make") == 1, "the edited DAG")
+    house.api.clear_task("plain_retries", run.run_id, "make", downstream=True, with_latest=True)
+    until(lambda: house.attempts("plain/retried") == made + 1, "the cleared task")
+    run.wait()
+    after = the_task(house, run, "make")
+    assert (before["try_number"], after["try_number"]) == (1, 2)
+    assert before["max_tries"] == after["max_tries"] == 2, "this alone says nothing of the Clear"
+    assert "cleared 1" in run.log("consume")
+
+
 def test_dags_test_runs_the_same_steps(house: House) -> None:
     before = calls(house, "chained/first")
     done = house.airflow.cli("dags", "test", "chained", "2026-05-01")

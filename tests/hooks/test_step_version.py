@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,8 +20,8 @@ from tradewind import this_output_path, versioned
 from tradewind.hooks import step_version
 from tradewind.hooks.step_version import StepVersionHook
 from tradewind.operators.errors import AdoptedFailureError
-from tradewind.records.attempts import AttemptError, Outcome, attempt_path, read_attempt
-from tradewind.records.lease_store import LeaseStore
+from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt
+from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.turns import fail_turn, stop_turn
 
 NIGHT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,21 +51,19 @@ class PlainTask:
     def step(self, n: int) -> Any:
         return StepVersionHook(str(self.prefix)).step("plain", {"n": versioned(n), "out": this_output_path()})
 
-    @contextmanager
-    def dies_at_work(self) -> Iterator[None]:
-        """The first try, as it is when its process is gone: the turn is as it left it."""
-        with self._as_task(1, 3, 0):
-            turns = step_version.StepTurns(
-                StepVersionHook(str(self.prefix))._resolve(
-                    "plain", {"n": versioned(7), "out": this_output_path()}, None
-                ),
-                step_version.TaskKey.of(step_version.get_current_context()).claim(step_version.get_current_context()),
-            )
-        turn = turns.claim(None, lambda: step_version._spec(turns.step))
-        assert turn is not None
-        self.output = turns.path
-        turns.store.begin(turn.attempt.job, "keeper")
-        yield
+    def dies_at_work(self) -> tuple[LeaseStore, Attempt]:
+        """The first try, killed within its block: its turn is as it left it."""
+        with self._as_task(1, 3, 0), self.step(7) as step:
+            self.output = step.output_path
+            left = {file: file.read_text() for file in Path(self.output).rglob("*") if file.is_file()}
+        shutil.rmtree(self.output)
+        for file, text in left.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        self.notes.clear()
+        attempt = read_attempt(attempt_path(self.output, 1))
+        assert attempt is not None
+        return LeaseStore(self.output), attempt
 
     @contextmanager
     def _as_task(self, try_number: int, max_tries: int, clear_number: int) -> Iterator[None]:
@@ -99,6 +98,12 @@ def when_it_waits(act: Callable[[], None]) -> Iterator[None]:
     finally:
         step_version.logger.removeHandler(ear)
         step_version.logger.setLevel(level)
+
+
+def held(store: LeaseStore) -> Held:
+    found = store.read()
+    assert found is not None
+    return found
 
 
 def attempts(output: str) -> list[Outcome | None]:
@@ -158,36 +163,27 @@ def test_a_skipped_task_that_is_cleared_makes_the_version_again(tmp_path: Path) 
 
 def test_a_failure_that_was_waited_for_ends_this_try_and_not_the_next_one(tmp_path: Path) -> None:
     first, second = PlainTask(tmp_path, "first"), PlainTask(tmp_path, "second")
-    with first.dies_at_work():
-        store = LeaseStore(first.output)
-        held, attempt = store.read(), read_attempt(attempt_path(first.output, 1))
-        assert held is not None and attempt is not None
+    store, attempt = first.dies_at_work()
 
-        def fail() -> None:
-            error = AttemptError("ValueError", "no rows")
-            fail_turn(lambda **changes: store.change(held, **changes), first.output, attempt, error)
+    def fail() -> None:
+        error = AttemptError("ValueError", "no rows")
+        fail_turn(lambda **changes: store.change(held(store), **changes), first.output, attempt, error)
 
-        with (
-            when_it_waits(fail),
-            pytest.raises(AdoptedFailureError, match="of run first of plain.* ValueError: no rows"),
-        ):
-            second.run()
+    of_the_other = "of run first of plain.* ValueError: no rows"
+    with when_it_waits(fail), pytest.raises(AdoptedFailureError, match=of_the_other):
+        second.run()
     second.run(try_number=2)
     assert attempts(first.output) == [Outcome.FAILED, Outcome.SUCCEEDED]
 
 
 def test_a_task_that_is_cleared_while_it_works_stops_its_earlier_try_first(tmp_path: Path) -> None:
     task = PlainTask(tmp_path)
-    with task.dies_at_work():
-        store = LeaseStore(task.output)
-        attempt = read_attempt(attempt_path(task.output, 1))
-        assert attempt is not None
+    store, attempt = task.dies_at_work()
 
-        def obey() -> None:
-            held = store.read()
-            assert held is not None and held.lease.stop_requested, "it was not asked to stop"
-            stop_turn(lambda **changes: store.change(held, **changes), task.output, attempt, Outcome.STOPPED)
+    def obey() -> None:
+        assert held(store).lease.stop_requested, "it was not asked to stop"
+        stop_turn(lambda **changes: store.change(held(store), **changes), task.output, attempt, Outcome.STOPPED)
 
-        with when_it_waits(obey):
-            task.run(try_number=2, max_tries=4)
+    with when_it_waits(obey):
+        task.run(try_number=2, max_tries=4)
     assert attempts(task.output) == [Outcome.STOPPED, Outcome.SUCCEEDED]

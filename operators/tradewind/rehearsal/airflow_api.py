@@ -92,8 +92,14 @@ class AirflowApi:
         content = self._request("GET", path, params={"map_index": map_index, "full_content": "true"})["content"]
         return "\n".join(log_line(entry) for entry in content)
 
-    def clear_task(self, dag_id: str, run_id: str, task_id: str, *, downstream: bool = False) -> None:
-        """Make the task run again in its run, as "Clear" in the UI does."""
+    def task_retries(self, dag_id: str, task_id: str) -> int:
+        """How often Airflow tries the task again, by the DAG as it is now."""
+        return int(self._request("GET", f"dags/{quote(dag_id)}/tasks/{quote(task_id)}")["retries"])
+
+    def clear_task(
+        self, dag_id: str, run_id: str, task_id: str, *, downstream: bool = False, with_latest: bool = False
+    ) -> None:
+        """Make the task run again in its run, as "Clear" in the UI does, perhaps by the DAG as it is now."""
         body = {
             "dry_run": False,
             "dag_run_id": run_id,
@@ -101,6 +107,7 @@ class AirflowApi:
             "include_downstream": downstream,
             "only_failed": False,
             "reset_dag_runs": True,
+            "run_on_latest_version": with_latest,
         }
         self._request("POST", f"dags/{quote(dag_id)}/clearTaskInstances", json=body)
 
