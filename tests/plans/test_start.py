@@ -44,6 +44,10 @@ STOPPED_BY_OLD_TRY = record(Phase.RUNNING, MY_EARLIER_TRY, stop_requested={"try"
 ROWS = {
     "nobody was ever here": (Record(), Claim()),
     "a result, output there: green, producer named": (record(Phase.COMMITTED), Finished(lease(Phase.COMMITTED))),
+    "a result that is about to be removed, whoever made it: wait": (
+        record(Phase.COMMITTED, MY_EARLIER_TRY, removing={"gc": "ada"}),
+        Wait(lease(Phase.COMMITTED, MY_EARLIER_TRY, removing={"gc": "ada"})),
+    ),
     "a result of Marin's": (Record(Status.SUCCESS, has_output=True), Finished(None)),
     "a result whose output is gone": (GONE, Claim(withdraws=True)),
     "another's, claimed and live: wait": (record(Phase.CLAIMED), Wait(lease(Phase.CLAIMED))),

@@ -20,13 +20,13 @@ from tradewind.records.attempts import (
     write_attempt,
 )
 from tradewind.records.errors import LeaseLostError, StoreUnavailableError
-from tradewind.records.files import list_files
+from tradewind.records.files import list_files, remove_files
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import Record, RecordState
-from tradewind.records.status import Status, read_status, write_status
+from tradewind.records.status import STATUS_FILE, Status, read_status, write_status
 from tradewind.records.store import write_text
 from tradewind.records.turns import (
     InputChangedError,
@@ -268,10 +268,44 @@ def reads(path: str, *inputs: str) -> Attempt:
 
 def test_inputs_that_are_the_same_let_a_commit_pass(path: str) -> None:
     Turn(f"{path}/a").begin().commit()
-    write_status(f"{path}/marins", Status.SUCCESS)
-    attempt = reads(path, f"{path}/a", f"{path}/marins")
-    assert attempt.inputs[f"{path}/marins"] is None
+    marins = marins_output(path)
+    attempt = reads(path, f"{path}/a", marins)
+    assert attempt.inputs[marins] is None
     check_inputs_unchanged(attempt)
+
+
+def marins_output(path: str) -> str:
+    write_text(f"{path}/marins/data", "x")
+    write_status(f"{path}/marins", Status.SUCCESS)
+    return f"{path}/marins"
+
+
+@pytest.mark.parametrize("lost", [STATUS_FILE, "data"])
+def test_an_input_of_marins_that_is_gone_refuses_the_commit(path: str, lost: str) -> None:
+    marins = marins_output(path)
+    attempt = reads(path, marins)
+    remove_files(marins, [lost])
+    with pytest.raises(InputChangedError, match="is gone, or is no result any more, while attempt 1 was at work"):
+        check_inputs_unchanged(attempt)
+
+
+def test_an_input_of_marins_that_we_made_again_refuses_the_commit(path: str) -> None:
+    marins = marins_output(path)
+    attempt = reads(path, marins)
+    Turn(marins, withdraws=True).begin().commit()
+    with pytest.raises(InputChangedError, match="was made again while attempt 1 was at work"):
+        check_inputs_unchanged(attempt)
+
+
+def test_inputs_that_somebody_is_about_to_remove_are_unchanged_until_they_are_withdrawn(path: str) -> None:
+    Turn(f"{path}/a").begin().commit()
+    for each in (f"{path}/a", marins_output(path)):
+        attempt, store = reads(path, each), LeaseStore(each)
+        marked = store.mark_removing(store.read(), {"gc": "ada"})
+        check_inputs_unchanged(attempt)
+        assert marked is not None and store.withdraw(marked) is not None
+        with pytest.raises(InputChangedError, match="was made again"):
+            check_inputs_unchanged(attempt)
 
 
 def test_an_input_that_was_made_again_alike_is_the_same(path: str) -> None:

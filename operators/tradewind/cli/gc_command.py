@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from tradewind.cli.adopt_command import kept, user_name
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.experiments import Experiment, Experiments, RunChoice, load_experiments, steps_of
 from tradewind.cli.output import say, write_lines
-from tradewind.plans.garbage import Garbage, Needs, Sweep, find_garbage, remove_garbage
+from tradewind.plans.garbage import Garbage, Needs, Sweep, find_garbage, remove_garbage, withdraw_results
 from tradewind.plans.phrases import age_text
 from tradewind.plans.regions import human_size
 from tradewind.ray_jobs.errors import RayJobsError
@@ -26,6 +26,9 @@ from tradewind.steps.errors import UnknownRunValueError
 
 _NO_PREFIX = (MissingPrefixError, RayJobsError)
 """Nothing says where outputs go: neither the DAG nor the deployment, and there is no connection that would."""
+
+_WITHDRAWN_AT_ONCE = 200
+"""So many are marked, looked for and withdrawn together, before the first of them is removed."""
 
 
 def collect_garbage(arguments: argparse.Namespace) -> int:
@@ -48,15 +51,21 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
     needs = _needs(experiments, choices, prefixes)
     names = frozenset().union(*(one.step_names for one in named.values())) if named else None
     sweeps = [find_garbage(prefix, needs, arguments.older_than, names) for prefix in prefixes]
-    return _Report(as_json=arguments.json, deletes=arguments.delete).write(sweeps)
+    read_below = {*prefixes, *_prefixes(experiments.by_dag)} if arguments.delete else set()
+    return _Report(arguments.json, arguments.delete, frozenset(read_below)).write(sweeps)
 
 
 @dataclass(frozen=True)
 class _Report:
-    """What becomes of the garbage, told while it happens."""
+    """What becomes of the garbage, told while it happens.
+
+    Attributes:
+        read_below: Where attempts may be at work that read it.
+    """
 
     as_json: bool
     deletes: bool
+    read_below: frozenset[str]
 
     def write(self, sweeps: Collection[Sweep]) -> int:
         """Remove what is to be removed, and print what was found.
@@ -66,12 +75,8 @@ class _Report:
         """
         problems: dict[str, str] = {}
         for sweep in sweeps:
-            for garbage in sweep.garbage:
-                problem = self._removed(garbage) if self.deletes else None
-                if problem:
-                    problems[garbage.path] = problem
-                elif not self.as_json:
-                    write_lines([_line(garbage)])
+            for first in range(0, len(sweep.garbage), _WITHDRAWN_AT_ONCE):
+                problems |= self._dispose(sweep.garbage[first : first + _WITHDRAWN_AT_ONCE])
         if self.as_json:
             write_lines([json.dumps([self._fields(sweep, problems) for sweep in sweeps], indent=2)])
         for sweep in sweeps:
@@ -80,13 +85,21 @@ class _Report:
             raise CommandError(" ".join(f"{path} was not removed: {why}" for path, why in problems.items()))
         return 0
 
-    def _removed(self, garbage: Garbage) -> str | None:
-        """Remove it; what went wrong."""
-        try:
-            remove_garbage(garbage, {"gc": user_name(), "at": utc_now()}, kept)
-        except RecordsError as error:
-            return str(error)
-        return None
+    def _dispose(self, garbage: Sequence[Garbage]) -> dict[str, str]:
+        """List these or remove them; path → what went wrong."""
+        by = {"gc": user_name(), "at": utc_now()}
+        problems: dict[str, str] = {}
+        withdrawn = withdraw_results(garbage, by, self.read_below) if self.deletes else garbage
+        for found, each in zip(garbage, withdrawn, strict=True):
+            try:
+                if self.deletes:
+                    remove_garbage(each, by, kept)
+            except RecordsError as error:
+                problems[each.path] = str(error)
+                continue
+            if not self.as_json:
+                write_lines([_line(found)])
+        return problems
 
     def _summary(self, sweep: Sweep, problems: Mapping[str, str]) -> str:
         gone = [each for each in sweep.garbage if each.path not in problems]

@@ -13,12 +13,13 @@ import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fsspec.core import split_protocol, url_to_fs
+from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from tradewind.plans.withdrawal import paths_in, reads_at_work, spot, withdraw
 from tradewind.records.files import remove_files
 from tradewind.records.holding import Keep, OutputBusyError, check_goes_on, is_taken
 from tradewind.records.lease_store import Claim, Held, LeaseStore
@@ -31,7 +32,7 @@ from tradewind.records.status import STATUS_FILE
 from tradewind.records.step_info import INFO_FILE, info_json
 from tradewind.records.store import read_many
 from tradewind.steps import ResolvedStep
-from tradewind.steps.paths import is_absolute, self_and_parents
+from tradewind.steps.paths import self_and_parents
 
 _INFOS_AT_ONCE: Final = 500
 _REMOVED_AT_ONCE: Final = 500
@@ -55,7 +56,7 @@ class Needs:
         """Keep what ``step`` makes and reads, also where its config names a path and no step."""
         read = (*step.dependencies, *step.pseudo_dependencies)
         self.paths.update([step.output_path, *(one.output_path for one in read)])
-        self.paths.update(_paths_in(json.loads(info_json(step.config))))
+        self.paths.update(paths_in(json.loads(info_json(step.config))))
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class Garbage:
     Attributes:
         name: The step's; empty where no record says it.
         age_s: How long nothing has changed.
-        lease: The lease as it was seen.
+        lease: The lease as it was seen, or as it was withdrawn.
+        prefix: Below which it was found, and below which attempts may read it.
+        problem: Why it could not be withdrawn.
     """
 
     path: str
@@ -75,6 +78,8 @@ class Garbage:
     bytes: int
     files: int
     lease: Lease | None = field(repr=False)
+    prefix: str = ""
+    problem: OutputBusyError | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,8 @@ class _Info:
     """What the garbage collector reads in a step info."""
 
     name: str
-    reads: frozenset[str]
+    reads: frozenset[str] | None
+    """None if it cannot be read."""
 
 
 def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collection[str] | None = None) -> Sweep:
@@ -121,6 +127,7 @@ def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collecti
     records, infos = read_records(found), _read_infos(found)
     roots = [*needs.paths, *_pinned(prefix, below)]
     roots += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
+    roots += reads_at_work(records)
     roots += [path for path, info in infos.items() if info.name in needs.names]
     needed = needed_outputs(found, roots, infos)
     spare = [path for path in found if path not in needed]
@@ -129,23 +136,54 @@ def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collecti
     ages = output_ages_s(spare)
     old = [path for path in spare if ages[path] >= older_than_s]
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        garbage = pool.map(lambda path: _garbage(path, records[path], infos.get(path), ages[path]), old)
+        garbage = pool.map(lambda path: _garbage(prefix, path, records[path], infos.get(path), ages[path]), old)
         return Sweep(prefix, len(found), len(needed), len(spare) - len(old), tuple(garbage))
 
 
 def needed_outputs(found: Sequence[str], roots: Iterable[str], infos: Mapping[str, _Info]) -> set[str]:
-    """Those of the outputs ``found`` that ``roots`` are, lie in, or were made from, at any depth."""
-    outputs = {_spot(path): path for path in found}
-    infos_by_spot = {_spot(path): info for path, info in infos.items()}
+    """Those of the outputs ``found`` that ``roots`` are, lie in, or were made from, at any depth.
+
+    All of them, where it cannot be read what one of these was made from.
+    """
+    outputs = {spot(path): path for path in found}
+    infos_by_spot = {spot(path): info for path, info in infos.items()}
     seen: set[str] = set()
-    pending = [_spot(path) for path in roots]
+    pending = [spot(path) for path in roots]
     while pending:
-        spot = pending.pop()
-        for one in {spot, *(parent for parent in self_and_parents(spot) if parent in outputs)}:
-            if one not in seen:
-                seen.add(one)
-                pending.extend(map(_spot, infos_by_spot[one].reads if one in infos_by_spot else ()))
-    return {path for spot, path in outputs.items() if spot in seen}
+        place = pending.pop()
+        for one in {place, *(parent for parent in self_and_parents(place) if parent in outputs)}:
+            if one in seen:
+                continue
+            seen.add(one)
+            reads = infos_by_spot[one].reads if one in infos_by_spot else frozenset()
+            if reads is None:
+                return set(found)
+            pending.extend(map(spot, reads))
+    return {path for place, path in outputs.items() if place in seen}
+
+
+def withdraw_results(
+    garbage: Sequence[Garbage], by: Mapping[str, Any], also_below: Collection[str] = ()
+) -> list[Garbage]:
+    """Withdraw those that are results, and that no attempt at work reads; all of them as they are then.
+
+    One look at what is at work serves all of them, so they should be many, but not more than can be marked, looked for
+    and withdrawn within half a minute or so.
+
+    Args:
+        also_below: Where attempts may be at work, besides the prefixes at which they were found.
+
+    Raises:
+        UnreadableRecordError: It cannot be known what is read.
+        StoreUnavailableError: The store does not answer.
+    """
+    results = {
+        each.path: each.lease
+        for each in garbage
+        if each.state is RecordState.FINISHED and not is_pinned(each.path)  # said by ``remove_garbage``
+    }
+    ends = withdraw(results, {*also_below, *(each.prefix for each in garbage)}, by)
+    return [_after(each, ends.get(each.path)) for each in garbage]
 
 
 def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: Keep) -> None:
@@ -157,6 +195,10 @@ def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: Keep) -> None:
     """
     if is_pinned(garbage.path):
         raise OutputBusyError(f"{garbage.path} was pinned meanwhile.")
+    if garbage.problem is None and garbage.state is RecordState.FINISHED:
+        [garbage] = withdraw_results([garbage], by)
+    if garbage.problem is not None:
+        raise garbage.problem
     store = LeaseStore(garbage.path)
     held = _withdrawn(store, garbage, by)
     with keep(store, held) as turn:
@@ -169,6 +211,12 @@ def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: Keep) -> None:
         _remove_empty_folders(garbage.path)
         turn.finish()  # right before the last file goes, so that it is surely ours
         remove_files(garbage.path, [LEASE_FILE])
+
+
+def _after(garbage: Garbage, end: Lease | OutputBusyError | None) -> Garbage:
+    if isinstance(end, OutputBusyError):
+        return replace(garbage, problem=end)
+    return replace(garbage, state=RecordState.STOPPED, lease=end) if end is not None else garbage
 
 
 def _pinned(prefix: str, below: Below) -> Iterator[str]:
@@ -198,14 +246,14 @@ def _remove_empty_folders(output_path: str) -> None:
                 os.rmdir(folder)
 
 
-def _garbage(path: str, record: Record, info: _Info | None, age_s: float) -> Garbage:
+def _garbage(prefix: str, path: str, record: Record, info: _Info | None, age_s: float) -> Garbage:
     files = [file for file in own_files(path) if file.path != _GUARD_FILE]
     size = sum(file.size for file in files)
-    return Garbage(path, info.name if info else "", record.state, age_s, size, len(files), record.lease)
+    return Garbage(path, info.name if info else "", record.state, age_s, size, len(files), record.lease, prefix)
 
 
 def _read_infos(paths: Sequence[str]) -> dict[str, _Info]:
-    """What the step infos of these outputs say; those that have none, or one that cannot be read, are left out."""
+    """What the step infos of these outputs say; those that have none are left out."""
     infos: dict[str, _Info] = {}
     for first in range(0, len(paths), _INFOS_AT_ONCE):  # a version text can be long, so not all are held at once
         files = {posixpath.join(path, INFO_FILE): path for path in paths[first : first + _INFOS_AT_ONCE]}
@@ -217,27 +265,7 @@ def _read_infos(paths: Sequence[str]) -> dict[str, _Info]:
 def _parse_info(text: str) -> _Info:
     try:
         fields = json.loads(text)
-        reads = {*fields.get("dependencies", ()), *_paths_in(fields.get("config"))}
+        reads = {*fields.get("dependencies", ()), *paths_in(fields.get("config"))}
         return _Info(str(fields.get("name") or ""), frozenset(path for path in reads if isinstance(path, str)))
     except (ValueError, AttributeError, TypeError):
-        return _Info("", frozenset())
-
-
-def _paths_in(value: Any) -> Iterator[str]:
-    """All texts in parsed JSON that name a place."""
-    pending = [value]
-    while pending:
-        match pending.pop():
-            case str() as text if is_absolute(text):
-                yield text
-            case dict() as fields:
-                pending.extend(fields.values())
-            case list() as items:
-                pending.extend(items)
-
-
-def _spot(path: str) -> str:
-    """One spelling for all that mean the same place."""
-    protocol, rest = split_protocol(path)
-    protocol = {"local": "file", "gcs": "gs", "s3a": "s3"}.get(protocol or "file", protocol or "file")
-    return f"{protocol}:/{posixpath.normpath('/' + rest.lstrip('/'))}"
+        return _Info("", None)

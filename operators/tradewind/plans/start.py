@@ -203,6 +203,8 @@ def decide_start(record: Record, task: Task, asked: Asked) -> Start:
 
 
 def _of_live(lease: Lease, task: Task) -> Start:
+    if lease.removing is not None:
+        return Wait(lease)  # whoever made it: it is about to be removed
     if not task.owns(lease):
         return Doubt(lease) if task.may_own(lease) else Wait(lease)
     return StopFirst(lease) if task.was_cleared_since(lease) or lease.stop_requested else Rejoin(lease)

@@ -174,6 +174,24 @@ class LeaseStore:
             if self._swap(held, held.lease.renewed(self._now(), phase=phase)) is not None:
                 return True
 
+    def mark_removing(self, seen: Held | None, by: Mapping[str, Any]) -> Held | None:
+        """Say that the result whose lease is ``seen`` is about to be removed; None when somebody else has written.
+
+        A result of Marin's may have no lease. It gets one as Marin's executor leaves it, under which it stays a result.
+        """
+        if seen is None:
+            return self._swap(None, Lease(new_owner(), self._now(), removing=dict(by), counter=1))
+        return self._swap(seen, seen.lease.renewed(self._now(), removing=dict(by)))
+
+    def unmark(self, marked: Held) -> Held | None:
+        """Say that the result stays after all."""
+        return self._swap(marked, marked.lease.renewed(self._now(), removing=None))
+
+    def withdraw(self, marked: Held) -> Held | None:
+        """Say that what was marked is no result any more; None when somebody else has written meanwhile."""
+        ended = {"phase": Phase.STOPPED, "digest": None, "witness": None, "removing": None}
+        return self._swap(marked, marked.lease.renewed(self._now(), **ended))
+
     def _own_end(self, found: Held, changes: Mapping[str, Any]) -> Held:
         if changes and all(getattr(found.lease, name) == value for name, value in changes.items()):
             return found

@@ -61,6 +61,7 @@ class Lease:
         digest: The SHA-256 of the manifest, once committed.
         witness: One file of the output, relative to it, whose absence says that the output is gone.
         stop_requested: Who asked the keeper to stop, as in ``by``.
+        removing: Who is about to remove this result; for one lease's term it is neither read nor reused.
         counter: Raised by every write.
     """
 
@@ -77,6 +78,7 @@ class Lease:
     digest: str | None = None
     witness: str | None = None
     stop_requested: Mapping[str, Any] | None = None
+    removing: Mapping[str, Any] | None = None
     counter: int = 0
 
     @property

@@ -30,7 +30,7 @@ def read_records(output_paths: Sequence[str]) -> dict[str, Record]:
     texts = read_many([lease_path(path) for path in output_paths])
     leases = {path: Lease.from_json(text) for path in output_paths if (text := texts.get(lease_path(path))) is not None}
     records = {path: Record(lease=leases.get(path)) for path in output_paths}
-    records |= _live([path for path, lease in leases.items() if lease.is_live])
+    records |= _aged([path for path, lease in leases.items() if lease.is_live or lease.removing is not None])
     foreign = [path for path, record in records.items() if record.lease is None or record.lease.is_marins]
     statuses = read_statuses(foreign)
     for path in foreign:
@@ -44,8 +44,8 @@ def read_record(output_path: str) -> Record:
     return read_records([output_path])[output_path]
 
 
-def _live(paths: Sequence[str]) -> dict[str, Record]:
-    """The records of leases that were live when they were read a moment ago, with their ages."""
+def _aged(paths: Sequence[str]) -> dict[str, Record]:
+    """The records of leases whose age counts, as they are now: somebody was at work or removing a moment ago."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         found = zip(paths, pool.map(read_stored, map(lease_path, paths)), strict=True)
         return {

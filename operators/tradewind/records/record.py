@@ -47,6 +47,8 @@ class Record:
     @property
     def state(self) -> RecordState:
         """The lease decides; the status counts only where no lease of ours does."""
+        if self.is_being_removed:
+            return RecordState.AT_WORK
         if self.lease is None or self.lease.is_marins:
             return self._state_by_marins_rules()
         match self.lease.phase:
@@ -57,6 +59,16 @@ class Record:
             case Phase.STOPPED:
                 return RecordState.STOPPED
         return RecordState.STOPPED if self.is_stale else RecordState.AT_WORK
+
+    @property
+    def is_marins_result(self) -> bool:
+        """Whether it is a result by the rules of Marin's executor, which knows neither leases of ours nor digests."""
+        return self.status is Status.SUCCESS and self.has_output
+
+    @property
+    def is_being_removed(self) -> bool:
+        """Whether somebody is about to remove it, or was until less than a lease's term ago."""
+        return self.lease is not None and self.lease.removing is not None and self.lease_age_s <= self.lease.stale_s
 
     @property
     def is_stale(self) -> bool:

@@ -27,6 +27,7 @@ from tradewind.records.errors import LeaseLostError, RecordsError, StoreError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.manifests import make_manifest, write_manifest
+from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status, read_status, write_status
 from tradewind.records.store import read_many
@@ -172,15 +173,20 @@ def check_inputs_unchanged(attempt: Attempt) -> None:
         InputChangedError: One was withdrawn or is another result now.
     """
     texts = read_many([lease_path(path) for path in attempt.inputs])
+    leases = {path: Lease.from_json(texts[lease_path(path)]) for path in attempt.inputs if lease_path(path) in texts}
+    marins = [path for path in attempt.inputs if path not in leases or leases[path].is_marins]
+    there = read_records(marins)
     for path, digest in attempt.inputs.items():
-        text = texts.get(lease_path(path))
-        lease = Lease.from_json(text) if text is not None else None
-        now = lease.digest if lease is not None and lease.phase is Phase.COMMITTED else None
-        is_withdrawn = lease is not None and not lease.is_marins and lease.phase is not Phase.COMMITTED
-        if is_withdrawn or now != digest:
+        lease = leases.get(path)
+        if path in there:
+            is_same = digest is None and there[path].is_marins_result
+        else:
+            is_same = lease is not None and lease.phase is Phase.COMMITTED and lease.digest == digest
+        if not is_same:
+            what = "is gone, or is no result any more," if path in there else "was made again"
             raise InputChangedError(
-                f"The input {path} was made again while attempt {attempt.number} was at work, so its output does not "
-                "count; the next attempt reads the new one."
+                f"The input {path} {what} while attempt {attempt.number} was at work, so its output does not count; "
+                "the next attempt reads the new one."
             )
 
 

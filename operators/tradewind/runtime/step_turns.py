@@ -81,9 +81,10 @@ class StepTurns:
         cluster: str = "",
         code_commit: str | None = None,
     ) -> Turn | None:
-        """Claim the next turn; None when the lease is no longer ``over``.
+        """Claim the next turn; None when the lease is no longer ``over``, or the inputs are not what they were.
 
-        Everything that can be refused is refused before anything is written.
+        Everything that can be refused is refused before anything is written. The inputs are looked at again when the
+        claim stands, since only from then on does whoever removes outputs see that they are read.
 
         Raises:
             MissingInputError: An input is no result.
@@ -109,6 +110,9 @@ class StepTurns:
         self._will_claim(attempt.job)
         held = take_turn(self.store, self.path, seen, attempt, self.step.digest, self._heartbeat_s)
         if held is None:
+            return None
+        if not self._still_reads(inputs):
+            self.end_unstarted(attempt.job, Phase.STOPPED, Outcome.LOST)
             return None
         write_step_info(self.step, spec.fn_name)
         return Turn(held, attempt)
@@ -146,6 +150,10 @@ class StepTurns:
                 record.lease if record.state is RecordState.AT_WORK else None,
             )
         return input_digests(records)
+
+    def _still_reads(self, inputs: Mapping[str, str | None]) -> bool:
+        records = self._input_records() if inputs else {}
+        return not unfinished(records) and input_digests(records) == dict(inputs)
 
     def _input_records(self) -> dict[str, Record]:
         return read_records(list(dict.fromkeys(dependency.output_path for dependency in self.step.dependencies)))

@@ -1,0 +1,153 @@
+"""Taking results away from under nobody's hands: marked first, then looked for in what is at work, then withdrawn.
+
+A claimant lists its inputs in its attempt's file and then reads their leases again; whoever removes a result marks its
+lease and then reads the files of all attempts at work. Whichever comes first, one of the two sees the other: a claimant
+that finds the mark ends its turn unstarted, and a result that an attempt lists is unmarked. Nobody reuses what is
+marked. A mark runs out as a lease does, so whoever died over it blocks nobody, and whoever was slow over it gives up.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from fsspec.core import split_protocol
+
+from tradewind.records.attempts import attempt_path
+from tradewind.records.errors import RecordsError
+from tradewind.records.holding import OutputBusyError
+from tradewind.records.lease_store import Held, LeaseStore
+from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.outputs import MOST_AT_ONCE, find_outputs
+from tradewind.records.reading import read_records
+from tradewind.records.record import Record, RecordState
+from tradewind.records.step_info import INFO_FILE
+from tradewind.records.store import read_many
+from tradewind.steps.paths import is_absolute, self_and_parents
+
+_LEASES_AT_ONCE: Final = 500
+
+
+class UnreadableRecordError(RecordsError):
+    """A record that would say what is needed cannot be read, so all of it is kept."""
+
+
+def withdraw(
+    results: Mapping[str, Lease | None], prefixes: Collection[str], by: Mapping[str, Any]
+) -> dict[str, Lease | OutputBusyError]:
+    """Withdraw those of ``results`` that no attempt at work below ``prefixes`` reads: path → the lease that says so.
+
+    Args:
+        results: Outputs, and their leases as they were seen; None where Marin's executor left none.
+        by: Who withdraws them.
+
+    Raises:
+        UnreadableRecordError: It cannot be known what is read.
+        StoreUnavailableError: The store does not answer. What was marked then is so for one lease's term at most.
+    """
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        paths = list(results)
+        marks = dict(zip(paths, pool.map(lambda path: _mark(path, results[path], by), paths), strict=True))
+        marked = {path: held for path, held in marks.items() if held is not None}
+        try:
+            read = reads_at_work(_records_at_work(prefixes)) if marked else frozenset()
+        except RecordsError:
+            list(pool.map(_unmark, marked, marked.values()))
+            raise
+        ends = pool.map(lambda path: _end(path, marks[path], is_read=spot(path) in read), paths)
+        return dict(zip(paths, ends, strict=True))
+
+
+def reads_at_work(records: Mapping[str, Record]) -> frozenset[str]:
+    """What the attempts that these records show at work read, with all folders above, each as its ``spot``.
+
+    Raises:
+        UnreadableRecordError: One of them does not say it.
+    """
+    at_work = {path: record.lease for path, record in records.items() if record.state is RecordState.AT_WORK}
+    files = dict(_stories(at_work))
+    texts = read_many(list(files))
+    read: set[str] = set()
+    for file, lease in files.items():
+        if file not in texts and lease.phase is Phase.CLAIMED:
+            continue  # it has still to read its inputs' leases again
+        for path in _places_in(file, texts.get(file)):
+            read.update({spot(path), *self_and_parents(spot(path))})
+    return frozenset(read)
+
+
+def paths_in(value: Any) -> Iterator[str]:
+    """All texts in parsed JSON that name a place."""
+    pending = [value]
+    while pending:
+        match pending.pop():
+            case str() as text if is_absolute(text):
+                yield text
+            case dict() as fields:
+                pending.extend(fields.values())
+            case list() as items:
+                pending.extend(items)
+
+
+def spot(path: str) -> str:
+    """One spelling for all that mean the same place."""
+    protocol, rest = split_protocol(path)
+    protocol = {"local": "file", "gcs": "gs", "s3a": "s3"}.get(protocol or "file", protocol or "file")
+    return f"{protocol}:/{posixpath.normpath('/' + rest.lstrip('/'))}"
+
+
+def _records_at_work(prefixes: Collection[str]) -> dict[str, Record]:
+    found = list(dict.fromkeys(path for prefix in prefixes for path in find_outputs(prefix)))
+    live: list[str] = []
+    for first in range(0, len(found), _LEASES_AT_ONCE):
+        files = {lease_path(path): path for path in found[first : first + _LEASES_AT_ONCE]}
+        live += [files[file] for file, text in read_many(list(files)).items() if Lease.from_json(text).is_live]
+    return read_records(live)
+
+
+def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]:
+    """The files that say what is read, each with the lease of whoever reads it."""
+    for path, lease in at_work.items():
+        if lease is None or lease.removing is not None:
+            continue  # a mark like ours reads nothing
+        if lease.is_marins and not lease.worker_id:
+            raise UnreadableRecordError(f"The lease {lease_path(path)} cannot be read, so everything is kept.")
+        file = posixpath.join(path, INFO_FILE) if lease.is_marins else attempt_path(path, lease.attempt)
+        yield file, lease
+
+
+def _places_in(file: str, text: str | None) -> Iterable[str]:
+    try:
+        fields = json.loads(text or "")
+        return [*fields.get("inputs", ()), *paths_in(fields)]
+    except (ValueError, AttributeError) as error:
+        raise UnreadableRecordError(
+            f"{file} should say what an attempt at work reads and cannot be read, so everything is kept."
+        ) from error
+
+
+def _mark(path: str, seen: Lease | None, by: Mapping[str, Any]) -> Held | None:
+    store = LeaseStore(path)
+    held = store.read()
+    return store.mark_removing(held, by) if (held.lease if held else None) == seen else None
+
+
+def _unmark(path: str, marked: Held) -> None:
+    LeaseStore(path).unmark(marked)
+
+
+def _end(path: str, marked: Held | None, *, is_read: bool) -> Lease | OutputBusyError:
+    if marked is None:
+        return OutputBusyError(f"{path} was changed meanwhile.")
+    store = LeaseStore(path)
+    if is_read:
+        store.unmark(marked)
+        return OutputBusyError(f"{path} is read by an attempt that is at work.")
+    if store.clock() - marked.written_at >= marked.lease.fence_s:
+        store.unmark(marked)
+        return OutputBusyError(f"{path} is kept: it took too long to see who reads it.")
+    withdrawn = store.withdraw(marked)
+    return withdrawn.lease if withdrawn is not None else OutputBusyError(f"{path} was changed meanwhile.")
