@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import psutil
 
 
@@ -15,3 +17,15 @@ def marked(variable: str, value: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def alive(pids: Iterable[int]) -> list[int]:
+    """Those of the processes that live; one that is dead and that nobody has waited for does not."""
+    return [pid for pid in pids if _status(pid) not in (None, psutil.STATUS_ZOMBIE)]
+
+
+def _status(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).status()
+    except psutil.Error:
+        return None

@@ -8,10 +8,13 @@ import sys
 import time
 import uuid
 
+import psutil
 import pytest
 
-from tests.runtime.marked import marked
+from tests.runtime.marked import alive, marked
+from tradewind.runtime.process_guard import TERM_OVER, boot_time, descendants
 from tradewind.runtime.process_guard import guarded as guarded_command
+from tradewind.runtime.term import Term
 
 MARK = "PROCESS_GUARD_TEST"
 
@@ -110,3 +113,102 @@ def test_nothing_starts_when_the_watched_process_is_gone_already(mark):
     guard = guarded(mark, "echo", "started", watch=(node.pid,), stdout=subprocess.PIPE)
     assert guard.communicate(timeout=30)[0] == ""
     assert guard.returncode == 143
+
+
+# ---- who leaves its session
+
+
+ESCAPES = "setsid env -i sleep 601 & sleep 600"
+"""The one that escapes has nothing in its environment by which it could be found."""
+
+
+def pids(guard: subprocess.Popen[str], *names: str) -> list[int]:
+    """The processes under a guard that run these programs, once all do."""
+
+    def found() -> list[int]:
+        return [pid for pid in descendants(guard.pid) if psutil.Process(pid).name() in names]
+
+    until(lambda: len(found()) == len(names))
+    return found()
+
+
+def test_what_left_the_session_ends_with_the_command(mark):
+    command = guarded_command(["sh", "-c", "setsid env -i sleep 601 & read line; exit 37"], [], with_input=True)
+    env = {**os.environ, MARK: mark}
+    guard = subprocess.Popen(command, env=env, start_new_session=True, text=True, stdin=subprocess.PIPE)
+    escaped = pids(guard, "sleep")
+    guard.communicate("go on\n", timeout=30)
+    assert guard.returncode == 37
+    assert not alive(escaped)
+
+
+def test_what_left_the_session_dies_with_the_process_that_asked_for_the_command(mark):
+    asker = "import subprocess, sys; subprocess.run(sys.argv[1:], start_new_session=True)"
+    env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
+    parent = subprocess.Popen([sys.executable, "-c", asker, *guarded_command(["sh", "-c", ESCAPES], [])], env=env)
+    sleepers = pids(parent, "sleep", "sleep")
+    parent.kill()
+    parent.wait(30)
+    until(lambda: not alive(sleepers))
+
+
+def test_orphans_that_have_ended_are_not_kept(mark):
+    guard = guarded(mark, "sh", "-c", "for i in 1 2 3; do (setsid sleep 2 &); done; sleep 600")
+    sleepers = pids(guard, "sleep", "sleep", "sleep", "sleep")
+    until(lambda: sum(psutil.pid_exists(pid) for pid in sleepers) == 1)  # dead ones exist until they are waited for
+    guard.terminate()
+    guard.wait(30)
+
+
+# ---- whose term is over
+
+
+def under(term: Term, mark: str, script: str, grace: str = "600") -> subprocess.Popen[str]:
+    command = guarded_command(["sh", "-c", script], [], term=term.descriptor)
+    env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": grace}
+    return subprocess.Popen(command, env=env, start_new_session=True, text=True, pass_fds=[term.descriptor])
+
+
+def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_lives(mark):
+    term = Term()
+    guard = under(term, mark, f"trap '' TERM; {ESCAPES}")
+    sleepers = pids(guard, "sleep", "sleep")
+    term.set(boot_time() + 0.5)
+    assert guard.wait(30) == TERM_OVER
+    assert not alive(sleepers)
+
+
+def test_a_term_that_is_prolonged_goes_on(mark):
+    term = Term()
+    term.set(boot_time() + 60)
+    guard = under(term, mark, "sleep 0.8; exit 37")
+    for _ in range(4):
+        term.set(boot_time() + 60)
+        time.sleep(0.1)
+    assert guard.wait(30) == 37
+
+
+def test_the_end_of_the_term_does_not_wait_for_a_polite_end(mark):
+    term = Term()
+    guard = under(term, mark, f"trap '' TERM; {ESCAPES}; sleep 602")
+    sleepers = pids(guard, "sleep", "sleep")
+    guard.terminate()
+    term.set(boot_time() + 0.5)
+    assert guard.wait(30) == TERM_OVER  # it would have had ten minutes
+    assert not alive(sleepers)
+
+
+def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the_term(mark):
+    term = Term()
+    guard = under(term, mark, "exec sleep 600")
+    (sleeper,) = pids(guard, "sleep")
+    term.set(boot_time() + 1.0, boot_time() + 2.0)
+    time.sleep(0.6)  # it looks four times a second
+    guard.send_signal(signal.SIGSTOP)
+    assert guard.wait(30) == -signal.SIGKILL
+    until(lambda: not alive([sleeper]))
+
+
+def test_a_guard_that_was_told_nothing_of_an_end_runs_on(mark):
+    guard = under(Term(), mark, "sleep 0.6; exit 37")
+    assert guard.wait(30) == 37

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.runtime.marked import alive
 from tests.turns import claimed
 from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_attempt, read_attempt
 from tradewind.records.lease_store import LeaseStore
@@ -69,6 +71,17 @@ def leaves(config: Config) -> None:
 def hangs(config: Config) -> None:
     Path(config.folder or config.output_path, "pid").write_text(str(os.getpid()))
     signal.pause()
+
+
+def hangs_beside_a_writer_of_its_own_session(config: Config) -> None:
+    """The writer has nothing in its environment by which it could be found."""
+    writer = 'echo $$ > "$0"/writer; while :; do date >> "$0"/shard; sleep 0.05; done'
+    subprocess.Popen(["sh", "-c", writer, str(config.output_path)], start_new_session=True, env={})
+    hangs(config)
+
+
+def writes_a_shard(config: Config) -> None:
+    Path(config.output_path, "shard").write_text("whole")
 
 
 def lists_what_it_finds(config: Config) -> list[str]:
@@ -261,6 +274,52 @@ def test_a_driver_that_was_frozen_while_it_removed_leftovers_spares_the_files_of
     lease, manifest = lease_of(step.output_path), read_manifest(step.output_path, 3)
     assert (lease.attempt, lease.phase) == (3, Phase.COMMITTED)
     assert manifest is not None and verify_output(step.output_path, manifest, lease.digest) == []
+
+
+@pytest.fixture
+def writing(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process], ResolvedStep]]:
+    """A driver, its function and the function's own writer, under a lease that soon runs out."""
+    step = resolved_step(hangs_beside_a_writer_of_its_own_session, str(tmp_path))
+    driver = start(claim(step, QUICK_S))
+    files = [Path(step.output_path, name) for name in ("pid", "writer")]
+    until(lambda: all(file.exists() and file.read_text() for file in files) or driver.poll() is not None)
+    processes = [psutil.Process(int(file.read_text())) for file in files]
+    yield driver, processes, step
+    for one in (driver, *processes):
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    driver.communicate()
+
+
+def test_a_killed_keeper_leaves_no_writer_behind_in_whatever_session(writing: Any) -> None:
+    driver, processes, step = writing
+    driver.kill()
+    until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
+    assert not alive(one.pid for one in processes)
+
+
+def test_when_the_lease_of_a_frozen_keeper_may_be_taken_over_nothing_of_it_is_at_work(
+    writing: Any,
+) -> None:
+    driver, processes, step = writing
+    driver.send_signal(signal.SIGSTOP)
+    until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
+    assert not alive(one.pid for one in processes)
+    driver.send_signal(signal.SIGCONT)
+    assert driver.wait(PATIENCE_S) == SUPERSEDED
+
+
+def test_a_driver_that_lost_its_turn_ends_in_the_middle_of_its_writes_with_the_threads_of_its_store(
+    tmp_path: Path,
+) -> None:
+    step = resolved_step(writes_a_shard, str(tmp_path))
+    claim(step)
+    busy = start(claim(step, BRISK_S), "tests.runtime.busy_at", "tradewind.runtime.run_step:remove_leftovers")
+    written = Path(step.output_path, "written")
+    until(lambda: written.exists() or busy.poll() is not None)
+    claim(step)
+    code, text = finish(busy)
+    assert (code, "somebody else holds its lease" in text) == (SUPERSEDED, True), text
 
 
 # ---- killed on the way to the commit

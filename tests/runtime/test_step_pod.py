@@ -17,6 +17,7 @@ from tradewind.runtime.pods.verdicts import Evidence, judge
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.spec import StepSpec, step_spec
 from tradewind.runtime.step_pod import devices_of, given_up, newest_progress, preflight_error
+from tradewind.runtime.term import Term
 from tradewind.steps import ExecutorStep, Hosts, TpuSlice, resolve, this_output_path
 
 REPOSITORY = Path(__file__).parents[2]
@@ -74,7 +75,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def checked(fn: Any, store: Path, resources: Any, **config: Any) -> AttemptError | None:
     attempt, spec = claimed_attempt(fn, store, resources, **config)
-    return preflight_error(attempt, spec, resources, {"TOKEN": "s3cret-token"})
+    return preflight_error(attempt, spec, resources, {"TOKEN": "s3cret-token"}, Term())
 
 
 def test_a_config_that_the_steps_own_check_refuses_is_refused_in_its_words(

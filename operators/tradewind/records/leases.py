@@ -16,13 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
+from tradewind.records.lease_times import HEARTBEAT_S as HEARTBEAT_S
+from tradewind.records.lease_times import LeaseTimes
+
 LEASE_FILE: Final = ".executor_status.lock"
-HEARTBEAT_S: Final = 30.0
-"""How often an owner renews, unless the deployment says otherwise; Marin's figure, as the two factors below."""
-FENCE_FACTOR: Final = 2
-"""An owner that could not renew for so many heartbeats ends what it does."""
-STALE_FACTOR: Final = 3
-"""A lease that has not changed for so many heartbeats may be taken over."""
 
 
 class Phase(Enum):
@@ -56,7 +53,7 @@ class Lease:
         cluster: The cluster that the job was given to; empty outside any.
         by: Who claimed it: dag, run, task, map_index, try and max_tries, or the script or the hook.
         version: The whole MD5 of the version text, of which the output path holds six digits.
-        heartbeat_s: How often its owner renews it; ``FENCE_FACTOR`` and ``STALE_FACTOR`` count in it.
+        heartbeat_s: How often its owner renews it; ``times`` count in it.
         incarnation: The keeper that made it ``running``.
         digest: The SHA-256 of the manifest, once committed.
         witness: One file of the output, relative to it, whose absence says that the output is gone.
@@ -92,14 +89,19 @@ class Lease:
         return self.phase is None or self.phase in LIVE
 
     @property
+    def times(self) -> LeaseTimes:
+        """When what happens."""
+        return LeaseTimes(self.heartbeat_s)
+
+    @property
     def fence_s(self) -> float:
         """After so long without a renewal its owner ends itself."""
-        return FENCE_FACTOR * self.heartbeat_s
+        return self.times.fence_s
 
     @property
     def stale_s(self) -> float:
         """After so long without a change somebody else may take over."""
-        return STALE_FACTOR * self.heartbeat_s
+        return self.times.stale_s
 
     def renewed(self, now: float, **changes: Any) -> Lease:
         """The next value of this lease, with ``changes``."""

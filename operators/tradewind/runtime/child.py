@@ -18,15 +18,24 @@ from typing import Final
 from tradewind.records.attempts import AttemptError, attempt_folder
 from tradewind.records.store import list_names, read_json, write_text
 from tradewind.runtime.process_guard import guarded
+from tradewind.runtime.term import Term
 
 GAVE_UP: Final = 75
 """Exit code of a child that could not go on without a fault of its function (EX_TEMPFAIL of sysexits.h)."""
 _ERROR_FILE: Final = re.compile(r"error-(?P<rank>\d+)(?:\.(?P<restart>\d+))?\.json")
 
 
-def run_here(command: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run the child under a guard, which ends it and all that it started when this driver stops or dies."""
-    guard = subprocess.Popen(guarded(command, watch=[]), env=env, start_new_session=True)
+def run_here(command: Sequence[str], env: Mapping[str, str], term: Term) -> int:
+    """Run the child under a guard, which ends it and all that it started when this driver stops or dies.
+
+    The same happens at the end of ``term``, whatever this driver does then.
+    """
+    guard = subprocess.Popen(
+        guarded(command, watch=[], term=term.descriptor),
+        env=env,
+        start_new_session=True,
+        pass_fds=[term.descriptor],
+    )
     try:
         return guard.wait()
     except BaseException:

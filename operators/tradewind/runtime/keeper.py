@@ -8,6 +8,7 @@ others may soon take the turn, so the work is ended.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import traceback
@@ -19,9 +20,6 @@ from typing import Any, Final, TypeVar
 from tradewind.records.errors import LeaseLostError, StoreError
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.runtime import store_patience
-
-LOOKS_PER_HEARTBEAT: Final = 6
-LONGEST_LOOK_S: Final = 5.0
 
 Result = TypeVar("Result")
 
@@ -45,14 +43,23 @@ class Keeper:
     Args:
         store: The lease.
         held: The turn, as ``LeaseStore.begin`` gave it.
-        end_work: Called once, from another thread, when the work must end; it must not block.
+        end_work: Called from another thread when the work must end; the second time, if somebody has asked for the
+            end and the turn is over before it came.
+        renewed: Called with the time of each renewal by the store's clock, and with infinity at the end of the turn.
     """
 
-    def __init__(self, store: LeaseStore, held: Held, end_work: Callable[[TurnEnd], None]) -> None:
+    def __init__(
+        self,
+        store: LeaseStore,
+        held: Held,
+        end_work: Callable[[TurnEnd], None],
+        renewed: Callable[[float], None] = lambda at: None,
+    ) -> None:
         self._store = store
         self._held = held
         self._end_work = end_work
         self._clock = store.clock
+        self._renewed = renewed
         self._renewed_at = held.written_at
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -62,6 +69,7 @@ class Keeper:
         self.end: TurnEnd | None = None
 
     def __enter__(self) -> Keeper:
+        self._renewed(self._renewed_at)
         for thread in self._threads:
             thread.start()
         return self
@@ -83,6 +91,7 @@ class Keeper:
                 raise LeaseLostError("The turn is over.")
             held = self._store.change(self._held, **changes)
             self._done.set()
+            self._renewed(math.inf)
             return held
 
     def check(self) -> None:
@@ -135,14 +144,12 @@ class Keeper:
         return self._clock() - self._renewed_at >= self.fence_s
 
     def _renew_in_time(self) -> None:
-        lease = self._held.lease
-        pause_s = min(LONGEST_LOOK_S, lease.heartbeat_s / LOOKS_PER_HEARTBEAT)
-        while not self._done.wait(pause_s):
+        while not self._done.wait(self._held.lease.times.look_s):
             self.look()
 
     def _fence_in_time(self) -> None:
-        fence_s = self.fence_s
-        while not self._done.wait(max(0.05, min(LONGEST_LOOK_S, self._renewed_at + fence_s - self._clock()))):
+        times = self._held.lease.times
+        while not self._done.wait(max(0.01, min(times.cut_look_s, self._renewed_at + times.fence_s - self._clock()))):
             self.fence()
 
     def _renew(self) -> None:
@@ -151,6 +158,7 @@ class Keeper:
         if self._clock() - self._renewed_at >= self._held.lease.heartbeat_s:
             self._held = self._store.change(self._held)
             self._renewed_at = self._held.written_at
+            self._renewed(self._renewed_at)
         else:
             found = self._store.read()
             if found is None or not found.lease.is_live or not found.lease.is_same_turn(self._held.lease):
@@ -162,8 +170,7 @@ class Keeper:
     def _finish(self, end: TurnEnd) -> None:
         if self._done.is_set():
             return
-        is_first, self.end = self.end is None, end
+        self.end = end
         if end is not TurnEnd.STOP_REQUESTED:
             self._done.set()
-        if is_first:
-            self._end_work(end)
+        self._end_work(end)

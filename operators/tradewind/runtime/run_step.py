@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import NoReturn
 
@@ -34,16 +35,19 @@ from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
 from tradewind.runtime.child import GAVE_UP, how_it_died, left_error, run_here
+from tradewind.runtime.cut_off import CutOff
 from tradewind.runtime.errors import RuntimeFault, SecretError, SpecError
 from tradewind.runtime.keeper import Keeper, TurnEnd
 from tradewind.runtime.kept_output import kept_output
 from tradewind.runtime.pods.environment import ON_CPU
+from tradewind.runtime.process_guard import TERM_OVER
 from tradewind.runtime.secrets import fetch_secrets
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.store_patience import until_answered
+from tradewind.runtime.term import Term
 from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
 
-SUPERSEDED = 75
+SUPERSEDED = TERM_OVER
 """Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
 NOTHING_LEFT = "tradewind: nothing that this attempt has started lives on."
 """The last line of such a driver where it knows that: then the next attempt need not wait."""
@@ -72,15 +76,16 @@ def main() -> int:
         print(f"Superseded before it began: {error}")
         return SUPERSEDED
     signal.signal(signal.SIGTERM, _raise_stopped)
+    cut_off = CutOff(held.lease.times, _last_line(spec))
     with (
-        Keeper(store, held, _end_work) as keeper,
+        Keeper(store, held, partial(_end_work, cut_off), cut_off.renewed) as keeper,
         kept_output(attempt_folder(spec.output_path, attempt.number)),
     ):
         print(
             f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}"
         )
         try:
-            code = _code_of(attempt_file, attempt, spec, keeper)
+            code = _code_of(attempt_file, attempt, spec, keeper, cut_off.term)
         except LeaseLostError:
             return _superseded(keeper, spec)
     if attempt.cluster and keeper.end is TurnEnd.STOP_REQUESTED:
@@ -88,14 +93,14 @@ def main() -> int:
     return code
 
 
-def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper) -> int:
+def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term) -> int:
     """Run ``attempt``; whatever goes wrong in this driver itself is recorded too.
 
     Raises:
         LeaseLostError: The turn is over, so nothing was written.
     """
     try:
-        return run_attempt(attempt_file, attempt, spec, keeper)
+        return run_attempt(attempt_file, attempt, spec, keeper, term)
     except LeaseLostError:
         raise
     except StoreError as error:
@@ -109,7 +114,7 @@ def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper
         return _failed(spec, attempt, keeper, described)
 
 
-def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper) -> int:
+def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term) -> int:
     """Run ``attempt`` and record its end; 0 when the function returned, 1 when it failed, 143 when it was stopped.
 
     Raises:
@@ -119,7 +124,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     path, claimed = spec.output_path, attempt
     try:
         attempt = keeper.until_answered(lambda: _prepared(claimed, spec, keeper.check))
-        error = _run_children(attempt_file, attempt, spec, keeper)
+        error = _run_children(attempt_file, attempt, spec, keeper, term)
     except ChildGaveUpError as gave_up:
         print(f"Step {spec.name!r}: {gave_up}")
         keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
@@ -167,19 +172,27 @@ def _await_signal() -> None:
 
 
 def _superseded(keeper: Keeper, spec: StepSpec) -> int:
-    """End without a word in the record. A child has ended by now; of the hosts of a pod nobody knows."""
+    """End without a word in the record."""
     why = keeper.end.value if keeper.end else "its turn is over"
-    print(f"This attempt ends here, because {why}: its output does not count.", flush=True)
-    if not isinstance(spec.load_resources(), (TpuSlice, Hosts)):
-        print(NOTHING_LEFT, flush=True)
+    print(f"This attempt ends here, because {why}: its output does not count.\n{_last_line(spec)}", flush=True)
     return SUPERSEDED
 
 
-def _end_work(end: TurnEnd) -> None:
+def _last_line(spec: StepSpec) -> str:
+    """What a driver knows of what it started when its turn is over: of the hosts of a pod it knows nothing."""
+    return "" if isinstance(spec.load_resources(), (TpuSlice, Hosts)) else NOTHING_LEFT
+
+
+def _end_work(cut_off: CutOff, end: TurnEnd) -> None:
+    """Let a driver that may still write its end do so; one whose turn others have, or may have, ends at once."""
+    if end in (TurnEnd.LOST, TurnEnd.FENCED):
+        cut_off.end(end.value)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper) -> AttemptError | None:
+def _run_children(
+    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term
+) -> AttemptError | None:
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", attempt_file]
     resources = spec.load_resources()
     try:
@@ -189,9 +202,9 @@ def _run_children(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: K
     if isinstance(resources, (TpuSlice, Hosts)):
         from tradewind.runtime.step_pod import run_on_hosts  # it loads Ray
 
-        return run_on_hosts(command, attempt, spec, resources, secrets, keeper.fence_s)
+        return run_on_hosts(command, attempt, spec, resources, secrets, term, keeper.fence_s)
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
-    code = run_here(command, {**preset, **os.environ, **secrets})
+    code = run_here(command, {**preset, **os.environ, **secrets}, term)
     if code == 0:
         return None
     left = keeper.until_answered(lambda: left_error(spec.output_path, attempt.number))

@@ -28,6 +28,7 @@ from tradewind.runtime.pods.liveness import Stall
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, Timeline
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.store_patience import until_answered
+from tradewind.runtime.term import Term
 from tradewind.steps import Hosts, TpuSlice
 
 COMPLETE: Final = "metadata.json"
@@ -42,6 +43,7 @@ def run_on_hosts(
     spec: StepSpec,
     resources: TpuSlice | Hosts,
     secrets: Mapping[str, str],
+    term: Term,
     patience_s: float,
 ) -> AttemptError | None:
     """Run ``command`` on every host of what ``resources`` ask for; its error once it is given up, None when it is done.
@@ -51,7 +53,7 @@ def run_on_hosts(
     Raises:
         NoFreeSliceError: The group of hosts cannot be reserved at all.
     """
-    if (refused := preflight_error(attempt, spec, resources, secrets)) is not None:
+    if (refused := preflight_error(attempt, spec, resources, secrets, term)) is not None:
         return refused
     _connect()
     from tradewind.runtime.pods.runner import run_pod
@@ -136,7 +138,7 @@ def _connect() -> None:
 
 
 def preflight_error(
-    attempt: Attempt, spec: StepSpec, resources: TpuSlice | Hosts, secrets: Mapping[str, str]
+    attempt: Attempt, spec: StepSpec, resources: TpuSlice | Hosts, secrets: Mapping[str, str], term: Term
 ) -> AttemptError | None:
     """What the step's own check says against its config, on any number of slices that the pod may have.
 
@@ -145,7 +147,7 @@ def preflight_error(
     file = attempt_path(spec.output_path, attempt.number)
     sizes = [f"{devices_of(resources, count)}:{count}" for count in slice_counts(resources)]
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_preflight", file, *sizes]
-    if run_here(command, {**os.environ, **secrets, **ON_CPU}) == 0:
+    if run_here(command, {**os.environ, **secrets, **ON_CPU}, term) == 0:
         return None
     refused = until_answered(lambda: left_error(spec.output_path, attempt.number))
     if refused is None:

@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 from tradewind.records.errors import StoreError
 from tradewind.records.lease_store import boot_time
-from tradewind.records.leases import FENCE_FACTOR, HEARTBEAT_S
+from tradewind.records.lease_times import LeaseTimes
 
-PATIENCE_S: Final = FENCE_FACTOR * HEARTBEAT_S
+PATIENCE_S: Final = LeaseTimes().fence_s
 """For whoever does not know its lease."""
 PAUSE_S: Final = 1.0
 
