@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.cloud_tpu.repair import HOUR_S, decide
+from tradewind.cloud_tpu.repair import decide, is_back
+from tradewind.cloud_tpu.repair_deeds import waves
 from tradewind.cloud_tpu.repair_terms import Deed, Finding, RepairSettings, Scope, Sight, Verdict
-from tradewind.cloud_tpu.slice_records import SliceRecord
-from tradewind.cloud_tpu.tpu_resources import QueuedTpu, TpuNode
+from tradewind.cloud_tpu.slice_records import KEEP_S as HOUR_S
+from tradewind.cloud_tpu.slice_records import Deletion, SliceRecord
+from tradewind.cloud_tpu.tpu_resources import ANY_KIND, QueuedTpu, TpuNode, body_kind
 
 NOW = 1_000_000.0
 STATES = [
@@ -114,8 +117,12 @@ def test_nothing_that_works_or_is_reserved_or_is_another_s_is_ever_deleted(
         is_labelled = any(scope.labels and scope.labels.items() <= one.labels.items() for one in [*nodes, queue] if one)
         assert names & set(scope.expected) or is_labelled
     lately = sum(at > NOW - HOUR_S for one in sight.records.values() for at in one.deleted_at)
-    assert len(deleted) <= settings.max_deletes_per_pass
-    assert not deleted or len(deleted) + lately <= settings.max_deletes_per_hour
+    limited = [one for one in deleted if not one.is_certain]
+    assert len(limited) <= settings.max_deletes_per_pass
+    assert not limited or len(limited) + lately <= settings.max_deletes_per_hour
+    for finding in deleted:
+        states = {node.state for node in nodes_behind(finding, sight)}
+        assert not finding.is_certain or states <= {"PREEMPTED", "TERMINATED"}
 
 
 @given(sights(), scopes)
@@ -186,3 +193,66 @@ def test_a_slice_of_a_queued_resource_that_vanished_is_noticed() -> None:
 
     assert finding([]).verdict is Verdict.GRACE
     assert finding([SliceRecord("q", trouble="MISSING", since=NOW - 1900.0)]).deed is Deed.REPLACE
+
+
+def test_a_slice_s_way_back_is_kept_until_another_one_is_ready_in_its_place() -> None:
+    deletion = Deletion("a", "old", NOW - 10.0, BODY)
+
+    def back(state: str, identity: str, at: float = NOW - 10.0) -> bool:
+        sight = Sight([TpuNode("a", state, identity=identity)], [], None, {}, NOW)
+        return is_back(replace(deletion, at=at), sight)
+
+    assert not is_back(deletion, Sight([], [], None, {}, NOW))
+    assert [back(state, "new") for state in ("CREATING", "PREEMPTED", "READY")] == [False, False, True]
+    assert not back("READY", "old"), "another repair may be just about to delete it"
+    assert back("READY", "old", at=NOW - 2 * HOUR_S)
+
+
+def test_a_queued_resource_is_back_when_all_of_its_slices_are_ready() -> None:
+    def back(*states: str) -> bool:
+        nodes = [TpuNode(name, state, queue="q") for name, state in zip("ab", states, strict=False)]
+        queue = QueuedTpu("q", "ACTIVE", identity="new", nodes=("a", "b"))
+        return is_back(Deletion("q", "old", NOW, BODY), Sight(nodes, [queue], None, {}, NOW))
+
+    assert [back("READY"), back("READY", "CREATING"), back("READY", "READY")] == [False, False, True]
+
+
+def dead(*names: str, body: dict[str, str] = BODY) -> list[TpuNode]:
+    bodies = {name: {**body, "labels": {"name": name}} for name in names}
+    return [TpuNode(name, "PREEMPTED", hosts=2, labels=LABELS, body=one) for name, one in bodies.items()]
+
+
+def test_while_a_creation_is_refused_for_good_nothing_is_deleted_that_would_be_refused_like_it() -> None:
+    other = {**BODY, "acceleratorType": "v4-8"}
+
+    def deeds(denied: str, retry_at: float) -> dict[str, Deed]:
+        record = SliceRecord("gone", is_wanted=True, body=BODY, denied=denied, retry_at=retry_at)
+        sight = Sight([*dead("a"), *dead("b", body=other)], [], {}, {"gone": record}, NOW)
+        return {one.name: one.deed for one in decide(sight, Scope({"gone": None}, LABELS), RepairSettings())}
+
+    wait, now = NOW + 10.0, NOW - 10.0
+    assert deeds(body_kind(BODY), wait) == {"a": Deed.NOTHING, "b": Deed.REPLACE, "gone": Deed.NOTHING}
+    assert deeds(ANY_KIND, wait) == {"a": Deed.NOTHING, "b": Deed.NOTHING, "gone": Deed.NOTHING}
+    assert deeds(ANY_KIND, now) == {"a": Deed.NOTHING, "b": Deed.NOTHING, "gone": Deed.CREATE}
+    assert deeds(body_kind(other), wait) == {"a": Deed.REPLACE, "b": Deed.REPLACE, "gone": Deed.CREATE}, "corrected"
+
+
+def test_of_many_dead_slices_one_of_each_kind_goes_first() -> None:
+    nodes = [*dead("a", "b"), *dead("c", "d", body={**BODY, "acceleratorType": "v4-8"})]
+    first, others = waves(decide(Sight(nodes, [], {}, {}, NOW), Scope(labels=LABELS), RepairSettings()))
+    assert [[one.name for one in wave] for wave, _ in (first, others)] == [["a", "c"], ["b", "d"]]
+
+
+def test_a_queued_resource_is_judged_whole_and_its_nodes_never_by_themselves() -> None:
+    def findings(queues: list[QueuedTpu], *nodes: TpuNode) -> list[tuple[str, Deed, bool]]:
+        found = decide(Sight(nodes, queues, {}, {}, NOW), Scope(labels=LABELS), RepairSettings())
+        return [(one.name, one.deed, one.needs_person) for one in found]
+
+    body = {"tpu": {"nodeSpec": [{"nodeId": "a"}, {"nodeId": "b"}]}}
+    queue = QueuedTpu("q", "SUSPENDED", nodes=("a", "b"), body=body)
+    ours = TpuNode("a", "PREEMPTED", queue="q", labels=LABELS)
+    both = [ours, TpuNode("b", "PREEMPTED", queue="q", labels=LABELS)]
+    assert findings([queue], *both) == [("q", Deed.REPLACE, False)]
+    assert findings([queue], ours, TpuNode("b", "PREEMPTED", queue="q")) == [("q", Deed.NOTHING, True)]
+    assert findings([queue], ours, TpuNode("b", "READY", queue="q", labels={"ray-node-type": "head"})) == []
+    assert findings([], ours) == [("a", Deed.NOTHING, False)], "its queued resource is being replaced"

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued, until
+from tradewind.cloud_tpu.repair_report import RepairReport
 from tradewind.cloud_tpu.repair_terms import RepairSettings, Scope
-from tradewind.cloud_tpu.repairing import RepairReport, SliceRepair
-from tradewind.cloud_tpu.slice_records import SliceRecord, SliceRecordError, SliceRecords
-from tradewind.cloud_tpu.tpu_api import TpuApi
+from tradewind.cloud_tpu.repairing import SliceRepair
+from tradewind.cloud_tpu.slice_records import KEEP_S, Deletion, SliceRecord, SliceRecordError, SliceRecords
+from tradewind.cloud_tpu.tpu_api import TpuApi, TpuOperation
 from tradewind.cloud_tpu.tpu_errors import TpuApiError
 
 WRITES = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResource")
@@ -148,18 +149,19 @@ class DyingApi(TpuApi):
     dies_before = ""
     dies_after = ""
 
-    def delete_node(self, name: str, identity: str, timeout_s: float = 60.0) -> None:
-        self._around("delete", lambda: TpuApi.delete_node(self, name, identity, timeout_s))
+    def begin_delete(self, name: str, is_queue: bool) -> TpuOperation | None:
+        return self._around("delete", lambda: TpuApi.begin_delete(self, name, is_queue))
 
-    def create(self, name: str, body: Any, timeout_s: float = 60.0) -> None:
-        self._around("create", lambda: TpuApi.create(self, name, body, timeout_s))
+    def begin_create(self, name: str, body: Any) -> TpuOperation:
+        return self._around("create", lambda: TpuApi.begin_create(self, name, body))
 
-    def _around(self, what: str, call: Any) -> None:
+    def _around(self, what: str, call: Any) -> Any:
         if self.dies_before == what:
             raise KeyboardInterrupt
-        call()
+        told = call()
         if self.dies_after == what:
             raise KeyboardInterrupt
+        return told
 
 
 @pytest.mark.parametrize(("before", "after"), [("delete", ""), ("", "delete"), ("create", ""), ("", "create")], ids=str)
@@ -226,15 +228,15 @@ def test_a_stock_out_is_remembered_waited_for_and_overcome(world: World) -> None
     supply.is_out = False
     world.now += AT_ONCE.stock_out_pause_s
     assert run_until_over(world.repair(), world).is_well
-    [left] = world.folder.glob("*")
-    assert json.loads(left.read_text())["refusals"] == 0
+    [notes] = world.folder.glob("notes.json")
+    assert json.loads(notes.read_text()) == {}
 
 
 def test_no_more_than_the_limits_are_deleted_in_a_pass_and_in_an_hour(world: World) -> None:
     names = [f"slice-{number}" for number in range(6)]
     for name in names:
         world.create(name)
-        world.set_state(name, "PREEMPTED")
+        world.set_state(name, "STOPPED")
     careful = RepairSettings(start_grace_s=0.0, max_deletes_per_pass=2, max_deletes_per_hour=3)
     assert [len(world.repair(settings=careful).run_once().done) for _ in range(4)] == [2, 1, 0, 0]
     assert "put off" in world.repair(settings=careful).run_once().table()
@@ -281,11 +283,15 @@ def test_a_damaged_record_is_named(world: World) -> None:
 
 def test_records_are_kept_in_any_store() -> None:
     records = SliceRecords("memory://slice-records/one")
-    record = SliceRecord("slice-a", trouble="HOSTS", since=3.0).deleting(BODY, 4.0, keep_s=10.0)
-    records.write(record)
-    assert SliceRecords("memory://slice-records/one").read() == {"slice-a": record}
-    records.remove("slice-a")
-    records.remove("slice-a")
+    record, deletion = SliceRecord("slice-a", trouble="HOSTS", since=3.0), Deletion("slice-a", "1", 4.0, BODY)
+    records.write_notes({"slice-a": record})
+    records.write_deletions([deletion])
+    assert SliceRecords("memory://slice-records/one").read() == {"slice-a": record.deleted(deletion)}
+    records.write_notes({"slice-a": SliceRecord("slice-a")})
+    records.read()
+    records.settle(lambda one: one == deletion, 5.0)
+    assert records.read() == {"slice-a": SliceRecord("slice-a", deleted_at=(4.0,))}
+    records.settle(lambda one: False, 4.0 + KEEP_S)
     assert records.read() == {}
 
 
@@ -357,3 +363,125 @@ def test_an_answer_that_is_lost_after_the_deed_costs_no_slice_and_no_second_one(
     assert world.cloud.lost_answers == 0
     assert run_until_over(world.repair(), world).is_well
     assert world.calls("CreateNode", "DeleteNode") == ["CreateNode slice-a", "DeleteNode slice-a", "CreateNode slice-a"]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [("PERMISSION_DENIED", "Permission denied"), ("INVALID_ARGUMENT", "cidr_block is not yours to ask for")],
+)
+@pytest.mark.parametrize("by", ["call", "operation"])
+def test_a_creation_that_is_refused_for_good_stops_further_deletions_and_asks_for_a_person(
+    world: World, code: str, message: str, by: str
+) -> None:
+    names = [f"slice-{number}" for number in range(5)]
+    for name in names:
+        world.create(name)
+        world.set_state(name, "PREEMPTED")
+    if by == "call":
+        world.cloud.service.refuse_next(1000, code, message, "CreateNode")
+    else:
+        world.cloud.service.fail_operations(1000, "create", code, message)
+    first = world.repair().run_once()
+    assert [one.name for one in first.for_a_person] == ["slice-0"] and message in first.done["slice-0"]
+    for _ in range(3):
+        world.now += 3600.0
+        report = world.repair().run_once()
+    waiting = world.repair().run_once()
+    assert waiting.is_over and [one.name for one in waiting.for_a_person] == names and message in waiting.table()
+    assert world.calls("DeleteNode") == ["DeleteNode slice-0"]
+    assert report.done.keys() == {"slice-0"}, "it is tried again, by itself"
+    world.cloud.service.refuse_next(0, code, message, "CreateNode")
+    world.cloud.service.fail_operations(0, "create", code, message)
+    world.now += AT_ONCE.max_stock_out_pause_s
+    for _ in range(4):
+        world.repair().run_once()
+    assert world.repair().run_once().is_well
+
+
+def test_what_is_wanted_of_a_refused_slice_can_be_corrected(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    world.repair(Scope(expected={"slice-a": {**BODY, "acceleratorType": "v4-17"}})).run_once()
+    assert run_until_over(world.repair(Scope(expected={"slice-a": BODY})), world).is_well
+
+
+def test_a_stock_out_of_one_slice_does_not_keep_the_others(world: World) -> None:
+    for name in ("slice-a", "slice-b", "slice-c"):
+        world.create(name)
+        world.set_state(name, "PREEMPTED")
+    world.cloud.service.state.supply.capacity["v4-16"] = 0
+    done = world.repair().run_once().done
+    assert len(done) == 3 and all("no capacity" in words for words in done.values())
+    world.cloud.service.state.supply.capacity.clear()
+    world.now += AT_ONCE.stock_out_pause_s
+    assert run_until_over(world.repair(), world).is_well
+
+
+def test_what_google_itself_calls_gone_is_replaced_in_one_pass_whatever_the_limits(world: World) -> None:
+    names = [f"slice-{number:02}" for number in range(30)]
+    for name in names:
+        world.api.begin_create(name, BODY)
+    until(lambda: len([node for node in world.api.nodes() if node.state == "READY"]) == 30, "all slices")
+    for name in names:
+        world.set_state(name, "PREEMPTED")
+    assert world.repair(settings=RepairSettings()).run_once().done == dict.fromkeys(names, "replaced")
+
+
+def label(world: World, name: str, labels: dict[str, str]) -> None:
+    """Label a node that is there already, as people do."""
+    with world.cloud.service.state.changed:
+        world._held(name).node.labels = labels
+
+
+UNLABELLED = {key: value for key, value in BODY.items() if key != "labels"}
+
+
+def test_a_labelled_node_of_an_unlabelled_queued_resource_is_replaced_with_it_and_keeps_its_label(
+    world: World,
+) -> None:
+    world.create("queued", queued("slice-a", body=UNLABELLED))
+    label(world, "slice-a", {"cluster": "one"})
+    world.preempt("slice-a")
+    assert world.repair().run_once().done == {"queued": "replaced"}
+    assert run_until_over(world.repair(), world).is_well
+    assert world.calls("DeleteNode", "DeleteQueuedResource") == ["DeleteQueuedResource queued"]
+    assert (world.api.node("slice-a").queue, world.api.node("slice-a").labels) == ("queued", {"cluster": "one"})
+
+
+def test_a_queued_resource_that_also_has_a_slice_of_others_is_for_a_person(world: World) -> None:
+    world.create("queued", queued("slice-a", "theirs", body=UNLABELLED))
+    label(world, "slice-a", {"cluster": "one"})
+    world.preempt("slice-a")
+    world.set_state("theirs", "PREEMPTED")
+    report = world.repair().run_once()
+    assert report.done == {} and [one.name for one in report.for_a_person] == ["queued"]
+    assert "theirs" in report.table()
+
+
+def test_a_node_whose_queued_resource_is_just_being_replaced_is_not_taken_for_a_bare_one(world: World) -> None:
+    world.create("queued", queued("slice-a"))
+    world.preempt("slice-a")
+    with world.cloud.service.state.changed:
+        world.cloud.service.state.queued.clear()
+    assert world.repair().run_once().done == {}
+    assert world.calls("DeleteNode") == []
+
+
+def test_one_repair_does_not_overwrite_what_another_one_has_written_down(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    slow = world.repair()
+
+    class Slow(SliceRecords):
+        def read(self) -> dict[str, SliceRecord]:
+            found = super().read()
+            api = DyingApi("rehearsal", "us-central2-b", endpoint=world.cloud.url, poll_s=0.01)
+            api.dies_after = "delete"
+            with pytest.raises(KeyboardInterrupt):
+                world.repair(api=api).run_once()
+            return found
+
+    slow.records = Slow(str(world.folder))
+    assert slow.run_once().done["slice-a"].startswith("left alone")
+    assert run_until_over(world.repair(), world).is_well
+    assert [node.name for node in world.api.nodes()] == ["slice-a"]

@@ -3,20 +3,30 @@
 What works is never touched: a slice of which all hosts are registered with Ray is left alone, whatever Google says of
 it. Reserved capacity is never deleted. Where Ray does not answer, nothing is dead that Google does not call dead. A
 slice on its way (being repaired, created, or just up) gets a grace period. A node is judged only if it is expected by
-name or has the labels of the cluster, because a project's zone also holds what belongs to others.
+name or has the labels of the cluster, because a project's zone also holds what belongs to others. A node of a queued
+resource is never judged by itself: the queued resource is, if it is expected or all of its nodes are the cluster's.
+Nothing more is deleted while a creation is refused in a way that waiting does not mend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tradewind.cloud_tpu.repair_terms import Deed, Finding, RepairSettings, Scope, Sight, Verdict
-from tradewind.cloud_tpu.slice_records import SliceRecord
-from tradewind.cloud_tpu.tpu_resources import QueuedTpu, TpuNode, is_queue_body, node_names
+from tradewind.cloud_tpu.slice_records import KEEP_S, Deletion, SliceRecord
+from tradewind.cloud_tpu.tpu_resources import (
+    ANY_KIND,
+    QueuedTpu,
+    TpuNode,
+    body_kind,
+    is_queue_body,
+    labelled_body,
+    node_names,
+)
 
-HOUR_S: Final = 3600.0
+_CERTAIN: Final = frozenset({"PREEMPTED", "TERMINATED"})
 _GONE: Final = frozenset({"PREEMPTED", "TERMINATED", "STOPPED", "UNKNOWN"})
 _ON_ITS_WAY: Final = frozenset({"CREATING", "STARTING", "STOPPING", "RESTARTING", "REIMAGING", "REPAIRING"})
 _QUEUE_GONE: Final = frozenset({"SUSPENDING", "SUSPENDED", "FAILED"})
@@ -26,19 +36,38 @@ _QUEUED: Final = frozenset({"CREATING", "ACCEPTED", "PROVISIONING", "WAITING_FOR
 def decide(sight: Sight, scope: Scope, settings: RepairSettings) -> list[Finding]:
     """How every slice of the cluster is and what is to be done about it, within the limits; by name."""
     findings = []
-    queues = [queue for queue in sight.queues if _queue_is_ours(queue, sight, scope)]
-    queued = {node.name for queue in queues for node in _nodes_of(queue, sight)}
-    findings += [_queue_finding(queue, sight, scope, settings) for queue in queues]
+    nodes_of = _nodes_by_queue(sight)
+    queued = {node.name for nodes in nodes_of.values() for node in nodes}
+    for queue in sight.queues:
+        if (share := _share(queue, nodes_of[queue.name], scope)) is not None:
+            findings.append(_queue_finding(queue, nodes_of[queue.name], share, sight, scope, settings))
     findings += [
         _node_finding(node, sight, scope, settings)
         for node in sight.nodes
         if node.name not in queued and not node.is_head and scope.has([node.name], node.labels)
     ]
     there = {name for finding in findings for name in (finding.name, *finding.slices)}
+    there |= sight.nodes_by_name.keys() | sight.queues_by_name.keys()
     wanted = {name for name, one in sight.records.items() if one.is_wanted and _record_is_ours(one, scope)}
-    heads = {node.name for node in sight.nodes if node.is_head}
-    findings += [_absent(name, sight, scope) for name in {*scope.expected, *wanted} - there - heads]
-    return _within_limits(sorted(findings, key=lambda one: one.name), sight, settings)
+    findings += [_absent(name, sight, scope) for name in {*scope.expected, *wanted} - there]
+    findings = _under_refusals(sorted(findings, key=lambda one: one.name), sight)
+    return _within_limits(findings, sight, settings)
+
+
+def is_back(deletion: Deletion, sight: Sight) -> bool:
+    """Whether the slice that was deleted, or was to be, is there again and READY, so that nothing need be remembered.
+
+    The same one being READY means that it was not deleted; another repair may be just about to, so that is believed
+    only once the deletion is long over.
+    """
+    found = sight.queues_by_name.get(deletion.name) or sight.nodes_by_name.get(deletion.name)
+    if found is None or found.state not in ("READY", "ACTIVE"):
+        return False
+    if isinstance(found, QueuedTpu) and any(
+        name not in sight.nodes_by_name or sight.nodes_by_name[name].state != "READY" for name in found.nodes
+    ):
+        return False
+    return found.identity != deletion.identity or deletion.at <= sight.now - KEEP_S
 
 
 # ---- one slice
@@ -103,6 +132,9 @@ def _since(name: str, trouble: str, sight: Sight) -> float:
 
 def _node_finding(node: TpuNode, sight: Sight, scope: Scope, settings: RepairSettings) -> Finding:
     state = _node_state(node, node.name, sight, settings)
+    if node.queue and state.verdict is Verdict.DEAD:
+        words = f"{state.reason}, and its queued resource {node.queue} is not there"
+        state = _waiting(node.name, "ORPHAN", words, settings.transition_grace_s, sight)
     finding = Finding(
         node.name,
         state.verdict,
@@ -113,6 +145,7 @@ def _node_finding(node: TpuNode, sight: Sight, scope: Scope, settings: RepairSet
         trouble=state.trouble,
         identity=node.identity,
         body=scope.expected.get(node.name) or node.body,
+        is_certain=state.verdict is Verdict.DEAD and node.state in _CERTAIN and not node.queue,
     )
     return _with_deed(finding, node.is_reserved, _is_left_to_autoscaler(node, scope))
 
@@ -124,8 +157,9 @@ def _is_left_to_autoscaler(node: TpuNode, scope: Scope) -> bool:
 # ---- one queued resource
 
 
-def _queue_finding(queue: QueuedTpu, sight: Sight, scope: Scope, settings: RepairSettings) -> Finding:
-    nodes = _nodes_of(queue, sight)
+def _queue_finding(
+    queue: QueuedTpu, nodes: Sequence[TpuNode], share: _Share, sight: Sight, scope: Scope, settings: RepairSettings
+) -> Finding:
     state = _queue_state(queue, nodes, sight, settings)
     finding = Finding(
         queue.name,
@@ -137,8 +171,12 @@ def _queue_finding(queue: QueuedTpu, sight: Sight, scope: Scope, settings: Repai
         trouble=state.trouble,
         is_queue=True,
         identity=queue.identity,
-        body=scope.expected.get(queue.name) or queue.body,
+        body=scope.expected.get(queue.name) or labelled_body(queue, nodes),
+        is_certain=state.verdict is Verdict.DEAD and _is_certainly_gone(queue, nodes),
     )
+    if share.others and finding.verdict is Verdict.DEAD:
+        reason = f"{finding.reason}; it also has {', '.join(share.others)} of others: repair it by hand"
+        return replace(finding, reason=reason, needs_person=True)
     is_reserved = queue.is_reserved or any(node.is_reserved for node in nodes)
     return _with_deed(finding, is_reserved, is_left_to_autoscaler=False)
 
@@ -162,6 +200,13 @@ def _queue_state(queue: QueuedTpu, nodes: Sequence[TpuNode], sight: Sight, setti
     return next((one for one in troubled.values() if one.verdict is Verdict.DEAD), next(iter(troubled.values())))
 
 
+def _is_certainly_gone(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> bool:
+    """Whether Google itself calls all of it gone; one that FAILED may do so again, and again."""
+    if not nodes:
+        return queue.state == "SUSPENDED"
+    return queue.state != "FAILED" and all(node.state in _CERTAIN for node in nodes)
+
+
 def _kept(queue: QueuedTpu, keeper: str, troubled: Mapping[str, _State], missing: Sequence[str]) -> _State:
     """A queued resource is deleted whole or not at all."""
     others = [f"slice {name} of it is not well: {one.reason}" for name, one in troubled.items() if name != keeper]
@@ -182,14 +227,32 @@ def _may_work(node: TpuNode, sight: Sight) -> bool:
     return sight.hosts.get(node.name, 0) >= (node.hosts or 1)
 
 
-def _nodes_of(queue: QueuedTpu, sight: Sight) -> list[TpuNode]:
-    return [node for node in sight.nodes if node.queue == queue.name or (not node.queue and node.name in queue.nodes)]
+def _nodes_by_queue(sight: Sight) -> dict[str, list[TpuNode]]:
+    """The nodes of each queued resource that was seen."""
+    found: dict[str, list[TpuNode]] = {queue.name: [] for queue in sight.queues}
+    by_name = {name: queue.name for queue in sight.queues for name in queue.nodes}
+    for node in sight.nodes:
+        queue = node.queue or by_name.get(node.name)
+        if queue in found:
+            found[queue].append(node)
+    return found
 
 
-def _queue_is_ours(queue: QueuedTpu, sight: Sight, scope: Scope) -> bool:
-    nodes = _nodes_of(queue, sight)
-    names = [queue.name, *queue.nodes, *(node.name for node in nodes)]
-    return not any(node.is_head for node in nodes) and scope.has(names, queue.labels)
+@dataclass(frozen=True)
+class _Share:
+    """That a queued resource is the cluster's, except for these nodes, which are others'."""
+
+    others: tuple[str, ...] = ()
+
+
+def _share(queue: QueuedTpu, nodes: Sequence[TpuNode], scope: Scope) -> _Share | None:
+    """Whether it is the cluster's; labels may be on the nodes only. None: it is not, or has the head of a cluster."""
+    if any(node.is_head for node in nodes):
+        return None
+    if scope.has([queue.name, *queue.nodes, *(node.name for node in nodes)], queue.labels):
+        return _Share()
+    others = tuple(node.name for node in nodes if not scope.has([], node.labels))
+    return _Share(others) if len(others) < len(nodes) else None
 
 
 def _queue_type(queue: QueuedTpu) -> str:
@@ -201,9 +264,9 @@ def _queue_type(queue: QueuedTpu) -> str:
 
 
 def _absent(name: str, sight: Sight, scope: Scope) -> Finding:
-    record = sight.records.get(name)
-    body = scope.expected.get(name) or (record.body if record and record.is_wanted else None)
-    why = "deleted for repair, and not created again yet" if record and record.is_wanted else "expected, but not there"
+    record = sight.records.get(name) or SliceRecord(name)
+    body = scope.expected.get(name) or (record.body if record.is_wanted else None)
+    why = "deleted for repair, and not created again yet" if record.is_wanted else "expected, but not there"
     if body is None:
         reason = f"{why}, and nothing says what creates it: create it by hand, or give its body in `expected`"
         return Finding(name, Verdict.DEAD, reason, trouble="ABSENT", slices=(name,), needs_person=True)
@@ -219,8 +282,10 @@ def _absent(name: str, sight: Sight, scope: Scope) -> Finding:
         is_queue=is_queue,
         body=body,
     )
-    if record and record.retry_at > sight.now:
+    if record.retry_at > sight.now and not is_corrected(record, body):
         pause = f"; {record.refusal} Next try in {record.retry_at - sight.now:.0f} s"
+        if record.denied:
+            return replace(finding, reason=why + pause, deed=Deed.NOTHING, needs_person=True)
         return replace(finding, verdict=Verdict.GRACE, reason=why + pause, deed=Deed.NOTHING)
     return finding
 
@@ -245,13 +310,41 @@ def _with_deed(finding: Finding, is_reserved: bool, is_left_to_autoscaler: bool)
     return replace(finding, deed=Deed.REPLACE)
 
 
+def is_corrected(record: SliceRecord, body: Mapping[str, Any]) -> bool:
+    """Whether something else is asked for now than what was refused."""
+    return bool(record.denied) and record.denied not in (ANY_KIND, body_kind(body))
+
+
+def _under_refusals(findings: Sequence[Finding], sight: Sight) -> list[Finding]:
+    """While a creation is refused for good, nothing more is deleted that would be refused like it."""
+    standing: dict[str, str] = {}
+    for one in findings:
+        record = sight.records.get(one.name)
+        if record and record.denied and one.trouble == "ABSENT" and one.body and not is_corrected(record, one.body):
+            standing.setdefault(record.denied, one.name)
+    if not standing:
+        return list(findings)
+    return [_unless_refused(one, standing, sight) for one in findings]
+
+
+def _unless_refused(finding: Finding, standing: Mapping[str, str], sight: Sight) -> Finding:
+    record = sight.records.get(finding.name)
+    is_probe = record is not None and record.denied and finding.deed is Deed.CREATE
+    if is_probe or finding.body is None or finding.deed not in (Deed.CREATE, Deed.REPLACE):
+        return finding
+    if (refused := standing.get(ANY_KIND) or standing.get(body_kind(finding.body))) is None:
+        return finding
+    reason = f"{finding.reason}; put off: the creation of {refused} is refused, and this one's would be"
+    return replace(finding, deed=Deed.NOTHING, reason=reason, needs_person=True)
+
+
 def _within_limits(findings: Sequence[Finding], sight: Sight, settings: RepairSettings) -> list[Finding]:
     """The first deeds that the limits allow; the others are put off."""
-    lately = sum(at > sight.now - HOUR_S for one in sight.records.values() for at in one.deleted_at)
+    lately = sum(at > sight.now - KEEP_S for one in sight.records.values() for at in one.deleted_at)
     left = min(settings.max_deletes_per_pass, settings.max_deletes_per_hour - lately)
     kept = []
     for finding in findings:
-        if finding.deletes:
+        if finding.deletes and not finding.is_certain:
             left -= 1
             if left < 0:
                 reason = f"{finding.reason}; put off: {lately} were deleted in the last hour, or enough in this pass"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from tradewind.cloud_tpu.slice_records import SliceRecord
@@ -41,9 +42,10 @@ class RepairSettings:
         start_grace_s: How long after its creation a node may take until all of its hosts are registered with Ray.
         host_grace_s: How long a host of a READY node may be away from Ray after that. While Ray knows no host of any
             slice, as after the loss of its head, ``start_grace_s`` counts instead.
-        max_deletes_per_pass: How many nodes and queued resources are deleted in one pass at most.
+        max_deletes_per_pass: How many nodes and queued resources are deleted in one pass at most. Neither limit is
+            meant for what Google itself calls PREEMPTED or TERMINATED: there is nothing left to be lost.
         max_deletes_per_hour: How many in an hour; more slices than that die only together with something larger.
-        stock_out_pause_s: How long to wait after the first refusal for want of capacity or quota; doubled each time.
+        stock_out_pause_s: How long to wait after the first refusal of a creation; doubled each time.
         max_stock_out_pause_s: The longest such wait.
     """
 
@@ -95,6 +97,16 @@ class Sight:
     records: Mapping[str, SliceRecord]
     now: float
 
+    @cached_property
+    def nodes_by_name(self) -> dict[str, TpuNode]:
+        """The nodes, by name."""
+        return {one.name: one for one in self.nodes}
+
+    @cached_property
+    def queues_by_name(self) -> dict[str, QueuedTpu]:
+        """The queued resources, by name."""
+        return {one.name: one for one in self.queues}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -110,6 +122,7 @@ class Finding:
         hosts: Registered hosts and hosts, such as ``1/2``.
         trouble: In one word, what is being waited for; empty if it works.
         needs_person: Whether nothing that this module does will bring it back.
+        is_certain: Whether Google itself calls it gone, so that no limit is meant for its deletion.
         is_queue: Whether it is a queued resource.
         identity: Of what was judged.
         body: What creates it again, if that is known.
@@ -124,6 +137,7 @@ class Finding:
     hosts: str = ""
     trouble: str = ""
     needs_person: bool = False
+    is_certain: bool = False
     is_queue: bool = False
     identity: str = ""
     body: Mapping[str, Any] | None = field(default=None, repr=False)

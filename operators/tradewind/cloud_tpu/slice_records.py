@@ -1,8 +1,11 @@
 """What a repair must not forget: a slice's way back is written down before the slice is deleted.
 
-One small JSON file for each slice that is in trouble or was lately, in a folder of any store. Whoever repairs next
-finds there what creates the slice again, since when it has been in trouble, and when it was deleted. A file holds the
-body of a create call, the node's metadata included: keep the folder as private as the project.
+Two kinds of files lie in one folder of any store, and a pass reads each of them once however many slices there are.
+``notes.json`` says since when slices have been in trouble, and when to ask again for what was refused; of two repairs
+at once the last one writes it, and what is lost of it costs time only. ``deleted-*.json`` hold what was deleted, and
+what creates it again: each is written once, before the deletions that it tells of, and never changed, so that no
+repair can overwrite what another one wrote. They hold the bodies of create calls, the nodes' metadata included: keep
+the folder as private as the project. To give a slice up for good, take its entry out of the file.
 """
 
 from __future__ import annotations
@@ -10,18 +13,48 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+KEEP_S: Final = 3600.0
+"""For how long a deletion counts towards the limits, and is kept."""
+_NOTES: Final = "notes.json"
+_DELETED: Final = "deleted-"
 _SUFFIX: Final = ".json"
+_MANY_FILES: Final = 8
+_READERS: Final = 16
+_NOTED: Final = ("trouble", "since", "refusals", "refusal", "retry_at", "denied")
+
+T = TypeVar("T")
 
 
 class SliceRecordError(Exception):
     """A record cannot be read."""
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """One deletion for repair, as it is written down before it.
+
+    Attributes:
+        name: What is deleted.
+        identity: Which one of that name.
+        at: When, in seconds since the epoch.
+        body: What creates it again; None if nobody waits for it, or no more.
+        is_certain: Google itself said that it was gone, so no limit is meant for it.
+    """
+
+    name: str
+    identity: str
+    at: float
+    body: Mapping[str, Any] | None = None
+    is_certain: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,12 +65,14 @@ class SliceRecord:
         name: Its name.
         trouble: What it was last seen waiting for; empty if nothing.
         since: Since when, in seconds since the epoch.
-        is_wanted: It was deleted for repair, and has not been created again.
+        is_wanted: It was deleted for repair, and its successor was not seen READY yet.
         body: What creates it again.
-        deleted_at: When it was deleted for repair.
-        refusals: How often in a row its creation was refused for want of capacity or quota.
+        identity: Which one was deleted last.
+        deleted_at: When it was deleted for repair, as far as limits are meant for it.
+        refusals: How often in a row its creation was refused, or failed.
         refusal: The last such refusal in words.
         retry_at: When to try again.
+        denied: Of a refusal that waiting does not mend: the kind of body that was refused, or ``*`` for any.
     """
 
     name: str
@@ -45,10 +80,12 @@ class SliceRecord:
     since: float | None = None
     is_wanted: bool = False
     body: Mapping[str, Any] | None = None
+    identity: str = ""
     deleted_at: tuple[float, ...] = ()
     refusals: int = 0
     refusal: str = ""
     retry_at: float = 0.0
+    denied: str = ""
 
     def in_trouble(self, trouble: str, now: float) -> SliceRecord:
         """The record of the slice, seen in this trouble at ``now``."""
@@ -56,27 +93,25 @@ class SliceRecord:
             return self
         return replace(self, trouble=trouble, since=now if trouble else None)
 
-    def deleting(self, body: Mapping[str, Any] | None, now: float, keep_s: float) -> SliceRecord:
-        """The record just before the deletion; a slice without ``body`` will not be created again."""
-        lately = tuple(at for at in self.deleted_at if at > now - keep_s)
-        return replace(self, is_wanted=body is not None, body=body, deleted_at=(*lately, now))
-
     def begun(self) -> SliceRecord:
-        """The record once its creation was accepted; it is wanted until it has been seen."""
-        return replace(self, refusals=0, refusal="", retry_at=0.0)
+        """The record once its creation was accepted."""
+        return replace(self, refusals=0, refusal="", retry_at=0.0, denied="")
 
-    def created(self) -> SliceRecord:
-        """The record once the new slice was seen READY."""
-        return replace(self.begun(), is_wanted=False, body=None)
+    def refused(self, refusal: str, retry_at: float, denied: str = "") -> SliceRecord:
+        """The record after a creation that was refused."""
+        return replace(self, refusals=self.refusals + 1, refusal=refusal, retry_at=retry_at, denied=denied)
 
-    def refused(self, refusal: str, retry_at: float) -> SliceRecord:
-        """The record after a creation for which there was no capacity or quota."""
-        return replace(self, refusals=self.refusals + 1, refusal=refusal, retry_at=retry_at)
+    def deleted(self, deletion: Deletion) -> SliceRecord:
+        """The record with one deletion more."""
+        counted = self.deleted_at if deletion.is_certain else (*self.deleted_at, deletion.at)
+        if deletion.body is None:
+            return replace(self, deleted_at=counted)
+        return replace(self, deleted_at=counted, is_wanted=True, body=deletion.body, identity=deletion.identity)
 
-    def is_empty(self, now: float, keep_s: float) -> bool:
-        """Whether nothing in it is of use any more."""
-        lately = any(at > now - keep_s for at in self.deleted_at)
-        return not (self.is_wanted or self.trouble or self.refusals or lately)
+    def notes(self) -> dict[str, Any]:
+        """What of it is a note; empty if there is nothing to note."""
+        noted = {key: getattr(self, key) for key in _NOTED}
+        return noted if self.trouble or self.refusals else {}
 
 
 class SliceRecords:
@@ -85,6 +120,7 @@ class SliceRecords:
     def __init__(self, folder: str) -> None:
         self.folder = folder.rstrip("/")
         self._fs, self._root = fsspec.core.url_to_fs(self.folder)
+        self._files: dict[str, list[Deletion]] = {}
 
     def read(self) -> dict[str, SliceRecord]:
         """All records, by slice name.
@@ -96,39 +132,76 @@ class SliceRecords:
         try:
             paths = [path for path in self._fs.ls(self._root, detail=False) if path.endswith(_SUFFIX)]
         except FileNotFoundError:
-            return {}
-        records = [record for path in paths if (record := self._read(path))]
-        return {record.name: record for record in records}
+            paths = []
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="slice-records") as pool:
+            texts = list(pool.map(self._text, paths))
+        found = {path: text for path, text in zip(paths, texts, strict=True) if text is not None}
+        notes = {path: text for path, text in found.items() if path.endswith(f"/{_NOTES}")}
+        self._files = {path: _parsed(path, text, _deletions) for path, text in found.items() if path not in notes}
+        records: dict[str, SliceRecord] = {}
+        for path, text in notes.items():
+            records.update(_parsed(path, text, _noted))
+        for one in sorted((one for file in self._files.values() for one in file), key=lambda one: one.at):
+            records[one.name] = records.get(one.name, SliceRecord(one.name)).deleted(one)
+        return records
 
-    def write(self, record: SliceRecord) -> None:
-        """Write a record whole; afterwards it is there."""
-        text = json.dumps(asdict(record), sort_keys=True).encode()
-        path = self._path(record.name)
+    def write_notes(self, records: Mapping[str, SliceRecord]) -> None:
+        """Write the notes of these slices; those of all others stay as they are."""
+        path = f"{self._root}/{_NOTES}"
+        text = self._text(path)
+        notes = _parsed(path, text, dict) if text is not None else {}
+        notes |= {name: record.notes() for name, record in records.items()}
+        self._write(path, {name: one for name, one in notes.items() if one})
+
+    def write_deletions(self, deletions: Sequence[Deletion]) -> None:
+        """Write down what is about to be deleted; afterwards it is there."""
+        if deletions:
+            path = f"{self._root}/{_DELETED}{uuid.uuid4().hex}{_SUFFIX}"
+            self._write(path, [asdict(one) for one in deletions])
+
+    def settle(self, is_back: Callable[[Deletion], bool], now: float) -> None:
+        """Forget, of what was read, the way back of slices that are back, and deletions that are long over."""
+        deletions = [one for file in self._files.values() for one in file]
+        kept = [replace(one, body=None) if one.body is not None and is_back(one) else one for one in deletions]
+        kept = [one for one in kept if one.body is not None or one.at > now - KEEP_S]
+        if kept == deletions and len(self._files) <= _MANY_FILES:
+            return
+        self.write_deletions(kept)
+        for path in self._files:
+            try:
+                self._fs.rm_file(path)
+            except FileNotFoundError:  # another repair has done the same
+                continue
+
+    def _text(self, path: str) -> bytes | None:
+        try:
+            return bytes(self._fs.cat_file(path))
+        except FileNotFoundError:  # removed since the listing
+            return None
+
+    def _write(self, path: str, fields: Any) -> None:
+        text = json.dumps(fields, sort_keys=True, indent=1).encode()
         if isinstance(self._fs, LocalFileSystem):
             _replace_file(path, text)
         else:
             self._fs.pipe_file(path, text)
 
-    def remove(self, name: str) -> None:
-        """Remove the record of ``name``, if there is one."""
-        try:
-            self._fs.rm_file(self._path(name))
-        except FileNotFoundError:
-            return
 
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}{_SUFFIX}"
+def _noted(fields: Any) -> dict[str, SliceRecord]:
+    return {name: SliceRecord(name, **one) for name, one in fields.items()}
 
-    def _read(self, path: str) -> SliceRecord | None:
-        try:
-            fields = json.loads(self._fs.cat_file(path))
-            return SliceRecord(**{**fields, "deleted_at": tuple(fields["deleted_at"])})
-        except FileNotFoundError:  # removed since the listing
-            return None
-        except (ValueError, TypeError, KeyError) as error:
-            raise SliceRecordError(
-                f"The slice record {path} is damaged ({error}): see that its slice is there, and remove the file."
-            ) from error
+
+def _deletions(fields: Any) -> list[Deletion]:
+    return [Deletion(**one) for one in fields]
+
+
+def _parsed(path: str, text: bytes, parse: Callable[[Any], T]) -> T:
+    try:
+        return parse(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SliceRecordError(
+            f"The slice record {path} is damaged ({error}): see that its slices are there, and remove the file."
+        ) from error
 
 
 def _replace_file(path: str, text: bytes) -> None:

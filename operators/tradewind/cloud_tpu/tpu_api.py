@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from tradewind.cloud_tpu.tpu_client import ENDPOINT_VARIABLE, make_client
@@ -23,7 +24,7 @@ from tradewind.cloud_tpu.tpu_errors import (
     TpuNotFoundError,
     TpuUnreachableError,
 )
-from tradewind.cloud_tpu.tpu_refusals import is_worth_retrying, refusal
+from tradewind.cloud_tpu.tpu_refusals import is_too_fast, is_worth_retrying, refusal
 from tradewind.cloud_tpu.tpu_resources import QueuedTpu, TpuNode, is_queue_body
 
 PATIENCE_S: Final = 60.0
@@ -31,11 +32,23 @@ PATIENCE_S: Final = 60.0
 CALL_TIMEOUT_S: Final = 30.0
 OPERATION_TIMEOUT_S: Final = 30 * 60.0
 POLL_S: Final = 5.0
+PAGE_SIZE: Final = 500
+AT_ONCE: Final = 16
+"""How many calls may be under way at the same time, whoever makes them."""
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 15.0
 
 T = TypeVar("T")
 Resource = TpuNode | QueuedTpu
+
+
+@dataclass(frozen=True)
+class TpuOperation:
+    """A creation or deletion that was accepted; ``TpuApi.has_ended`` tells how it goes."""
+
+    what: str
+    running: Any
+    is_creation: bool
 
 
 class TpuApi:
@@ -77,6 +90,7 @@ class TpuApi:
         self.patience_s = patience_s
         self._clock = clock
         self._sleep = sleep
+        self._quiet_until = clock()
         self._client = make_client(endpoint or os.environ.get(ENDPOINT_VARIABLE), transport, credentials)
 
     @property
@@ -111,15 +125,56 @@ class TpuApi:
             QuotaError: The project's quota is used up.
             BadSliceError: ``body`` is not what the API takes.
         """
+        self._wait_for(self.begin_create(name, body), self._clock() + timeout_s)
+
+    def begin_create(self, name: str, body: Mapping[str, Any]) -> TpuOperation:
+        """The same, without waiting for the end."""
         from google.cloud import tpu_v2
 
         kind = "queued_resource" if is_queue_body(body) else "node"
         message = tpu_v2.QueuedResource if is_queue_body(body) else tpu_v2.Node
         resource = self._parse(message, name, body)
         request = {"parent": self.parent, f"{kind}_id": name, kind: resource}
-        what = f"creating {self._label(kind, name)}"
-        start = self._starting(f"create_{kind}", request)
-        self._run(what, start, timeout_s, is_creation=True)
+        return self._begin(f"creating {self._label(kind, name)}", f"create_{kind}", request, is_creation=True)
+
+    def begin_delete(self, name: str, is_queue: bool) -> TpuOperation | None:
+        """Have a node, or a queued resource with its nodes, deleted, without waiting for the end.
+
+        The API knows only names: the caller has just looked at what is there. None: it is gone, or being deleted.
+        """
+        kind, path = ("queued_resource", "queuedResources") if is_queue else ("node", "nodes")
+        request = {"name": f"{self.parent}/{path}/{name}", **({"force": True} if is_queue else {})}
+        try:
+            return self._begin(f"deleting {self._label(kind, name)}", f"delete_{kind}", request)
+        except TpuNotFoundError:
+            return None
+        except TpuUnreachableError:
+            raise
+        except TpuApiError:
+            there = self.found(name, is_queue)
+            if there is not None and there.state != "DELETING":
+                raise
+            return None
+
+    def has_ended(self, operation: TpuOperation) -> bool:
+        """Whether an operation is over; raises what it failed with."""
+        if not self._call(operation.what, operation.running.done):
+            return False
+        if (error := operation.running.exception()) is not None:
+            refused = refusal(operation.what, error, is_creation=operation.is_creation)
+            raise TpuApiError(str(refused)) if isinstance(refused, TpuUnreachableError) else refused  # it did answer
+        return True
+
+    def found(self, name: str, is_queue: bool) -> Resource | None:
+        """The node or queued resource called ``name``; None if there is none."""
+        try:
+            return self.queued_resource(name) if is_queue else self.node(name)
+        except TpuNotFoundError:
+            return None
+
+    def pause(self, seconds: float) -> None:
+        """Wait a while before looking again; it may raise, which ends what was being done."""
+        self._sleep(seconds)
 
     def delete_node(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
         """Delete a node that came from no queued resource; returns when it is gone.
@@ -129,13 +184,11 @@ class TpuApi:
         Raises:
             TpuConflictError: What has this name now is another node than the one of this ``identity``.
         """
-        request = {"name": f"{self.parent}/nodes/{name}"}
-        self._delete("node", name, identity, request, lambda: self.node(name), timeout_s)
+        self._delete(name, identity, timeout_s, is_queue=False)
 
     def delete_queued_resource(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
         """The same for a queued resource with its nodes, whatever its state."""
-        request = {"name": f"{self.parent}/queuedResources/{name}", "force": True}
-        self._delete("queued_resource", name, identity, request, lambda: self.queued_resource(name), timeout_s)
+        self._delete(name, identity, timeout_s, is_queue=True)
 
     def wait_until_ready(self, name: str, timeout_s: float = OPERATION_TIMEOUT_S) -> TpuNode:
         """Wait for a node to be READY, also for one that is not there yet."""
@@ -159,7 +212,7 @@ class TpuApi:
 
         def all_pages() -> list[dict[str, Any]]:
             found, method = [], self._method(f"list_{kind}")
-            for page in method(parent=self.parent, timeout=CALL_TIMEOUT_S).pages:
+            for page in method({"parent": self.parent, "page_size": PAGE_SIZE}, timeout=CALL_TIMEOUT_S).pages:
                 if page.unreachable:
                     raise TpuUnreachableError(f"{what}: the API cannot reach {', '.join(page.unreachable)} now.")
                 found += [_to_json(one) for one in getattr(page, kind)]
@@ -171,55 +224,42 @@ class TpuApi:
         name = f"{self.parent}/{path}"
         return _to_json(self._call(f"reading {name}", lambda: self._method(method)(name=name, timeout=CALL_TIMEOUT_S)))
 
-    def _delete(
-        self,
-        kind: str,
-        name: str,
-        identity: str,
-        request: Mapping[str, Any],
-        get: Callable[[], Resource],
-        timeout_s: float,
-    ) -> None:
+    def _delete(self, name: str, identity: str, timeout_s: float, *, is_queue: bool) -> None:
         """Delete, or wait for the deletion that somebody else began. A new one of the same name is not waited for."""
-        what, deadline = f"deleting {self._label(kind, name)}", self._clock() + timeout_s
-        if (there := _found(get)) is None:
+        what = f"deleting {self._label('queued_resource' if is_queue else 'node', name)}"
+        deadline = self._clock() + timeout_s
+        if (there := self.found(name, is_queue)) is None:
             return
         if there.identity != identity:
             raise TpuConflictError(f"Cloud TPU API, {what}: it is another one by now, which is left alone.")
-        try:
-            self._run(what, self._starting(f"delete_{kind}", request), timeout_s)
-        except TpuNotFoundError:
-            return
-        except TpuUnreachableError:
-            raise
-        except TpuApiError:
-            if (there := _found(get)) and there.state != "DELETING":
-                raise
-        while (there := _found(get)) and there.identity == identity:
+        if (operation := self.begin_delete(name, is_queue)) is not None:
+            self._wait_for(operation, deadline)
+        while (there := self.found(name, is_queue)) and there.identity == identity:
             self._pause_until(deadline, f"{what}: it is still there")
 
-    def _starting(self, method: str, request: Mapping[str, Any]) -> Callable[[], Any]:
-        return lambda: self._method(method)(request, timeout=CALL_TIMEOUT_S)
+    def _begin(self, what: str, method: str, request: Mapping[str, Any], *, is_creation: bool = False) -> TpuOperation:
+        def start() -> Any:
+            return self._method(method)(request, timeout=CALL_TIMEOUT_S)
 
-    def _run(self, what: str, start: Callable[[], Any], timeout_s: float, *, is_creation: bool = False) -> None:
-        """Start an operation and poll it to its end."""
-        deadline = self._clock() + timeout_s
-        operation = self._call(what, start, is_creation=is_creation)
-        while not self._call(what, operation.done):
-            self._pause_until(deadline, what)
-        if (error := operation.exception()) is not None:
-            refused = refusal(what, error, is_creation=is_creation)
-            raise TpuApiError(str(refused)) if isinstance(refused, TpuUnreachableError) else refused  # it did answer
+        return TpuOperation(what, self._call(what, start, is_creation=is_creation), is_creation)
+
+    def _wait_for(self, operation: TpuOperation, deadline: float) -> None:
+        while not self.has_ended(operation):
+            self._pause_until(deadline, operation.what)
 
     def _call(self, what: str, call: Callable[[], T], *, is_creation: bool = False) -> T:
-        """What ``call`` returns, tried again while nobody answers."""
+        """What ``call`` returns, tried again while nobody answers; told to ask less often, all calls wait."""
         deadline, pause = self._clock() + self.patience_s, _FIRST_PAUSE_S
         while True:
+            if (quiet_s := self._quiet_until - self._clock()) > 0:
+                self._sleep(quiet_s * random.uniform(1.0, 1.5))
             try:
                 return call()
             except TpuApiError:
                 raise
             except Exception as error:
+                if is_too_fast(error, is_creation=is_creation):
+                    self._quiet_until = max(self._quiet_until, self._clock() + pause)
                 is_lost = is_worth_retrying(error, is_creation=is_creation)
                 if not is_lost or self._clock() + pause > deadline:
                     raise refusal(what, error, is_creation=is_creation) from error
@@ -245,13 +285,6 @@ class TpuApi:
             return message.from_json(json.dumps(whole))
         except ParseError as error:
             raise BadSliceError(f"Slice {name!r} cannot be created: {error}") from error
-
-
-def _found(get: Callable[[], Resource]) -> Resource | None:
-    try:
-        return get()
-    except TpuNotFoundError:
-        return None
 
 
 def _with_parents(body: Mapping[str, Any], parent: str) -> dict[str, Any]:

@@ -62,7 +62,8 @@ def _local_transport(scheme: str, host: str, transport: str) -> Any:
         return TpuRestTransport(host=host, credentials=anonymous, url_scheme=scheme)
     import grpc  # type: ignore[import-untyped]
 
-    channel = grpc.insecure_channel(host) if scheme == "http" else grpc.secure_channel(host, _tls())
+    options = [("grpc.max_receive_message_length", -1)]  # as Google's own transport has it: a page can be large
+    channel = grpc.insecure_channel(host, options) if scheme == "http" else grpc.secure_channel(host, _tls(), options)
     return TpuGrpcTransport(host=host, channel=channel)
 
 

@@ -40,7 +40,7 @@ def is_worth_retrying(error: Exception, *, is_creation: bool = True) -> bool:
     from google.auth.exceptions import TransportError
 
     if isinstance(error, exceptions.TooManyRequests):  # of which ResourceExhausted is one
-        return not is_creation or (_says(error, _TOO_FAST) and not _says(error, _NO_CAPACITY))
+        return is_too_fast(error, is_creation=is_creation)
     if _says(error, _NO_CAPACITY):
         return False
     if getattr(error, "code", None) in _UNANSWERED:
@@ -54,6 +54,15 @@ def is_worth_retrying(error: Exception, *, is_creation: bool = True) -> bool:
         TransportError,
     )
     return isinstance(error, silent + lost)
+
+
+def is_too_fast(error: Exception, *, is_creation: bool) -> bool:
+    """Whether it asks for fewer requests."""
+    from google.api_core import exceptions
+
+    if not isinstance(error, exceptions.TooManyRequests):
+        return False
+    return not is_creation or (_says(error, _TOO_FAST) and not _says(error, _NO_CAPACITY))
 
 
 def refusal(what: str, error: Exception, *, is_creation: bool = True) -> TpuApiError:

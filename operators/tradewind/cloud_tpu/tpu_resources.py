@@ -6,7 +6,9 @@ node's id, which is also what Ray takes as the label ``ray.io/tpu-slice-name`` o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -19,6 +21,8 @@ _NODE_INPUTS: Final = (
 )  # fmt: skip
 """Without ``cidrBlock``: the server fills it in, and refuses it when it is asked for again."""
 _QUEUE_INPUTS: Final = ("spot", "guaranteed", "reservationName")
+ANY_KIND: Final = "*"
+"""In place of a ``body_kind``: whatever is asked for."""
 _RAY_KIND: Final = "ray-node-type"
 """The label by which Ray's autoscaler tells its heads from its workers."""
 
@@ -143,6 +147,35 @@ def queue_body(fields: Mapping[str, Any]) -> dict[str, Any]:
         body["queueingPolicy"] = {"validUntilDuration": span}
     specs = [{**spec, "node": node_body(spec.get("node") or {})} for spec in (fields.get("tpu") or {})["nodeSpec"]]
     return {**body, "tpu": {"nodeSpec": specs}}
+
+
+def labelled_body(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> dict[str, Any]:
+    """What creates the queued resource again, with the labels that its nodes have by now: they say whose it is."""
+    specs = []
+    for spec in queue.body["tpu"]["nodeSpec"]:
+        names = node_names(queue.name, {"tpu": {"nodeSpec": [spec]}})
+        labels = [set(node.labels.items()) for node in nodes if node.name in names]
+        node = spec.get("node") or {}
+        common = {**(node.get("labels") or {}), **(dict(set.intersection(*labels)) if labels else {})}
+        specs.append({**spec, "node": {**node, "labels": common}} if common else spec)
+    return {**queue.body, "tpu": {"nodeSpec": specs}}
+
+
+def body_kind(body: Mapping[str, Any]) -> str:
+    """What a refusal of ``body`` is believed to be about: all of it but names, labels, metadata and description."""
+    if is_queue_body(body):
+        specs = body["tpu"].get("nodeSpec") or []
+        plain: Any = [
+            {key: body[key] for key in body if key != "tpu"},
+            [_plain(one.get("node") or {}) for one in specs],
+        ]
+    else:
+        plain = _plain(body)
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _plain(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: node[key] for key in node if key not in ("labels", "metadata", "description")}
 
 
 def is_queue_body(body: Mapping[str, Any]) -> bool:

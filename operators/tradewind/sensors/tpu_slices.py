@@ -21,6 +21,7 @@ from tradewind.triggers.tpu_slices import RepairNews, TpuSliceReadyTrigger, TpuS
 if TYPE_CHECKING:
     from tradewind.cloud_tpu.repairing import SliceRepair
 
+_TOLD = 10
 _DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
@@ -184,7 +185,9 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
         if event["error"]:
             raise SliceRepairError(f"Task {self.task_id!r}: {event['error']}")
         if event["stuck"]:
-            raise SliceNeedsPersonError(f"Task {self.task_id!r}: {'; '.join(event['stuck'])}")
+            told, rest = event["stuck"][:_TOLD], len(event["stuck"]) - _TOLD
+            more = f"; and {rest} more, see the table in the log" if rest > 0 else ""
+            raise SliceNeedsPersonError(f"Task {self.task_id!r}: {'; '.join(told)}{more}")
         return {"slices": event["rows"], "done": event["done"]}
 
     def poke(self, context: Context) -> PokeReturnValue:

@@ -21,7 +21,7 @@ from tradewind.ray_jobs.errors import RayJobsError, RayUnreachableError
 from tradewind.ray_jobs.slices import RegisteredSlice, registered_slices
 
 if TYPE_CHECKING:
-    from tradewind.cloud_tpu.repairing import RepairReport
+    from tradewind.cloud_tpu.repair_report import RepairReport
     from tradewind.ray_jobs.api import JobsApi
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,332 @@
+"""The deeds of one pass: slices are deleted and created again, many at once, and watched by listing them all.
+
+A few go first, one of each kind: if the creation of such a one is refused in a way that waiting does not mend, nothing
+more of its kind is deleted. Everything is asked for at most ``AT_ONCE`` calls at a time; an operation is only asked
+after if the lists do not tell how it went, and ever more rarely. So the requests of a pass are bounded by its actions
+and the pages of the lists.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from tradewind.cloud_tpu.repair import decide
+from tradewind.cloud_tpu.repair_terms import Deed, Finding, RepairSettings, Scope, Sight
+from tradewind.cloud_tpu.slice_records import Deletion, SliceRecord, SliceRecords
+from tradewind.cloud_tpu.tpu_api import AT_ONCE, TpuApi, TpuOperation
+from tradewind.cloud_tpu.tpu_errors import (
+    BadSliceError,
+    OperationTimeoutError,
+    QuotaError,
+    StockOutError,
+    TpuApiError,
+    TpuConflictError,
+    TpuDeniedError,
+    TpuNotFoundError,
+    TpuPreconditionError,
+    TpuUnreachableError,
+)
+from tradewind.cloud_tpu.tpu_resources import ANY_KIND, body_kind
+
+logger = logging.getLogger(__name__)
+
+FIRST_S: Final = 120.0
+"""For how long the first few are waited for before the others follow."""
+LONGEST_S: Final = 600.0
+"""For how long the others are waited for; what is not over by then, the next pass goes on with."""
+_FIRST_PAUSE_S: Final = 0.25
+_LOOK_FOR: Final = 256
+"""How many are deleted after one look: it is a second old by the last of them."""
+
+_NO_PLACE: Final = (StockOutError, QuotaError)
+_FOR_ANY: Final = (TpuDeniedError,)
+_FOR_A_PERSON: Final = (BadSliceError, TpuDeniedError, TpuNotFoundError, TpuPreconditionError)
+T = TypeVar("T")
+
+
+class _Stage(Enum):
+    """How far the deed about one slice is."""
+
+    DELETE = "to be deleted"
+    GOING = "being deleted"
+    CREATE = "to be created"
+    COMING = "being created"
+    OVER = "over"
+
+
+@dataclass
+class _Work:
+    """The deed about one slice, as far as it is."""
+
+    finding: Finding
+    record: SliceRecord
+    stage: _Stage
+    words: str = ""
+    operation: TpuOperation | None = None
+    next_ask: int = 0
+    asks: int = 0
+
+    def end(self, words: str) -> None:
+        """It is over, for this pass."""
+        self.stage, self.words = _Stage.OVER, words
+
+    def may_ask(self, look: int) -> bool:
+        """Whether it is time to ask for the operation itself: at the first, second, fourth, eighth look…"""
+        if self.operation is None or look < self.next_ask:
+            return False
+        self.asks += 1
+        self.next_ask = look + 2**self.asks
+        return True
+
+
+class RepairDeeds:
+    """Carries out the deeds of one pass.
+
+    Args:
+        api: Where the slices are.
+        look: Everything that is to be seen, now.
+        scope: Which slices belong to the cluster.
+        settings: How patient and how bold to be.
+        records: What must not be forgotten.
+        clock: Seconds since the epoch.
+
+    Attributes:
+        denied: Whose creation was refused in a way that waiting does not mend.
+    """
+
+    def __init__(
+        self,
+        api: TpuApi,
+        look: Callable[[], Sight],
+        scope: Scope,
+        settings: RepairSettings,
+        records: SliceRecords,
+        clock: Callable[[], float],
+    ) -> None:
+        self.denied: set[str] = set()
+        self._api = api
+        self._look = look
+        self._scope = scope
+        self._settings = settings
+        self._records = records
+        self._clock = clock
+        self._refused: dict[str, str] = {}
+        self._pool: ThreadPoolExecutor
+
+    def carry_out(self, due: Sequence[Finding], records: Mapping[str, SliceRecord]) -> dict[str, str]:
+        """Do what is due; by name, what came of it in words."""
+        done: dict[str, str] = {}
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="slice-repair") as self._pool:
+            for wave, patience_s in waves(due):
+                works = [_Work(one, records[one.name], _first_stage(one)) for one in wave]
+                try:
+                    self._work_off(works, patience_s)
+                finally:
+                    self._write_notes(works, records)
+                done |= {work.finding.name: work.words for work in works}
+        return done
+
+    def _work_off(self, works: Sequence[_Work], patience_s: float) -> None:
+        for begin in range(0, len(works), _LOOK_FOR):
+            self._delete(_at(works[begin : begin + _LOOK_FOR], _Stage.DELETE))
+        self._each(self._create, _at(works, _Stage.CREATE))
+        look, pause, waited_s = 0, min(_FIRST_PAUSE_S, self._api.poll_s), 0.0
+        while waiting := _at(works, _Stage.GOING, _Stage.COMING):
+            sight = self._seen()
+            self._each(lambda work, sight=sight, look=look: self._follow(work, sight, look), waiting)  # type: ignore[misc]
+            self._each(self._create, _at(works, _Stage.CREATE))
+            if not _at(works, _Stage.GOING, _Stage.COMING) or waited_s > patience_s:
+                break
+            self._api.pause(pause)
+            waited_s, pause, look = waited_s + pause, min(2 * pause, self._api.poll_s), look + 1
+        for work in _at(works, _Stage.GOING, _Stage.COMING):
+            is_going = work.stage is _Stage.GOING
+            work.end("still being deleted: the next pass goes on" if is_going else "being created")
+
+    # ---- deletions
+
+    def _delete(self, works: Sequence[_Work]) -> None:
+        """Have these deleted, unless one more look says otherwise."""
+        works = [work for work in works if not self._is_put_off(work)]
+        if not works:
+            return
+        sight = self._look()
+        again = {one.name: one for one in decide(sight, self._scope, self._settings)}
+        for work in works:
+            if why := _why_not(work.finding, again.get(work.finding.name), sight):
+                work.end(why)
+        works = _at(works, _Stage.DELETE)
+        now = self._clock()
+        self._records.write_deletions([one for work in works if (one := _deletion(work, now)) is not None])
+        is_few = len(works) <= AT_ONCE
+        self._each(lambda work: self._begin_deleting(work, is_few), works)
+
+    def _begin_deleting(self, work: _Work, is_few: bool) -> None:
+        """Among few, each is looked at by itself just before: it costs little, and leaves the least time."""
+        finding = work.finding
+        there = self._api.found(finding.name, finding.is_queue) if is_few else None
+        if there is not None and there.identity != finding.identity:
+            work.end("left alone: somebody else has replaced it")
+            return
+        logger.info("Deleting slice %s: %s.", finding.name, finding.reason)
+        work.stage, work.operation = _Stage.GOING, self._api.begin_delete(finding.name, finding.is_queue)
+        work.next_ask = 2
+
+    def _follow(self, work: _Work, sight: Sight, look: int) -> None:
+        if work.stage is _Stage.GOING:
+            self._follow_deletion(work, sight, look)
+        else:
+            self._follow_creation(work, sight, look)
+
+    def _follow_deletion(self, work: _Work, sight: Sight, look: int) -> None:
+        finding = work.finding
+        there: Any = sight.queues_by_name if finding.is_queue else sight.nodes_by_name
+        there = there.get(finding.name)
+        if there is not None and there.identity == finding.identity:
+            if there.state != "DELETING" and work.may_ask(look):
+                assert work.operation is not None
+                self._api.has_ended(work.operation)
+        elif there is not None:
+            work.end("left alone: somebody else has replaced it")
+        elif finding.deed is Deed.DELETE:
+            work.end("deleted")
+        elif not any(node.queue == finding.name or node.name in finding.slices for node in sight.nodes):
+            work.stage, work.operation = _Stage.CREATE, None
+
+    # ---- creations
+
+    def _create(self, work: _Work) -> None:
+        finding = work.finding
+        if self._is_put_off(work):
+            return
+        assert finding.body is not None
+        try:
+            work.operation = self._api.begin_create(finding.name, finding.body)
+        except TpuConflictError:
+            self._came(work, "there already")
+            return
+        work.stage, work.next_ask, work.asks = _Stage.COMING, 0, 0
+
+    def _follow_creation(self, work: _Work, sight: Sight, look: int) -> None:
+        """Nothing of it in the lists: its operation tells why. A queued resource is accepted, or is not."""
+        finding, word = work.finding, "created" if work.finding.deed is Deed.CREATE else "replaced"
+        node = sight.nodes_by_name.get(finding.name)
+        if finding.name in sight.queues_by_name if finding.is_queue else node is not None and node.state == "READY":
+            self._came(work, word)
+        elif node is None and work.may_ask(look):
+            assert work.operation is not None
+            if self._api.has_ended(work.operation):
+                self._came(work, word)
+
+    def _came(self, work: _Work, word: str) -> None:
+        work.record = work.record.begun()
+        work.end(word)
+        logger.info("Slice %s: %s.", work.finding.name, word)
+
+    def _refuse(self, work: _Work, error: TpuApiError) -> None:
+        """Try again later, and later still each time. The slice stays wanted."""
+        pause = self._settings.stock_out_pause_s * 2.0 ** min(work.record.refusals, 30)
+        pause = min(pause, self._settings.max_stock_out_pause_s) * random.uniform(0.8, 1.0)
+        denied = self._denied(work.finding, error) if isinstance(error, _FOR_A_PERSON) else ""
+        work.record = work.record.refused(str(error), self._clock() + pause, denied)
+        if isinstance(error, _NO_PLACE):
+            work.end(f"no capacity or quota; next try in {pause:.0f} s")
+        else:
+            work.end(f"{type(error).__name__}: {error}".splitlines()[0])
+        logger.warning("Slice %s cannot be created: %s Next try in %.0f s.", work.finding.name, error, pause)
+
+    def _denied(self, finding: Finding, error: TpuApiError) -> str:
+        kind = ANY_KIND if isinstance(error, _FOR_ANY) else body_kind(finding.body or {})
+        self._refused[kind] = finding.name
+        self.denied.add(finding.name)
+        return kind
+
+    def _is_put_off(self, work: _Work) -> bool:
+        """Whether something like it was refused in this pass."""
+        if not self._refused or work.finding.body is None or work.finding.deed is Deed.DELETE:
+            return False
+        refused = self._refused.get(ANY_KIND) or self._refused.get(body_kind(work.finding.body))
+        if refused is not None:
+            work.end(f"put off: the creation of {refused} was refused")
+        return refused is not None
+
+    # ---- what they have in common
+
+    def _each(self, deed: Callable[[_Work], None], works: Iterable[_Work]) -> None:
+        """Do this about each, several at once; what goes wrong with one does not stop the others."""
+
+        def careful(work: _Work) -> None:
+            is_creation = work.stage in (_Stage.CREATE, _Stage.COMING)
+            try:
+                deed(work)
+            except TpuApiError as error:
+                if is_creation and not isinstance(error, TpuUnreachableError | OperationTimeoutError):
+                    self._refuse(work, error)
+                else:
+                    logger.warning("Slice %s: %s", work.finding.name, error)
+                    work.end(f"{type(error).__name__}: {error}".splitlines()[0])
+
+        for _ in self._pool.map(careful, works):
+            pass
+
+    def _seen(self) -> Sight:
+        """Only what the API lists: whether hosts are with Ray is of no matter here."""
+        return Sight(self._api.nodes(), self._api.queued_resources(), None, {}, self._clock())
+
+    def _write_notes(self, works: Sequence[_Work], records: Mapping[str, SliceRecord]) -> None:
+        changed = {
+            work.finding.name: work.record
+            for work in works
+            if work.record.notes() != records[work.finding.name].notes()
+        }
+        if changed:
+            self._records.write_notes(changed)
+
+
+def waves(due: Sequence[Finding]) -> Iterator[tuple[Sequence[Finding], float]]:
+    """One of each kind, if possible one for which nothing need be deleted; then all others."""
+    first: dict[str, Finding] = {}
+    for one in sorted(due, key=lambda one: one.deletes):
+        if one.deed is not Deed.DELETE and one.body is not None:
+            first.setdefault(body_kind(one.body), one)
+    others = [one for one in due if first.get(body_kind(one.body or {})) is not one]
+    yield list(first.values()), FIRST_S if others else LONGEST_S
+    if others:
+        yield others, LONGEST_S
+
+
+def _first_stage(finding: Finding) -> _Stage:
+    return _Stage.CREATE if finding.deed is Deed.CREATE else _Stage.DELETE
+
+
+def _at(works: Iterable[_Work], *stages: _Stage) -> list[_Work]:
+    return [work for work in works if work.stage in stages]
+
+
+def _why_not(finding: Finding, again: Finding | None, sight: Sight) -> str:
+    """Why it is not deleted after all; empty if it is."""
+    if again is None or again.deed is Deed.CREATE:
+        return "left alone: it is gone already"
+    if again.identity != finding.identity:
+        return "left alone: somebody else has replaced it"
+    if again.hosts_alive > finding.hosts_alive:
+        return "left alone: its hosts are back"
+    if sight.hosts is None and finding.trouble == "HOSTS":
+        return "left alone: Ray does not answer any more"
+    return "" if again.deletes else f"left alone: {again.reason}"
+
+
+def _deletion(work: _Work, now: float) -> Deletion | None:
+    """What is to be written down; None if an earlier pass that could not delete it has written all of it."""
+    finding, record = work.finding, work.record
+    body = finding.body if finding.deed is Deed.REPLACE else None
+    is_known = record.is_wanted and record.identity == finding.identity and record.body == body
+    if is_known and finding.is_certain:
+        return None
+    return Deletion(finding.name, finding.identity, now, None if is_known else body, finding.is_certain)
