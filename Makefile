@@ -73,6 +73,9 @@ bench-plans: init ## measure plans in which all is finished, beside what must be
 bench-pods: init ## measure what a lost slice costs, beside Ray Train's JaxTrainer (fewer minutes: ARGS="--quick")
 	$(BIN)/python -m benchmarks.pods $(ARGS)
 
+bench-repair: init ## measure a pass of the repair over 1,024 slices: seconds, requests and their bound (24 slices: ARGS="--quick")
+	$(BIN)/python -m benchmarks.repair $(ARGS)
+
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh
 	$(BIN)/python scripts/screenshot.py $(ARGS)
