@@ -17,7 +17,7 @@ from tradewind.operators.placement import Placement, check_function_place, place
 from tradewind.ray_jobs.checks import check_request
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
+from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
 from tradewind.rehearsal.processes import LocalStack
@@ -120,6 +120,15 @@ def test_a_function_that_asks_for_something_else_may_wait_on_cpus(function: Any)
 
 def test_a_function_that_asks_for_tpu_is_at_home_on_a_slice() -> None:
     check_function_place(ExecutorStep("train", TPU_FUNCTIONS[0], {}, resources=TpuSlice("v4-8")))
+
+
+@pytest.mark.parametrize("resources", [TpuSlice("v4-8"), Hosts(2)])
+@pytest.mark.parametrize("decorator", [remote, ray_library.remote])
+def test_an_environment_that_hosts_would_not_get_is_refused(decorator: Any, resources: Any) -> None:
+    function = decorator(runtime_env={"env_vars": {"A": "b"}})(work)
+    with pytest.raises(BadRuntimeEnvError, match=r"Step 'train': @remote\(runtime_env=...\) has no effect on"):
+        check_function_place(ExecutorStep("train", function, {}, resources=resources))
+    check_function_place(ExecutorStep("train", function, {}, resources=Cpu()))
 
 
 # ---- on real nodes

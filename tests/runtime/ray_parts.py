@@ -38,3 +38,12 @@ def ray_step(config: Any) -> Any:
 
 def tells_its_secret(config: Any) -> list[Any]:
     return [os.environ.get("KEY", "")[:6], ray.get_runtime_context().get_task_id() is not None]
+
+
+def tells_its_process(config: Any) -> int:
+    return os.getpid()
+
+
+@ray.remote(num_cpus=0.1)
+def ray_step_that_tells_its_process(config: Any) -> int:
+    return os.getpid()

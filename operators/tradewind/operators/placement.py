@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import slice_type
-from tradewind.ray_jobs.errors import MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
+from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
 from tradewind.steps import Cpu, ExecutorStep, Gpu, HeadNode, Hosts, RemoteFunction, Resources, TpuSlice
 
 DRIVER_CPUS_OF_POD: Final = 0.0
@@ -97,18 +97,29 @@ def placed_job(resources: Resources | None) -> Placement:
 
 
 def check_function_place(step: ExecutorStep) -> None:
-    """Refuse a step whose function asks Ray for TPU while the step has none.
+    """Refuse a step whose function asks Ray for what it cannot have where the step runs.
 
     Ray would place such a task on any chips that are free, also on one host of a slice that another step reserves at
     that moment, and that slice's work would wait for ever. A function that asks for GPUs is fine on ``Cpu``: the step
     only waits then, and Ray places the task on a node with GPUs, which can be shared.
 
+    On slices and groups of hosts the function is no Ray task: it runs in the process on each host. So the amounts that
+    it asks for mean nothing there, and an environment of its own is refused.
+
     Raises:
-        TpuFunctionError: It does.
+        TpuFunctionError: It asks for TPU while the step has none.
+        BadRuntimeEnvError: It asks for an environment on hosts that cannot give it.
     """
+    options = _task_options(step.fn)
+    if isinstance(step.resources, (TpuSlice, Hosts)) and options.get("runtime_env"):
+        raise BadRuntimeEnvError(
+            f"Step {step.name!r}: @remote(runtime_env=...) has no effect on {step.resources!r}, where the function is "
+            "a process on each host: name packages in the step's pip_dependency_groups, and give variables in its "
+            "config."
+        )
     if isinstance(step.resources, TpuSlice):
         return
-    wish = _tpu_wish(_task_options(step.fn))
+    wish = _tpu_wish(options)
     if wish is not None:
         place = repr(step.resources) if step.resources is not None else "Cpu(), as it names no resources"
         raise TpuFunctionError(

@@ -48,6 +48,11 @@ def is_ray_function(function: Any) -> bool:
     return type(function).__module__ == "ray.remote_function"
 
 
+def undecorated(function: Any) -> Any:
+    """The function itself of one that ``@ray.remote`` decorates."""
+    return function._function if is_ray_function(function) else function
+
+
 def awaited(value: Any) -> Any:
     """``value`` with every Ray reference in it replaced by its object."""
     ray = sys.modules.get("ray")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from tradewind.records.attempts import AttemptError, read_attempt
 from tradewind.records.errors import StoreError
 from tradewind.records.store import write_text
-from tradewind.runtime.awaiting import call_and_await
+from tradewind.runtime.awaiting import call_and_await, undecorated
 from tradewind.runtime.child import GAVE_UP, leave_error
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.errors import RuntimeFault, SpecError
@@ -25,6 +25,7 @@ from tradewind.runtime.secrets import without_secrets
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.store_patience import until_answered
 from tradewind.runtime.user_errors import own_error
+from tradewind.steps import Hosts, TpuSlice
 
 RESULT_FILE = ".artifact.json"
 
@@ -64,7 +65,10 @@ def _join_slice(process_id: int, processes: int) -> None:
 
 
 def _call(spec: StepSpec) -> Any:
-    return call_and_await(spec.load_function(), [spec.load_config()], {}, spec.ray_task, _secrets(spec))
+    function, ray_task = spec.load_function(), spec.ray_task
+    if isinstance(spec.load_resources(), (TpuSlice, Hosts)):  # each of its hosts would submit a task, to anywhere
+        function, ray_task = undecorated(function), None
+    return call_and_await(function, [spec.load_config()], {}, ray_task, _secrets(spec))
 
 
 def _secrets(spec: StepSpec) -> dict[str, str]:
