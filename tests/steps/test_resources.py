@@ -17,7 +17,8 @@ EVERY_KIND: list[Resources] = [
     Gpu(2, "A100", 8, 10**9),
     TpuSlice("v4-16"),
     TpuSlice("v4-16", num_slices=(4, 2, 1), max_preemptions=7, max_failures=0, stall_limit_s=60.0),
-    Hosts(3, num_cpus=2),
+    TpuSlice("v4-16", frozen_s=300.0),
+    Hosts(3, num_cpus=2, frozen_s=90.0),
     Hosts(2, gpus=8, gpu_type="H100", max_preemptions=0),
     on_head_node(0.2, 10**6),
     on_airflow_worker(),
@@ -86,6 +87,7 @@ def test_a_spec_of_an_earlier_version_loads_with_todays_budgets() -> None:
         ("max_preemptions", [-1, 1.5, True, "3", None]),
         ("max_failures", [-1, 0.5, False, "3", None]),
         ("stall_limit_s", [0, -1, math.inf, True, "60"]),
+        ("frozen_s", [0, math.inf, "60"]),
         ("slice_type", ["", None, 4]),
     ],
 )
@@ -105,6 +107,7 @@ def test_a_slice_refuses_what_makes_no_sense_and_names_the_field(field: str, val
         ("max_preemptions", [-1]),
         ("max_failures", [-1]),
         ("stall_limit_s", [0]),
+        ("frozen_s", [0]),
     ],
 )
 def test_a_group_of_hosts_refuses_what_makes_no_sense_and_names_the_field(field: str, values: list[Any]) -> None:

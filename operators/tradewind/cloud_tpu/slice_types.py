@@ -11,6 +11,8 @@ import difflib
 from dataclasses import dataclass
 from typing import Final
 
+SIMULATED_VARIABLE: Final = "TRADEWIND_SIMULATED_TPUS"
+"""Set on the Ray nodes of a rehearsal, which stand for hosts with chips and have none."""
 _CHIPS_PER_HOST: Final = 4  # on every slice of more than one host
 
 # Chips -> topology, as Google Cloud lays the slice out.

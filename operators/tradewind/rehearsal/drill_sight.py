@@ -1,4 +1,4 @@
-"""What trains on this machine now, seen from outside: by the beats that training processes leave in files.
+"""What trains on this machine now, seen from outside: by the beats of the training processes.
 
 A beat says whose it is and which step is done. Nobody is asked, and a beat of a process that is gone counts for
 nothing.
@@ -19,7 +19,7 @@ import psutil
 from tradewind.rehearsal.processes import SCRATCH_SUFFIX, LocalStack
 
 _BEATS: Final = "*/session_*/pod-*/heartbeat.json"
-"""Below the temporary folder of a cluster, which has a folder for each node."""
+"""Below the temporary folder of a cluster, which has a folder for each node. They lead to pages of memory."""
 _GUARD: Final = "process_guard.py"
 _DRIVER: Final = "tradewind.runtime.run_step"
 POLL_SECONDS: Final = 0.2
@@ -75,7 +75,7 @@ def look(stack: LocalStack) -> Sight:
     size = 0
     for file in _beat_files(stack):
         try:
-            beat = json.loads(file.read_text())
+            beat = json.loads(file.read_text().partition("\n")[0])
             host = _host(stack, beat)
             of = int(beat["processes"])
         except (OSError, ValueError, KeyError, TypeError, psutil.Error):
@@ -92,7 +92,7 @@ def drivers(stack: LocalStack) -> list[psutil.Process]:
 
 def _beat_files(stack: LocalStack) -> set[Path]:
     links = [*stack.root.glob(f"*{SCRATCH_SUFFIX}"), *stack.root.glob(f"*/*{SCRATCH_SUFFIX}")]
-    return {file.resolve() for link in links for file in link.readlink().glob(_BEATS)}
+    return {file for link in links for file in link.readlink().resolve().glob(_BEATS)}
 
 
 def _host(stack: LocalStack, beat: Mapping[str, Any]) -> TrainingHost:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE, slice_type
 from tradewind.rehearsal.processes import LocalStack, kill_together
 
 _INHERITED: Final = (
@@ -265,6 +265,7 @@ class LocalRay:
         shape, ip, name = slice_type(new.slice_type), next(self._addresses), host_name(new.name, worker_id)
         env = {
             "TPU_NAME": new.name,
+            SIMULATED_VARIABLE: "1",
             "TPU_WORKER_ID": str(worker_id),
             "TPU_ACCELERATOR_TYPE": shape.name,
             **({"TPU_TOPOLOGY": shape.topology} if shape.topology else {}),

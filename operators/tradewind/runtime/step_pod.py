@@ -66,7 +66,7 @@ def run_on_hosts(
             HostGroup.of(resources),
             num_slices=resources.num_slices if isinstance(resources, TpuSlice) else 1,
             budgets=Budgets(resources.max_preemptions, resources.max_failures),
-            stall=Stall(stall_s=resources.stall_limit_s),
+            stall=Stall(resources.frozen_s, resources.stall_limit_s),
             env=secrets,
             log_dir=folder,
             progress=lambda: newest_progress(spec.output_path, spec.resumable),

@@ -12,6 +12,7 @@ _HEAD_CPUS: Final = 0.1
 _MAX_PREEMPTIONS: Final = 1_000_000
 _MAX_FAILURES: Final = 10
 _STALL_LIMIT_S: Final = 1200.0
+_FROZEN_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class TpuSlice:
         max_preemptions: After how many lost slices an attempt gives up.
         max_failures: After how many failures of the function; the same one twice without progress ends it earlier.
         stall_limit_s: How long a training may go without a new step before it counts as hanging.
+        frozen_s: How long a process may give no sign of life before it counts as frozen. It cannot give one while
+            something holds Python's interpreter lock, such as a library that reads a very large file.
     """
 
     slice_type: str
@@ -76,12 +79,13 @@ class TpuSlice:
     max_preemptions: int = _MAX_PREEMPTIONS
     max_failures: int = _MAX_FAILURES
     stall_limit_s: float = _STALL_LIMIT_S
+    frozen_s: float = _FROZEN_S
 
     def __post_init__(self) -> None:
         if not self.slice_type or not isinstance(self.slice_type, str):
             raise ValueError(f"TpuSlice(slice_type={self.slice_type!r}): give a slice type such as 'v4-8'.")
         object.__setattr__(self, "num_slices", _counts_of_slices(self.num_slices))
-        _check_budgets("TpuSlice", self.max_preemptions, self.max_failures, self.stall_limit_s)
+        _check_budgets("TpuSlice", self.max_preemptions, self.max_failures, self.stall_limit_s, self.frozen_s)
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class Hosts:
         max_preemptions: After how many lost hosts an attempt gives up.
         max_failures: After how many failures of the function; the same one twice without progress ends it earlier.
         stall_limit_s: How long a training may go without a new step before it counts as hanging.
+        frozen_s: How long a process may give no sign of life before it counts as frozen. It cannot give one while
+            something holds Python's interpreter lock, such as a library that reads a very large file.
     """
 
     count: int
@@ -105,6 +111,7 @@ class Hosts:
     max_preemptions: int = _MAX_PREEMPTIONS
     max_failures: int = _MAX_FAILURES
     stall_limit_s: float = _STALL_LIMIT_S
+    frozen_s: float = _FROZEN_S
 
     def __post_init__(self) -> None:
         _check_whole("Hosts", "count", self.count, 1)
@@ -113,7 +120,7 @@ class Hosts:
         _check_gpu_type("Hosts", "gpu_type", self.gpu_type)
         if self.gpu_type is not None and not self.gpus:
             raise ValueError(f"Hosts(gpu_type={self.gpu_type!r}): say with gpus how many of them each host has.")
-        _check_budgets("Hosts", self.max_preemptions, self.max_failures, self.stall_limit_s)
+        _check_budgets("Hosts", self.max_preemptions, self.max_failures, self.stall_limit_s, self.frozen_s)
 
 
 @dataclass(frozen=True)
@@ -161,10 +168,11 @@ def _counts_of_slices(given: int | Sequence[int]) -> int | tuple[int, ...]:
     return tuple(sorted(given, reverse=True))
 
 
-def _check_budgets(owner: str, max_preemptions: int, max_failures: int, stall_limit_s: float) -> None:
+def _check_budgets(owner: str, max_preemptions: int, max_failures: int, stall_limit_s: float, frozen_s: float) -> None:
     _check_whole(owner, "max_preemptions", max_preemptions, 0)
     _check_whole(owner, "max_failures", max_failures, 0)
     _check_amount(owner, "stall_limit_s", stall_limit_s)
+    _check_amount(owner, "frozen_s", frozen_s)
 
 
 def _check_whole(owner: str, field: str, value: object, least: int) -> None:

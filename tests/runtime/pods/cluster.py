@@ -202,6 +202,12 @@ while preemption_notice() is None:
 print("saved")
 raise SystemExit(76)
 """
+WORKERS_WAIT = """
+import os, sys, time
+while any("default_worker" in one for one in sys.orig_argv) and os.path.exists(os.environ["WORKERS_WAIT_WHILE"]):
+    time.sleep(0.1)
+"""
+"""A ``sitecustomize`` by which Ray's workers do not come up as long as a file exists."""
 WAIT_FOR = """
 import os, sys, time
 while not os.path.exists(sys.argv[1]):

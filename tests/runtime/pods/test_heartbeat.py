@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,15 @@ def test_outside_a_pod_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     heartbeat.beat(1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_word_is_none(training, tmp_path):
+    process, path = training
+    tell(process, "beat 7")
+    whole = Path(path).read_text()
+    half = tmp_path / "half"
+    half.write_text(whole.replace('"alive_at": ', '"alive_at": 1', 1))
+    assert read_beat(str(half)) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"alive_at": 1}'])

@@ -11,8 +11,9 @@ import pytest
 
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import until
+from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
 from tradewind.runtime.pods import strays
-from tradewind.runtime.pods.environment import Place
+from tradewind.runtime.pods.environment import Accelerator, Place, process_env
 from tradewind.runtime.pods.host import Launch, PodHost, Report
 from tradewind.runtime.pods.host_process import LAST_LINES
 from tradewind.runtime.pods.notices import Notice
@@ -108,6 +109,29 @@ print(notice.reason, notice.deadline)
     host.notify(Notice(12.0, "so it is"))
     assert host.poll(30.0, eager=True).lines == ("so it is 12.0",)
     host.end()
+
+
+def test_a_host_of_a_rehearsal_says_that_its_chips_are_simulated_and_one_without_chips_does_not(monkeypatch):
+    assert PodHost().facts().accelerator in (Accelerator.NONE, Accelerator.GPU)
+    monkeypatch.setenv(SIMULATED_VARIABLE, "1")
+    facts = PodHost().facts()
+    assert facts.accelerator is Accelerator.SIMULATED
+    assert process_env({}, {}, facts.accelerator)["JAX_PLATFORMS"] == "cpu"
+
+
+def test_a_process_is_heard_although_it_can_write_no_file():
+    code = """
+import resource, time
+from tradewind.runtime.pods.heartbeat import beat
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # as on a disk that is full
+beat(7)
+time.sleep(600)
+"""
+    host = PodHost()
+    host.start(_launch(sys.executable, "-c", code))
+    first = until(lambda: host.poll(0.1, eager=False).beat, "its heartbeat")
+    until(lambda: host.poll(0.1, eager=False).beat.alive_at > first.alive_at + 1.5, "the next ones")
+    assert host.end().beat is None
 
 
 def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_stay(mark):

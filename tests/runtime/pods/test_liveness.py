@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tradewind.runtime.pods.liveness import Node, answers, silent_nodes
+from tradewind.runtime.pods.liveness import START_SECONDS, Node, answers, silent_nodes, start_limit_s
 
 
 @pytest.fixture
@@ -54,3 +55,19 @@ def test_silent_nodes_are_named(
     nodes = [Node("there", *listening), Node("refuses", *refusing), Node("vanished", *vanished)]
     assert silent_nodes(nodes, timeout_s=0.5) == {"refuses", "vanished"}
     assert silent_nodes([]) == set()
+
+
+@pytest.mark.parametrize(
+    ("environment", "more_s"),
+    [
+        ({}, 0.0),
+        ({"env_vars": {"A": "1"}, "config": {"setup_timeout_seconds": 1800}}, 0.0),
+        ({"uv": {"packages": ["x"]}, "config": {"setup_timeout_seconds": 1800}}, 1800.0),
+        ({"working_dir": "gcs://code.zip"}, 600.0),
+        ({"pip": ["x"], "config": {"setup_timeout_seconds": -1}}, math.inf),
+    ],
+)
+def test_a_host_may_take_as_long_to_answer_as_its_environment_may_take_to_be_set_up(
+    environment: dict[str, object], more_s: float
+) -> None:
+    assert start_limit_s(environment) == START_SECONDS + more_s

@@ -22,6 +22,7 @@ from tests.runtime.pods.cluster import (
     TELL,
     TELL_AND_STAY_ONCE,
     WAIT_FOR,
+    WORKERS_WAIT,
     RunningPod,
     drain,
     driver_on,
@@ -30,9 +31,13 @@ from tests.runtime.pods.cluster import (
     told,
     until,
 )
+from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
+from tradewind.rehearsal.drill_sight import look
 from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
 from tradewind.rehearsal.metadata_server import HostFacts, MetadataServer
 from tradewind.rehearsal.processes import LocalStack
+from tradewind.runtime.pods import liveness
+from tradewind.runtime.pods import pod as pod_module
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.host import NOTICE_SECONDS
@@ -185,6 +190,7 @@ def test_a_frozen_process_is_named(cluster, mark):
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
     until(lambda: len(pod.processes()) == 2, "both hosts")
     pod.wait_for("first_step")
+    assert until(lambda: look(cluster.stack).step, "both beats, as a drill sees them") >= 0
     (process,) = [one for one in pod.processes() if one.environ()["TRADEWIND_PROCESS_ID"] == "1"]
     process.suspend()
     error = pod.join()
@@ -195,6 +201,36 @@ def test_a_frozen_process_is_named(cluster, mark):
 def test_a_command_that_does_not_exist_fails_in_one_sentence(cluster, mark):
     error = RunningPod(["/no/such/program"], "v4-8", mark, budgets=Budgets(max_failures=0)).join()
     assert "Host 0 of the v4-8 slice single exited with code 127" in str(error)
+
+
+def test_a_host_that_does_not_answer_is_named_in_the_log_and_then_a_failure(
+    cluster, mark, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "sitecustomize.py").write_text(WORKERS_WAIT)
+    (tmp_path / "wait").touch()
+    env = {"WORKERS_WAIT_WHILE": str(tmp_path / "wait"), "PYTHONPATH": str(tmp_path)}
+    cluster.start_slice(LocalSlice("mute", "v6e-1"), env_of=lambda *_: env)
+    monkeypatch.setattr(liveness, "START_SECONDS", 3.0)
+    monkeypatch.setattr(pod_module, "_SAY_EVERY_SECONDS", 1.0)
+    pod = RunningPod(["true"], "v6e-1", mark, budgets=Budgets(max_failures=1))
+    pod.wait_for("failed")
+    monkeypatch.setattr(liveness, "START_SECONDS", 60.0)
+    (tmp_path / "wait").unlink()
+    assert pod.join() is None
+    assert [one["cause"] for one in pod.events("failed")] == ["cannot start"]
+    log = capsys.readouterr().out
+    assert "waiting for an answer of host 0 of slice mute since 1 s, for 3 s at most" in log
+    assert "Host 0 of the v6e-1 slice mute could not run the command (its Ray worker did not answer within 3 s)" in log
+
+
+def test_one_host_without_its_chips_is_a_failure_that_names_it_and_a_rehearsal_says_what_it_is(cluster, mark, capsys):
+    blind = {SIMULATED_VARIABLE: ""}
+    cluster.start_slice(LocalSlice("blind", "v5p-16"), env_of=lambda worker, _: blind if worker == 1 else {})
+    error = RunningPod(["true"], "v5p-16", mark, budgets=Budgets(max_failures=0)).join()
+    assert isinstance(error, PodGivenUpError)
+    assert (error.incident.cause, error.incident.host) == (Cause.CANNOT_START, 1)
+    assert "no TPU chip is visible on this host" in str(error)
+    assert "the chips of these hosts are simulated" in capsys.readouterr().out
 
 
 def test_a_driver_that_is_killed_leaves_nothing_and_two_drivers_get_a_slice_each(cluster, mark, tmp_path):

@@ -35,6 +35,10 @@ _MEGASCALE: Final = frozenset(
     {"MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_PORT", "MEGASCALE_SLICE_ID"}
 )
 
+NO_CHIPS: Final = (
+    "no TPU chip is visible on this host: its driver is missing, or its container may not see /dev/accel* or /dev/vfio"
+)
+
 FIRST_START_VARIABLE: Final = "TRADEWIND_FIRST_START"
 RESTARTS_VARIABLE: Final = "TRADEWIND_RESTARTS"
 
@@ -45,7 +49,9 @@ class Accelerator(enum.Enum):
     TPU = "tpu"
     GPU = "gpu"
     NONE = "none"
-    """CPUs, also those of a host whose TPUs or GPUs are only simulated."""
+    """CPUs, also those of a host whose GPUs are only simulated."""
+    SIMULATED = "simulated TPU"
+    """CPUs, on a host of a rehearsal that only stands for one with TPUs."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,8 @@ class HostFacts:
 
     ip: str
     accelerator: Accelerator
+    free_port: int
+    """One that nobody listens on."""
 
 
 def process_env(
@@ -79,7 +87,7 @@ def process_env(
     return {
         **kept,
         "PYTHONUNBUFFERED": "1",  # its lines are followed as they come
-        **(_NO_TPU if accelerator is Accelerator.NONE else {}),
+        **(_NO_TPU if accelerator in (Accelerator.NONE, Accelerator.SIMULATED) else {}),
         **{k: v for k, v in given.items() if k not in _MEGASCALE},
     }
 

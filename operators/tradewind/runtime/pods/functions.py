@@ -54,7 +54,7 @@ def run_on_pod(
         HostGroup.of(wanted),
         num_slices=wanted.num_slices if isinstance(wanted, TpuSlice) else 1,
         budgets=Budgets(wanted.max_preemptions, wanted.max_failures),
-        stall=Stall(stall_s=wanted.stall_limit_s),
+        stall=Stall(wanted.frozen_s, wanted.stall_limit_s),
         env=env,
         call=_pickled(fn),
     )

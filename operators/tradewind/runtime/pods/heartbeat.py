@@ -1,21 +1,27 @@
 """A process says once a second that it lives, and which step it has reached; who stands still is found by that.
 
-The training process writes a small file on its own host, and the host's actor reads it. Times are of the boot clock,
-which counts suspended time too. Standard library only: this runs inside the user's process.
+The training process writes into a page of memory that its host's actor has made and reads: a disk that is full or slow
+has no part in it. Times are of the boot clock, which counts suspended time too. Standard library only: this runs inside
+the user's process.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import threading
 import time
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 HEARTBEAT_VARIABLE: Final = "TRADEWIND_HEARTBEAT_FILE"
+MEMORY_NAME: Final = "tradewind-heartbeat"
+"""What ``/proc/PID/fd`` calls the page of memory."""
+_PAGE_BYTES: Final = 4096
 _PLACE: Final = {"rank": "TRADEWIND_PROCESS_ID", "processes": "TRADEWIND_NUM_PROCESSES"}
 """Field of the file -> variable: who looks from outside finds there whose beat it is."""
 _EVERY_SECONDS: Final = 1.0
@@ -50,7 +56,7 @@ class _Heartbeat:
     """The one of this process."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._page = _open_page(path)
         self._lock = threading.Lock()
         self._step: int | None = None
         self._step_at: float | None = None
@@ -80,14 +86,47 @@ class _Heartbeat:
             time.sleep(_EVERY_SECONDS)
 
     def _write(self, now: float) -> None:
-        with self._lock, suppress(OSError):  # a full disk must not end a training
+        with self._lock:
             self._written_at = now
             said = {"alive_at": now, "step": self._step, "step_at": self._step_at, "saved": self._saved}
-            text = json.dumps({**said, **self._who})
-            aside = f"{self._path}.new"
-            with open(aside, "w") as file:
-                file.write(text)
-            os.replace(aside, self._path)
+            record = _record(json.dumps({**said, **self._who}))
+            self._page[: len(record)] = record
+
+
+def _open_page(path: str) -> mmap.mmap:
+    """The page that is shared with whoever reads ``path``. It is there before it is written to."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(descriptor).st_size < _PAGE_BYTES:
+            os.posix_fallocate(descriptor, 0, _PAGE_BYTES)
+        return mmap.mmap(descriptor, _PAGE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _record(text: str) -> bytes:
+    """``text`` in its first line, and in the second what tells a reader that it has seen the whole of it."""
+    return f"{text}\n{zlib.crc32(text.encode()):08x}\n".encode()
+
+
+class BeatPage:
+    """The page of memory of one process, in the hands of the host's actor; it goes when both are gone."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create(MEMORY_NAME)
+        os.posix_fallocate(self._descriptor, 0, _PAGE_BYTES)
+        self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
+        """Where the process of the same user opens it."""
+
+    def read(self) -> Beat | None:
+        """What the process last said; None before its first word, and after ``close``."""
+        return read_beat(self.path)
+
+    def close(self) -> None:
+        """Read no more; does nothing the second time."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor, self.path = -1, ""
 
 
 _mine: _Heartbeat | None = None
@@ -98,7 +137,8 @@ def start_heartbeat() -> None:
     global _mine
     path = os.environ.get(HEARTBEAT_VARIABLE)
     if path and _mine is None:
-        _mine = _Heartbeat(path)
+        with suppress(OSError):  # whoever made the page is gone, and ends this process too
+            _mine = _Heartbeat(path)
 
 
 def expect_steps() -> None:
@@ -123,10 +163,13 @@ def saved(step: int) -> None:
 
 
 def read_beat(path: str) -> Beat | None:
-    """What the process that writes ``path`` last said; None before its first word."""
+    """What the process that writes to ``path`` last said; None before its first word, or in the middle of one."""
     try:
         with open(path) as file:
-            found = json.load(file)
+            text, _, rest = file.read(_PAGE_BYTES).partition("\n")
+        if int(rest[:8], 16) != zlib.crc32(text.encode()):
+            return None
+        found = json.loads(text)
         return Beat(float(found["alive_at"]), found["step"], found["step_at"], found["saved"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

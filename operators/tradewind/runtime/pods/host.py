@@ -23,8 +23,9 @@ from typing import Final
 import ray
 
 from tradewind.cloud_tpu import instance_metadata
+from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
 from tradewind.runtime.pods.environment import Accelerator, HostFacts, Place, place_env, process_env
-from tradewind.runtime.pods.heartbeat import HEARTBEAT_VARIABLE, Beat, boot_time, read_beat
+from tradewind.runtime.pods.heartbeat import HEARTBEAT_VARIABLE, Beat, BeatPage, boot_time
 from tradewind.runtime.pods.host_process import LAST_LINES, MOST_LINES, HostProcess
 from tradewind.runtime.pods.notices import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.strays import MARK, chip_devices, end_marked, end_strays, mark_of, remove_lockfile
@@ -85,6 +86,7 @@ class PodHost:
         self._spare: HostProcess | None = None
         self._spare_for: Warm | None = None
         self._folder: str | None = None
+        self._beats: BeatPage | None = None
         self._notice: Notice | None = None
         self._asked_at = boot_time()
         self._patience_s = patience_s
@@ -96,12 +98,9 @@ class PodHost:
             threading.Thread(target=self._watch_metadata, daemon=True, name="watch-metadata").start()
 
     def facts(self) -> HostFacts:
-        return HostFacts(self._ip, accelerator())
-
-    def free_port(self) -> int:
         with socket.socket() as probe:
             probe.bind(("", 0))
-            return int(probe.getsockname()[1])
+            return HostFacts(self._ip, accelerator(), int(probe.getsockname()[1]))
 
     def start(self, launch: Launch) -> None:
         """Start the process; returns once it exists."""
@@ -161,6 +160,8 @@ class PodHost:
                 self._process.end()
             self.kill()
             self._process.bring_log_home()
+        if self._beats is not None:
+            self._beats.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         with self._changed:
@@ -179,7 +180,7 @@ class PodHost:
             process.exit_code,
             lost=process.over and process.exit_code is None,
             was_ended=process.was_ended,
-            beat=None if self._folder is None else read_beat(os.path.join(self._folder, "heartbeat.json")),
+            beat=None if self._beats is None else self._beats.read(),
             now=boot_time(),
             preempted_by=self._preempted_by,
         )
@@ -206,12 +207,15 @@ class PodHost:
         return False
 
     def _own_env(self) -> dict[str, str]:
+        self._beats = BeatPage()
         self._folder = tempfile.mkdtemp(prefix="pod-", dir=_session_folder())
+        with suppress(OSError):  # only for who looks from outside
+            os.symlink(self._beats.path, os.path.join(self._folder, "heartbeat.json"))
         if self._notice is not None:
             self.notify(self._notice)
         return {
             MARK: self._mark,
-            HEARTBEAT_VARIABLE: os.path.join(self._folder, "heartbeat.json"),
+            HEARTBEAT_VARIABLE: self._beats.path,
             NOTICE_VARIABLE: os.path.join(self._folder, "notice.json"),
         }
 
@@ -232,7 +236,9 @@ class PodHost:
 
 
 def accelerator() -> Accelerator:
-    """What this machine really has."""
+    """What this machine really has; a host of a rehearsal leaves alone what it may have."""
+    if os.environ.get(SIMULATED_VARIABLE):
+        return Accelerator.SIMULATED
     if chip_devices():
         return Accelerator.TPU
     return Accelerator.GPU if glob.glob("/dev/nvidia[0-9]*") else Accelerator.NONE

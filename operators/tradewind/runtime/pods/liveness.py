@@ -7,6 +7,7 @@ connection to its raylet tells it at once, so whoever depends on a node asks tha
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,10 @@ from tradewind.runtime.pods.environment import POD_TYPE_LABEL, SLICE_NAME_LABEL,
 CONNECT_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5
 _MOST_CONNECTIONS: Final = 32
+START_SECONDS: Final = 180.0
+"""How long the worker of a host may take to come up in an environment that is there, or to start a process."""
+_RAY_SETUP_SECONDS: Final = 600.0
+_NEEDS_NO_SETUP: Final = frozenset({"env_vars", "config", "_ray_commit", "_inject_current_ray"})
 _AUTOSCALER_STATUS: Final = b"__autoscaling_status"
 _MIRRORED: Final = "node_"
 """How the type of a node begins that the autoscaler has not made."""
@@ -32,6 +37,18 @@ class Stall:
     """Without a sign of life."""
     stall_s: float = 1200.0
     """Without a new step, once one is expected."""
+
+
+def start_limit_s(environment: Mapping[str, Any]) -> float:
+    """For how long a host may not answer at first: its worker comes up in this runtime environment, which takes time.
+
+    Ray gives up on an environment after its own limit, and then says why; so ours is the longer one.
+    """
+    if not set(environment) - _NEEDS_NO_SETUP:
+        return START_SECONDS
+    config = environment.get("config") or {}
+    setup_s = float(config.get("setup_timeout_seconds", _RAY_SETUP_SECONDS))
+    return START_SECONDS + (setup_s if setup_s >= 0 else math.inf)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError, RuntimeEnvSetupError
 
-from tradewind.runtime.pods.environment import Place
+from tradewind.runtime.pods.environment import NO_CHIPS, Accelerator, Place
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.heartbeat import boot_time, silent_host
 from tradewind.runtime.pods.host import Launch, Report
-from tradewind.runtime.pods.liveness import NodeWatch, Stall, silent_nodes
+from tradewind.runtime.pods.liveness import NodeWatch, Stall, silent_nodes, start_limit_s
 from tradewind.runtime.pods.notices import Notice
 from tradewind.runtime.pods.reservation import Reservation
 from tradewind.runtime.pods.seen import SeenHost
@@ -34,7 +34,7 @@ _SETTLE_SECONDS: Final = 2.0
 """How long a failure is looked at: a host that is being killed loses its processes one by one."""
 _UNANSWERED_SECONDS: Final = 5.0
 """From when on a host that does not answer is asked by other ways."""
-_START_SECONDS: Final = 180.0
+_SAY_EVERY_SECONDS: Final = 60.0
 _NOTICE_SECONDS: Final = 30.0
 """How long a node that is drained without a deadline is counted on."""
 _LEAVE_SECONDS: Final = 2.0
@@ -71,6 +71,7 @@ class Pod:
         group: HostGroup,
         nodes: NodeWatch,
         stall: Stall,
+        patience_s: float,
         *,
         actors: Sequence[Any],
         say: Callable[[str], None],
@@ -79,6 +80,7 @@ class Pod:
         self._reservation = reservation
         self._nodes = nodes
         self._stall = stall
+        self._patience_s = patience_s
         self._say = say
         self.hosts = [
             SeenHost(rank, seat, actor)
@@ -90,6 +92,8 @@ class Pod:
         self.stopping: str | None = None
         """Why the pod was asked to stop, if it was."""
         self._ended = False
+        self._asking: str | None = None
+        """What the hosts were asked for on their way to a start; None once they are polled."""
         self._task = Task((), {}, None)
 
     # ---- the life of a pod
@@ -97,15 +101,17 @@ class Pod:
     def start(self, task: Task) -> Incident | None:
         """Start all processes; what went wrong, if something did."""
         self._task = task
-        if self._ask_all("facts") is not None or self.hosts[0].facts is None:
+        limit_s = start_limit_s(dict(ray.get_runtime_context().runtime_env))
+        if self._ask_all("facts", limit_s) is not None or self._lacks_chips():
             return self._judged()
-        port = self._ask(self.hosts[0], "free_port")
-        if port is None:
-            return self._judged()
-        coordinator = f"{self.hosts[0].facts.ip}:{port}"
+        first = self.hosts[0].facts
+        assert first is not None
+        coordinator = f"{first.ip}:{first.free_port}"
         self._say("starting " + ", ".join(f"host {one.rank} at {one.seat.node.ip}" for one in self.hosts))
-        if self._ask_all("start", [self._launch(one, task, coordinator) for one in self.hosts]) is not None:
+        launches = [self._launch(one, task, coordinator) for one in self.hosts]
+        if self._ask_all("start", start_limit_s({}), launches) is not None:
             return self._judged()
+        self._asking = None
         return None
 
     def watch(self, each_turn: Callable[[], None] = lambda: None) -> Incident | None:
@@ -182,26 +188,38 @@ class Pod:
         is_tpu = self._group.is_tpu
         return Launch(task.command, task.env, place, task.log_dir, name, is_tpu=is_tpu)
 
-    def _ask_all(self, method: str, arguments: Sequence[Any] | None = None) -> SeenHost | None:
-        """Call a method on all hosts; the first host on which it failed."""
+    def _ask_all(self, method: str, limit_s: float, arguments: Sequence[Any] | None = None) -> SeenHost | None:
+        """Call a method on all hosts, each of which has so long to answer; the first host on which it failed."""
+        self._asking = method
         given = [()] * len(self.hosts) if arguments is None else [(one,) for one in arguments]
         for host, one in zip(self.hosts, given, strict=True):
             self._calls[getattr(host.actor, method).remote(*one)] = host
-        deadline = time.monotonic() + _START_SECONDS
+        began, say_at = time.monotonic(), _SAY_EVERY_SECONDS
         while self._calls and not any(one.is_wrong for one in self.hosts):
             self._take_answers(_TURN_SECONDS)
             self._look_at_nodes()
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if self._calls and waited >= say_at:
+                say_at = waited + _SAY_EVERY_SECONDS
+                names = ", ".join(one.name for one in self._calls.values())
+                self._say(f"waiting for an answer of {names} since {waited:.0f} s, for {limit_s:.0f} s at most")
+            if waited > limit_s:
                 for host in self._calls.values():
-                    host.start_problem = f"its Ray worker did not answer within {_START_SECONDS:.0f} s"
+                    host.unanswered(limit_s)
         return next((one for one in self.hosts if one.is_wrong), None)
 
-    def _ask(self, host: SeenHost, method: str) -> Any:
-        try:
-            return ray.get(getattr(host.actor, method).remote(), timeout=_START_SECONDS)
-        except RayError as problem:
-            self._note_problem(host, problem)
-            return None
+    def _lacks_chips(self) -> bool:
+        """Whether a host that should have TPU chips has none; one that only stands for such a host says so."""
+        if not self._group.is_tpu:
+            return False
+        has = {one.rank: one.facts.accelerator for one in self.hosts if one.facts is not None}
+        for host in self.hosts:
+            if has.get(host.rank) not in (Accelerator.TPU, Accelerator.SIMULATED):
+                host.start_problem = NO_CHIPS
+                host.note_wrong()
+        if Accelerator.SIMULATED in has.values():
+            self._say("the chips of these hosts are simulated: their processes compute on CPUs")
+        return any(one.is_wrong for one in self.hosts)
 
     def _poll(self, host: SeenHost) -> None:
         self._calls[host.actor.poll.remote(_HOLD_SECONDS, eager=host.rank == 0)] = host
@@ -230,9 +248,14 @@ class Pod:
     def _note_problem(self, host: SeenHost, problem: RayError) -> None:
         if isinstance(problem, ActorUnavailableError):  # the connection broke; is it the host?
             if not self._node_is_gone(host) and not host.killed:
-                self._poll(host)
+                if self._asking is None:
+                    self._poll(host)
+                else:  # nobody knows whether it has started its process, and twice it must not
+                    host.start_problem = "the connection to its Ray worker broke"
         elif isinstance(problem, RayTaskError):  # the actor lives; for example the log cannot be written
             host.start_problem = str(problem.cause)
+        elif isinstance(problem, RuntimeEnvSetupError):
+            host.start_problem = f"its environment could not be set up: {problem.error_message}"
         else:
             host.actor_lost = True
             host.draining = host.draining or (isinstance(problem, ActorDiedError) and problem.preempted)
@@ -264,8 +287,9 @@ class Pod:
             for host in silent:
                 if self._node_is_gone(host):
                     host.note_wrong()
+        alone_s = max(self._stall.frozen_s, self._patience_s)  # by then they have ended their processes themselves
         for host in silent:
-            if now - host.answered_at > self._stall.frozen_s:
+            if now - host.answered_at > alone_s:
                 host.silent_s = now - host.answered_at
                 host.note_wrong()
         beats = {one.rank: one.beat for one in self.hosts if not one.over}
@@ -344,7 +368,7 @@ class Pod:
         while self._calls:
             waited = time.monotonic() - began
             patience = 2 * GRACE_SECONDS + _UPLOAD_SECONDS
-            if waited > patience or (waited > _LOST_SECONDS and all(one.node_dead for one in self._calls.values())):
+            if waited > patience or (waited > _LOST_SECONDS and all(one.is_mute for one in self._calls.values())):
                 return
             ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=_TURN_SECONDS)
             for reference in ready:

@@ -241,6 +241,7 @@ class _Run:
             self._group,
             self._nodes,
             self._set.stall,
+            self._set.patience_s,
             actors=self._actors(reservation.seats),
             say=say,
         )

@@ -16,6 +16,7 @@ from tradewind.runtime.pods.reservation import Seat
 from tradewind.runtime.pods.verdicts import NOTICED, Evidence, Incident
 
 _LINES: Final = 200
+_NO_ANSWER: Final = "its Ray worker did not answer"
 
 
 @dataclass
@@ -88,6 +89,20 @@ class SeenHost:
         )
         if wrong and not self.is_wrong:
             self.wrong_at = time.monotonic()
+
+    def unanswered(self, limit_s: float) -> None:
+        """It was asked to start, and said nothing for so long."""
+        self.start_problem = f"{_NO_ANSWER} within {limit_s:.0f} s"
+        self.note_wrong()
+
+    @property
+    def is_unanswered(self) -> bool:
+        return self.start_problem is not None and self.start_problem.startswith(_NO_ANSWER)
+
+    @property
+    def is_mute(self) -> bool:
+        """Nothing more is to be expected of it."""
+        return self.node_dead or self.is_unanswered
 
     def take(self, report: Report, now: float) -> None:
         """Note what the host itself said."""
