@@ -251,6 +251,25 @@ def test_a_driver_that_is_killed_leaves_nothing_and_two_drivers_get_a_slice_each
     assert ours.processes() == []
 
 
+def test_a_ray_task_whose_worker_is_killed_leaves_no_slice_taken(cluster, mark):
+    import ray
+
+    def runs_a_pod() -> None:
+        from tradewind.runtime.pods.groups import HostGroup
+        from tradewind.runtime.pods.runner import run_pod
+
+        run_pod(["sleep", "603"], HostGroup.of_slice("v4-8"), env={MARK: mark})
+
+    task = ray.remote(num_cpus=1, max_retries=0)(runs_a_pod).remote()
+    until(lambda: [one for one in marked(MARK, mark) if one.name() == "sleep"], "the task's pod")
+    (worker,) = [one for one in cluster.stack.processes() if "ray::runs_a_pod" in " ".join(one.cmdline())]
+    worker.kill()
+    with pytest.raises(ray.exceptions.WorkerCrashedError):
+        ray.get(task)
+    assert RunningPod(["true"], "v4-8", mark, reservation_timeout_s=30).join() is None
+    until(lambda: not marked(MARK, mark), "its processes to end")
+
+
 def test_a_flexible_pod_starts_with_what_is_there_and_grows_when_more_comes(cluster, mark, tmp_path):
     other = RunningPod(python(WAIT_FOR, str(tmp_path / "go")), "v4-16", mark)
     other.wait_for("started")

@@ -37,6 +37,7 @@ from tradewind.runtime.pods.liveness import (
     live_nodes,
     silent_nodes,
 )
+from tradewind.runtime.pods.placements import Placements
 from tradewind.runtime.pods.suspects import ELSEWHERE_SECONDS, Elsewhere, elsewhere
 
 _SAY_EVERY_SECONDS: Final = 60.0
@@ -145,6 +146,7 @@ class Reserving:
         smallest: int,
         largest: int,
         *,
+        placements: Placements,
         avoided: Iterable[str] = (),
         suspects: Iterable[str] = (),
         elsewhere_s: float = ELSEWHERE_SECONDS,
@@ -155,6 +157,7 @@ class Reserving:
         self._pick = pick
         self._smallest = smallest
         self._largest = largest
+        self._placements = placements
         self._avoided = set(avoided)
         self._suspects = set(suspects)
         self._elsewhere_s = elsewhere_s
@@ -215,7 +218,7 @@ class Reserving:
             self._forgive()
             return None
         if size is None:
-            self._demand = self._demand or _Demand(self._group, self._smallest, self._bad_slices())
+            self._demand = self._demand or _Demand(self._placements, self._group, self._smallest, self._bad_slices())
             return None
         self._drop_demand()
         random.shuffle(free)  # two drivers that look at the same moment rather not take the same one first
@@ -237,11 +240,9 @@ class Reserving:
 
     def _take(self, slices: Sequence[Slice], besides: Sequence[Any] = ()) -> Reservation | None:
         """All hosts of these slices, in one placement group; None if somebody else was quicker."""
-        from ray.util.placement_group import placement_group
-
         bundles = [self._bundle(node, with_head=not besides) for one in slices for node in one.nodes]
         selectors = [_only(node) for one in slices for node in one.nodes]
-        placement = placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=selectors)
+        placement = self._placements.make(bundles, selectors)
         if not placement.wait(_LAND_SECONDS):
             _remove(placement)
             return None
@@ -296,7 +297,7 @@ class Reserving:
     def _try_hosts(self) -> Reservation | None:
         """Any different hosts that have enough; the placement group itself waits in Ray's queue."""
         if self._demand is None:
-            self._demand = _Demand(self._group, self._smallest, self._avoided)
+            self._demand = _Demand(self._placements, self._group, self._smallest, self._avoided)
         if not self._demand.has_landed():
             return None
         by_id = {one.id: one for one in live_nodes()}
@@ -313,16 +314,12 @@ class Reserving:
 class _Demand:
     """A placement group that waits: for the heads of slices, or for the hosts of groups themselves."""
 
-    def __init__(self, group: HostGroup, num_groups: int, bad: Iterable[str]) -> None:
-        from ray.util.placement_group import placement_group
-
+    def __init__(self, placements: Placements, group: HostGroup, num_groups: int, bad: Iterable[str]) -> None:
         label = SLICE_NAME_LABEL if group.is_tpu else NODE_ID_LABEL
         bundle = {group.head_resource: 1} if group.is_tpu else dict(group.resources)
         count = num_groups if group.is_tpu else num_groups * group.hosts
         avoid = {label: f"!in({','.join(sorted(bad))})"} if bad else {}
-        self.placement = placement_group(
-            [bundle] * count, strategy="STRICT_SPREAD", bundle_label_selector=[avoid] * count
-        )
+        self.placement = placements.make([bundle] * count, [avoid] * count)
         self._landed_at: float | None = None
 
     def has_landed(self) -> bool:

@@ -27,6 +27,7 @@ from tradewind.runtime.pods.heartbeat import boot_time
 from tradewind.runtime.pods.host import PATIENCE_SECONDS, Warm
 from tradewind.runtime.pods.liveness import NodeWatch, Stall, is_autoscaled
 from tradewind.runtime.pods.mailbox import Mailbox
+from tradewind.runtime.pods.placements import Placements
 from tradewind.runtime.pods.pod import Pod, Task
 from tradewind.runtime.pods.reservation import Reservation, Reserving, Seat, Slice, free_slices, known_slices
 from tradewind.runtime.pods.scaling import Flexible, ScalingTimes, sizes_of
@@ -143,6 +144,7 @@ class _Run:
         """The nodes of these slices: no process gets ready there."""
         self._waits_elsewhere = True
         self._nodes = NodeWatch()
+        self._placements = Placements()
         self._reservation: Reservation | None = None
         self._reserving: tuple[Reserving, Future[Reservation | None]] | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="reserve")
@@ -177,6 +179,7 @@ class _Run:
         self._pool.shutdown()
         if self._reservation is not None:
             self._reservation.release()
+        self._placements.close()
 
     # ---- hosts
 
@@ -210,6 +213,7 @@ class _Run:
             self._flexible.first,
             self._flexible.smallest,
             self._flexible.largest,
+            placements=self._placements,
             avoided=self._avoided,
             suspects=self._suspects,
             elsewhere_s=ELSEWHERE_SECONDS if self._waits_elsewhere else 0.0,
