@@ -5,8 +5,8 @@ import pytest
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.liveness import Node
-from tradewind.runtime.pods.reservation import complete_slices
 from tradewind.runtime.pods.seen import error_in
+from tradewind.runtime.pods.slices import alike, complete_slices
 from tradewind.steps import Hosts, TpuSlice
 
 
@@ -55,6 +55,24 @@ def test_a_slice_counts_when_all_its_hosts_are_there_and_they_stand_in_the_order
     (single,) = complete_slices(nodes, HostGroup.of_slice("v4-8"))
     assert (single.name, [one.id for one in single.nodes]) == ("single", ["s0"])
     assert complete_slices(nodes, HostGroup.of_slice("v4-32")) == []
+
+
+def _cut(slice_name: str, worker: int, chips: int, topology: str = "2x4") -> Node:
+    labels = _node("", slice_name, str(worker), "v5litepod-8").labels
+    return Node(f"{slice_name}{worker}", "10.0.0.1", 1, {**labels, "ray.io/tpu-topology": topology}, {"TPU": chips})
+
+
+def test_how_many_hosts_a_slice_has_follows_from_its_topology_and_their_chips():
+    group = HostGroup.of_slice("v5litepod-8")
+    nodes = [_cut("two", 0, 4), _cut("two", 1, 4), _cut("half", 0, 4), _cut("one", 0, 8)]
+    assert [(one.name, len(one.nodes)) for one in complete_slices(nodes, group)] == [("one", 1), ("two", 2)]
+
+
+def test_a_pod_takes_slices_with_the_same_number_of_hosts():
+    group = HostGroup.of_slice("v5litepod-8")
+    nodes = [_cut("one", 0, 8), *(_cut(name, worker, 4) for name in ("x", "y") for worker in (0, 1))]
+    assert [one.name for one in alike(complete_slices(nodes, group))] == ["x", "y"]
+    assert alike([]) == []
 
 
 def test_the_last_traceback_that_a_process_printed_is_its_error():

@@ -36,7 +36,7 @@ from tradewind.rehearsal.drill_sight import look
 from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
 from tradewind.rehearsal.metadata_server import HostFacts, MetadataServer
 from tradewind.rehearsal.processes import LocalStack
-from tradewind.runtime.pods import liveness
+from tradewind.runtime.pods import liveness, reservation
 from tradewind.runtime.pods import pod as pod_module
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
 from tradewind.runtime.pods.groups import HostGroup
@@ -268,6 +268,12 @@ def test_a_ray_task_whose_worker_is_killed_leaves_no_slice_taken(cluster, mark):
         ray.get(task)
     assert RunningPod(["true"], "v4-8", mark, reservation_timeout_s=30).join() is None
     until(lambda: not marked(MARK, mark), "its processes to end")
+
+
+def test_a_reservation_that_lands_late_is_kept(cluster, mark, monkeypatch, capsys):
+    monkeypatch.setattr(reservation, "_LAND_SECONDS", 0.0)
+    assert RunningPod(["true"], "v4-16", mark, reservation_timeout_s=30).join() is None
+    assert "has not landed yet, since Ray's head is slow; it is kept" in capsys.readouterr().out
 
 
 def test_a_flexible_pod_starts_with_what_is_there_and_grows_when_more_comes(cluster, mark, tmp_path):

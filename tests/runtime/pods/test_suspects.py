@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tradewind.runtime.pods.suspects import Elsewhere, elsewhere, is_suspicious
+from tradewind.runtime.pods.suspects import Elsewhere, Suspects, elsewhere, is_suspicious
 from tradewind.runtime.pods.verdicts import Cause, Incident
 
 RAISED = Incident(Cause.EXCEPTION, "Host 0 of the v4-16 slice a raised ValueError.", slice_name="a")
@@ -47,3 +47,28 @@ def test_a_slice_that_others_have_and_one_that_the_cluster_would_add_may_come():
 def test_the_one_slice_that_there_is_is_kept_and_so_is_the_last_of_many_suspects():
     assert after({"a"}, own=["a"], known=["a"]) is Elsewhere.NOWHERE
     assert after({"a", "b"}, own=["b"], free=["a"], known=["a", "b"]) is Elsewhere.NOWHERE
+
+
+def test_a_pod_that_has_waited_in_vain_for_another_slice_does_not_wait_again():
+    suspects = Suspects(smallest=1)
+    suspects.add("a", {"node-a"})
+    busy = {"own": ["a"], "free": [], "known": ["a", "b"], "may_grow": True}
+    assert suspects.elsewhere(RAISED, **busy) is Elsewhere.MAY_COME and suspects.elsewhere_s > 0
+    suspects.reserved(["a"])
+    assert suspects.elsewhere(RAISED, **busy) is Elsewhere.NOWHERE and suspects.elsewhere_s == 0
+    assert suspects.elsewhere(RAISED, **{**busy, "free": ["b"]}) is Elsewhere.FREE
+    suspects.reserved(["b"])
+    assert suspects.elsewhere_s > 0
+
+
+def test_a_slice_whose_machines_are_replaced_is_suspected_no_more():
+    suspects = Suspects(smallest=1)
+    suspects.add("a", {"node-a"})
+    suspects.replaced({"a"})
+    on_b = replace(RAISED, slice_name="b")
+    assert suspects.elsewhere(on_b, own=["b"], free=["a"], known=["a", "b"], may_grow=False) is Elsewhere.FREE
+
+
+def test_a_preemption_asks_for_no_other_slice():
+    lost = replace(RAISED, cause=Cause.NODE_DIED)
+    assert Suspects(1).elsewhere(lost, own=["a"], free=["b"], known=[], may_grow=True) is Elsewhere.NOWHERE

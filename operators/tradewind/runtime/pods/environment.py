@@ -14,6 +14,7 @@ from typing import Final
 WORKER_ID_LABEL: Final = "ray.io/tpu-worker-id"
 SLICE_NAME_LABEL: Final = "ray.io/tpu-slice-name"
 POD_TYPE_LABEL: Final = "ray.io/tpu-pod-type"
+TOPOLOGY_LABEL: Final = "ray.io/tpu-topology"
 NODE_ID_LABEL: Final = "ray.io/node-id"
 
 ON_CPU: Final = {

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tradewind.runtime.pods.environment import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
+from tradewind.runtime.pods.environment import POD_TYPE_LABEL, SLICE_NAME_LABEL, TOPOLOGY_LABEL, WORKER_ID_LABEL
 
 CONNECT_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5
@@ -69,6 +69,18 @@ class Node:
     @property
     def slice_name(self) -> str | None:
         return self.labels.get(SLICE_NAME_LABEL)
+
+    @property
+    def chips(self) -> float | None:
+        """The TPU chips of this host."""
+        return self.resources.get("TPU")
+
+    @property
+    def slice_hosts(self) -> int | None:
+        """How many hosts like this one make up a slice of its topology; None where that is not known."""
+        topology = self.labels.get(TOPOLOGY_LABEL, "")
+        sides = [int(side) for side in topology.split("x") if side.isdecimal()]
+        return math.ceil(math.prod(sides) / self.chips) if sides and self.chips else None
 
     @property
     def worker_id(self) -> str | None:

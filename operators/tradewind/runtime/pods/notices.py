@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 NOTICE_VARIABLE: Final = "TRADEWIND_NOTICE_FILE"
+_ABOUT_THE_SAME_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ def preemption_notice() -> Notice | None:
     """The notice that this process's pod has, if it has one. Cheap enough for every step; None outside a pod."""
     path = os.environ.get(NOTICE_VARIABLE)
     return read_notice(path) if path and os.path.exists(path) else None
+
+
+def is_sooner(new: Notice, present: Notice | None) -> bool:
+    """Whether ``new`` says anything that ``present`` does not: a deadline is only ever moved forward."""
+    return present is None or new.deadline < present.deadline - _ABOUT_THE_SAME_SECONDS
 
 
 def read_notice(path: str) -> Notice | None:

@@ -22,7 +22,7 @@ from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.heartbeat import boot_time, silent_host
 from tradewind.runtime.pods.host import Launch, Report
 from tradewind.runtime.pods.liveness import NodeWatch, Stall, silent_nodes, start_limit_s
-from tradewind.runtime.pods.notices import Notice
+from tradewind.runtime.pods.notices import Notice, is_sooner
 from tradewind.runtime.pods.reservation import Reservation
 from tradewind.runtime.pods.seen import SeenHost
 from tradewind.runtime.pods.verdicts import NOTICED, Incident, judge
@@ -307,12 +307,13 @@ class Pod:
     # ---- notices
 
     def _tell_of_loss(self, host: SeenHost, deadline: float | None, why: str) -> None:
-        if self._notice is None or (deadline is not None and deadline < self._notice.deadline - _LEAVE_SECONDS):
-            at = time.time() + _NOTICE_SECONDS if deadline is None else deadline
-            self._tell(Notice(at, f"{host.name} is about to go: {why}"))
+        at = time.time() + _NOTICE_SECONDS if deadline is None else deadline
+        self._tell(Notice(at, f"{host.name} is about to go: {why}"))
 
     def _tell(self, notice: Notice) -> None:
-        """Leave the notice on all hosts: the processes save a checkpoint together."""
+        """Leave the notice on all hosts, unless they have one as early: the processes save a checkpoint together."""
+        if not is_sooner(notice, self._notice):
+            return
         self._notice = notice
         self._leave_at = notice.deadline - _LEAVE_SECONDS
         left = max(0.0, notice.deadline - time.time())

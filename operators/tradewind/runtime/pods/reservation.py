@@ -15,9 +15,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tradewind.runtime.pods.environment import (
@@ -33,11 +32,20 @@ from tradewind.runtime.pods.liveness import (
     draining_nodes,
     free_resources,
     is_autoscaled,
-    known_nodes,
     live_nodes,
     silent_nodes,
 )
 from tradewind.runtime.pods.placements import Placements
+from tradewind.runtime.pods.slices import (
+    Slice,
+    alike,
+    chips_of,
+    complete_slices,
+    free_slices,
+    is_free,
+    known_slices,
+    live_hosts,
+)
 from tradewind.runtime.pods.suspects import ELSEWHERE_SECONDS, Elsewhere, elsewhere
 
 _SAY_EVERY_SECONDS: Final = 60.0
@@ -45,6 +53,8 @@ _LOOK_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.2
 """How often to look in the first few seconds: a slice that is just being given back is free in a moment."""
 _LAND_SECONDS: Final = 3.0
+_KEEP_SECONDS: Final = 120.0
+"""How long a placement group on slices that look free may take to land: Ray's head can be slow."""
 _COMPLETE_SECONDS: Final = 120.0
 """How long a slice whose first host is ours may take until its other hosts are there."""
 
@@ -85,53 +95,6 @@ class Reservation:
             _remove(self._placements.pop())
 
 
-@dataclass(frozen=True)
-class Slice:
-    """A slice with all its hosts, in the order of their worker ids."""
-
-    name: str
-    nodes: tuple[Node, ...]
-
-
-def complete_slices(nodes: Iterable[Node], group: HostGroup) -> list[Slice]:
-    """The slices of the group's type whose hosts are all there, by name."""
-    by_name: dict[str, dict[str, Node]] = defaultdict(dict)
-    for node in nodes:
-        if node.pod_type == group.name and node.slice_name:
-            by_name[node.slice_name][node.worker_id or "0"] = node
-    wanted = [str(number) for number in range(group.hosts)]
-    return [
-        Slice(name, tuple(hosts[one] for one in wanted))
-        for name, hosts in sorted(by_name.items())
-        if sorted(hosts) == sorted(wanted)
-    ]
-
-
-def free_slices(group: HostGroup, avoided: Iterable[str] = (), suspects: Collection[str] = ()) -> list[Slice]:
-    """The slices that could be taken now: complete, alive, not being drained, no host in ``avoided`` (node ids).
-
-    Those in ``suspects`` (names) are left out.
-    """
-    bad, free = {*avoided, *draining_nodes()}, free_resources()
-    found = [one for one in complete_slices(live_nodes(), group) if _is_free(one, group, free)]
-    found = [one for one in found if one.name not in suspects]
-    found = [one for one in found if not any(node.id in bad for node in one.nodes)]
-    silent = silent_nodes(node for one in found for node in one.nodes)
-    return [one for one in found if not any(node.id in silent for node in one.nodes)]
-
-
-def known_slices(group: HostGroup) -> set[str]:
-    """The names of all slices of the group's type that the cluster has or had."""
-    return {one.slice_name for one in known_nodes() if one.pod_type == group.name and one.slice_name}
-
-
-def _is_free(one: Slice, group: HostGroup, free: Mapping[str, Mapping[str, float]]) -> bool:
-    first = one.nodes[0]
-    if group.head_resource in first.resources and free.get(first.id, {}).get(group.head_resource, 0) < 1:
-        return False
-    return all(free.get(node.id, {}).get("TPU", 0) >= group.resources["TPU"] for node in one.nodes)
-
-
 class Reserving:
     """Takes as many groups as ``pick`` wants of those that are free; ``run`` waits until there are enough.
 
@@ -166,6 +129,7 @@ class Reserving:
         self._preferred = set(preferred)
         self._say = say
         self._demand: _Demand | None = None
+        self._taking: _Taking | None = None
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -195,6 +159,7 @@ class Reserving:
             return None
         finally:
             self._drop_demand()
+            self._drop_taking()
 
     def _in_vain(self, timeout_s: float) -> str:
         return f"No {self._wanted()} was free within {timeout_s:.0f} s."
@@ -208,9 +173,11 @@ class Reserving:
         """Without ``hurry`` only the largest size will do: slices that were just given back take a moment."""
         if not self._group.is_tpu:
             return self._try_hosts()
+        if self._taking is not None:
+            return self._taken(0)
         if self._demand is not None and self._demand.has_landed():
             return self._complete(self._demand)
-        free = free_slices(self._group, self._avoided, self._suspects)
+        free = alike(free_slices(self._group, self._avoided, self._suspects))
         size = self._pick(len(free))
         if not hurry and size != self._largest:
             return None
@@ -243,21 +210,37 @@ class Reserving:
         bundles = [self._bundle(node, with_head=not besides) for one in slices for node in one.nodes]
         selectors = [_only(node) for one in slices for node in one.nodes]
         placement = self._placements.make(bundles, selectors)
-        if not placement.wait(_LAND_SECONDS):
-            _remove(placement)
-            return None
-        nodes = [node for one in slices for node in one.nodes]
-        return Reservation(self._seats(nodes, placement), len(slices), [placement, *besides])
+        self._taking = _Taking(tuple(slices), placement, tuple(besides))
+        return self._taken(_LAND_SECONDS)
+
+    def _taken(self, wait_s: float) -> Reservation | None:
+        """What is being taken, once it has landed. A slow head may take its time; if others have it, we give up."""
+        taking = self._taking
+        assert taking is not None
+        has_landed = taking.placement.wait(wait_s)
+        free = {} if has_landed else free_resources()
+        looks_free = all(is_free(one, self._group, free, with_head=not taking.besides) for one in taking.slices)
+        if has_landed or (not looks_free and taking.placement.wait(_LOOK_SECONDS)):  # it was us who took them
+            self._taking = None
+            return taking.reservation()
+        if not looks_free or taking.age() > _KEEP_SECONDS:
+            self._drop_taking()
+        elif not taking.is_told:
+            taking.is_told = True
+            self._say(f"the reservation of {taking.names} has not landed yet, since Ray's head is slow; it is kept")
+        return None
+
+    def _drop_taking(self) -> None:
+        if self._taking is not None:
+            for placement in self._taking.placements:
+                _remove(placement)
+            self._taking = None
 
     def _bundle(self, node: Node, *, with_head: bool) -> dict[str, float]:
-        bundle = dict(self._group.resources)
+        bundle = {"TPU": chips_of(node, self._group)}
         if with_head and self._group.head_resource in node.resources:
             bundle[self._group.head_resource] = 1
         return bundle
-
-    def _seats(self, nodes: Sequence[Node], placement: Any) -> list[Seat]:
-        hosts = self._group.hosts
-        return [Seat(node, at // hosts, at % hosts, placement, at) for at, node in enumerate(nodes)]
 
     def _complete(self, demand: _Demand) -> Reservation | None:
         """Take the rest of the slices whose heads we hold, or give them back."""
@@ -274,11 +257,8 @@ class Reserving:
                 self._unfinished |= {one.slice_name for one in nodes if one.id in heads and one.slice_name} - whole
                 self._drop_demand()
             return None
-        taken = self._take(ours, besides=[demand.placement])
         self._demand = None
-        if taken is None:
-            _remove(demand.placement)
-        return taken
+        return self._take(ours, besides=[demand.placement])
 
     def _bad_slices(self) -> set[str]:
         """The slices that a demand must not land on."""
@@ -308,7 +288,36 @@ class Reserving:
             self._drop_demand()
             return None
         placement, self._demand = self._demand.placement, None
-        return Reservation(self._seats(nodes, placement), self._smallest, [placement])
+        hosts = self._group.hosts
+        seats = [Seat(node, at // hosts, at % hosts, placement, at) for at, node in enumerate(nodes)]
+        return Reservation(seats, self._smallest, [placement])
+
+
+@dataclass
+class _Taking:
+    """Slices whose placement group has been made and has yet to land."""
+
+    slices: tuple[Slice, ...]
+    placement: Any
+    besides: tuple[Any, ...]
+    since: float = field(default_factory=time.monotonic)
+    is_told: bool = False
+
+    @property
+    def placements(self) -> list[Any]:
+        return [self.placement, *self.besides]
+
+    @property
+    def names(self) -> str:
+        return ", ".join(one.name for one in self.slices)
+
+    def age(self) -> float:
+        return time.monotonic() - self.since
+
+    def reservation(self) -> Reservation:
+        places = [(node, at, host) for at, one in enumerate(self.slices) for host, node in enumerate(one.nodes)]
+        seats = [Seat(node, at, host, self.placement, bundle) for bundle, (node, at, host) in enumerate(places)]
+        return Reservation(seats, len(self.slices), self.placements)
 
 
 class _Demand:
@@ -336,11 +345,6 @@ class _Demand:
 
         at = placement_group_table(self.placement)["bundles_to_node_id"]
         return [at[bundle] for bundle in sorted(at)]
-
-
-def live_hosts() -> Counter[str]:
-    """How many live hosts of each slice type there are."""
-    return Counter(one.pod_type for one in live_nodes() if one.pod_type)
 
 
 def _only(node: Node) -> dict[str, str]:

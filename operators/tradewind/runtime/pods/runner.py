@@ -29,10 +29,11 @@ from tradewind.runtime.pods.liveness import NodeWatch, Stall, is_autoscaled
 from tradewind.runtime.pods.mailbox import Mailbox
 from tradewind.runtime.pods.placements import Placements
 from tradewind.runtime.pods.pod import Pod, Task
-from tradewind.runtime.pods.reservation import Reservation, Reserving, Seat, Slice, free_slices, known_slices
+from tradewind.runtime.pods.reservation import Reservation, Reserving, Seat
 from tradewind.runtime.pods.scaling import Flexible, ScalingTimes, sizes_of
+from tradewind.runtime.pods.slices import Slice, free_slices, known_slices
 from tradewind.runtime.pods.spares import Spares
-from tradewind.runtime.pods.suspects import ELSEWHERE_SECONDS, Elsewhere, elsewhere, is_suspicious
+from tradewind.runtime.pods.suspects import Elsewhere, Suspects, is_suspicious
 from tradewind.runtime.pods.timeline import Timeline
 from tradewind.runtime.pods.verdicts import Incident
 from tradewind.runtime.pods.warm import can_wait
@@ -138,11 +139,7 @@ class _Run:
         self._first_start: float | None = None
         self._avoided: set[str] = set()
         """Nodes that are lost."""
-        self._suspects: set[str] = set()
-        """Slices that are the last choice."""
-        self._suspect_nodes: set[str] = set()
-        """The nodes of these slices: no process gets ready there."""
-        self._waits_elsewhere = True
+        self._suspects = Suspects(flexible.smallest)
         self._nodes = NodeWatch()
         self._placements = Placements()
         self._reservation: Reservation | None = None
@@ -159,8 +156,7 @@ class _Run:
             reservation = self._reservation or self._reserve().result()
             assert reservation is not None
             self._reservation = reservation
-            if self._suspects:  # nothing else came, or something did
-                self._waits_elsewhere = not self._suspects & set(reservation.slice_names)
+            self._suspects.reserved(reservation.slice_names)
             if self._attempt(reservation):
                 return
             self._restarts += 1
@@ -189,12 +185,12 @@ class _Run:
         return Spares(
             self._group,
             Warm(self._set.command, self._env),
-            lambda: self._avoided | self._suspect_nodes,
+            lambda: self._avoided | self._suspects.nodes,
             self._set.patience_s,
         )
 
     def _free_slices(self) -> list[Slice]:
-        return free_slices(self._group, set(self._avoided), set(self._suspects))
+        return free_slices(self._group, set(self._avoided), set(self._suspects.names))
 
     def _actors(self, seats: Sequence[Seat]) -> list[Any]:
         """Those that wait on these hosts, and fresh ones for the rest."""
@@ -215,8 +211,8 @@ class _Run:
             self._flexible.largest,
             placements=self._placements,
             avoided=self._avoided,
-            suspects=self._suspects,
-            elsewhere_s=ELSEWHERE_SECONDS if self._waits_elsewhere else 0.0,
+            suspects=self._suspects.names,
+            elsewhere_s=self._suspects.elsewhere_s,
             preferred=self._spares.slice_names() if self._spares is not None else (),
             say=say,
         )
@@ -326,7 +322,7 @@ class _Run:
         detected, detect_s = time.monotonic(), pod.last_seen_s()
         lost = pod.lost_nodes()
         self._avoided |= lost
-        self._suspects -= {str(one.seat.node.slice_name) for one in pod.hosts if one.seat.node.id in lost}
+        self._suspects.replaced({str(one.seat.node.slice_name) for one in pod.hosts if one.seat.node.id in lost})
         found = self._elsewhere(incident, reservation)
         has_others = found is not Elsewhere.NOWHERE
         self._history = self._history.after(incident, time.time(), self._newest(pod), has_others=has_others)
@@ -350,17 +346,12 @@ class _Run:
 
     def _elsewhere(self, incident: Incident, reservation: Reservation) -> Elsewhere:
         """Whether the pod could go on without the slice that the incident names."""
-        if incident.cause.is_preemption or incident.slice_name is None:
+        if incident.cause.is_preemption or not self._group.is_tpu:
             return Elsewhere.NOWHERE
         try:
-            return elsewhere(
-                {*self._suspects, incident.slice_name},
-                own=reservation.slice_names,
-                free=[one.name for one in self._free_slices()],
-                known=known_slices(self._group) if self._waits_elsewhere else (),
-                smallest=self._flexible.smallest,
-                may_grow=self._waits_elsewhere and is_autoscaled(),
-            )
+            free = [one.name for one in self._free_slices()]
+            known = known_slices(self._group)
+            return self._suspects.elsewhere(incident, reservation.slice_names, free, known, is_autoscaled())
         except Exception as problem:  # Ray's head is away; what the pod has is sure
             say(f"whether there is another slice cannot be told now: {problem}")
             return Elsewhere.NOWHERE
@@ -370,8 +361,7 @@ class _Run:
         name, suspicious = incident.slice_name, is_suspicious(incident, has_stepped=pod.step is not None)
         if name is None or not (suspicious or self._history.repeated_here):
             return False
-        self._suspects.add(name)
-        self._suspect_nodes |= {one.seat.node.id for one in pod.hosts if one.seat.node.slice_name == name}
+        self._suspects.add(name, {one.seat.node.id for one in pod.hosts if one.seat.node.slice_name == name})
         say(f"slice {name} is avoided from now on, {found.value}")
         return found is not Elsewhere.NOWHERE
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 from tradewind.runtime.pods.actors import actor_on
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.host import Warm
-from tradewind.runtime.pods.reservation import Seat, Slice, free_slices
+from tradewind.runtime.pods.reservation import Seat
+from tradewind.runtime.pods.slices import Slice, free_slices
 
 _LOOK_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 2.0

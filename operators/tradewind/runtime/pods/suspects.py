@@ -56,3 +56,48 @@ def elsewhere(
         return Elsewhere.FREE
     may_come = may_grow or len((set(own) | set(known)) - suspects) >= smallest
     return Elsewhere.MAY_COME if may_come else Elsewhere.NOWHERE
+
+
+class Suspects:
+    """The slices that a pod avoids, in the order of what happens to it."""
+
+    def __init__(self, smallest: int) -> None:
+        self._smallest = smallest
+        self._waits = True
+        self.names: set[str] = set()
+        self.nodes: set[str] = set()
+        """The ids of their nodes."""
+
+    @property
+    def elsewhere_s(self) -> float:
+        """How long to wait for another slice: not again once it was in vain."""
+        return ELSEWHERE_SECONDS if self._waits else 0.0
+
+    def reserved(self, slices: Collection[str]) -> None:
+        """The pod has these slices now."""
+        if self.names:
+            self._waits = not self.names & set(slices)
+
+    def replaced(self, slices: Collection[str]) -> None:
+        """The machines of these slices are gone, and what comes under their names is new."""
+        self.names -= set(slices)
+
+    def elsewhere(
+        self, incident: Incident, own: Collection[str], free: Collection[str], known: Collection[str], may_grow: bool
+    ) -> Elsewhere:
+        """What the pod can do without these slices and the one that the incident names."""
+        if incident.cause.is_preemption or incident.slice_name is None:
+            return Elsewhere.NOWHERE
+        return elsewhere(
+            {*self.names, incident.slice_name},
+            own=own,
+            free=free,
+            known=known if self._waits else (),
+            smallest=self._smallest,
+            may_grow=may_grow and self._waits,
+        )
+
+    def add(self, name: str, nodes: Collection[str]) -> None:
+        """Avoid this slice from now on."""
+        self.names.add(name)
+        self.nodes |= set(nodes)

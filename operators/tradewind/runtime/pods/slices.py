@@ -1,0 +1,94 @@
+"""Which slices of a type there are, whole, and which of them nobody has taken.
+
+A slice is whole when all its hosts are registered, and free when they answer, are not being drained, and have all their
+chips left. Here is looked only; taking one is ``reservation``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.liveness import (
+    Node,
+    draining_nodes,
+    free_resources,
+    known_nodes,
+    live_nodes,
+    silent_nodes,
+)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice with all its hosts, in the order of their worker ids."""
+
+    name: str
+    nodes: tuple[Node, ...]
+
+
+def complete_slices(nodes: Iterable[Node], group: HostGroup) -> list[Slice]:
+    """The slices of the group's type whose hosts are all there, by name.
+
+    How many that are follows from the slice's topology and the chips of its hosts: Google Kubernetes Engine cuts some
+    types into smaller hosts than Compute Engine does, such as v5litepod-8 into two of four chips.
+    """
+    by_name: dict[str, dict[str, Node]] = defaultdict(dict)
+    for node in nodes:
+        if node.pod_type == group.name and node.slice_name:
+            by_name[node.slice_name][node.worker_id or "0"] = node
+    found = []
+    for name, hosts in sorted(by_name.items()):
+        wanted = [str(number) for number in range(_slice_hosts(hosts.values(), group))]
+        if sorted(hosts) == sorted(wanted):
+            found.append(Slice(name, tuple(hosts[one] for one in wanted)))
+    return found
+
+
+def _slice_hosts(nodes: Iterable[Node], group: HostGroup) -> int:
+    return next((count for one in nodes if (count := one.slice_hosts) is not None), group.hosts)
+
+
+def alike(slices: Sequence[Slice]) -> list[Slice]:
+    """The slices with the same number of hosts, as a pod needs them; of several such numbers the most frequent."""
+    counts = Counter(len(one.nodes) for one in slices)
+    return [one for one in slices if len(one.nodes) == counts.most_common(1)[0][0]]
+
+
+def free_slices(group: HostGroup, avoided: Iterable[str] = (), suspects: Collection[str] = ()) -> list[Slice]:
+    """The slices that could be taken now: complete, alive, not being drained, no host in ``avoided`` (node ids).
+
+    Those in ``suspects`` (names) are left out.
+    """
+    bad, free = {*avoided, *draining_nodes()}, free_resources()
+    found = [one for one in complete_slices(live_nodes(), group) if is_free(one, group, free)]
+    found = [one for one in found if one.name not in suspects]
+    found = [one for one in found if not any(node.id in bad for node in one.nodes)]
+    silent = silent_nodes(node for one in found for node in one.nodes)
+    return [one for one in found if not any(node.id in silent for node in one.nodes)]
+
+
+def known_slices(group: HostGroup) -> set[str]:
+    """The names of all slices of the group's type that the cluster has or had."""
+    return {one.slice_name for one in known_nodes() if one.pod_type == group.name and one.slice_name}
+
+
+def is_free(one: Slice, group: HostGroup, free: Mapping[str, Mapping[str, float]], *, with_head: bool = True) -> bool:
+    """Whether nobody has taken any of its hosts, nor, ``with_head``, its head resource."""
+    first = one.nodes[0]
+    has_head = with_head and group.head_resource in first.resources
+    if has_head and free.get(first.id, {}).get(group.head_resource, 0) < 1:
+        return False
+    return all(free.get(node.id, {}).get("TPU", 0) >= chips_of(node, group) for node in one.nodes)
+
+
+def chips_of(node: Node, group: HostGroup) -> float:
+    """The chips that a process on this host takes: all of them."""
+    return node.chips or group.resources["TPU"]
+
+
+def live_hosts() -> Counter[str]:
+    """How many live hosts of each slice type there are."""
+    return Counter(one.pod_type for one in live_nodes() if one.pod_type)
