@@ -163,7 +163,6 @@ def test_a_result_that_json_cannot_hold_is_left_out(tmp_path: Path) -> None:
     ("fn", "type_", "message"),
     [
         (raises, "ValueError", "no good"),
-        (dies, "ProcessDied", "the step's process ended with signal SIGKILL."),
         (leaves, "SystemExit", "3"),
     ],
 )
@@ -172,6 +171,20 @@ def test_a_function_that_fails_is_recorded_with_its_error(tmp_path: Path, fn: An
     assert (code, ended.outcome, read_status(output_path)) == (1, Outcome.FAILED, Status.FAILED)
     assert ended.error is not None and (ended.error.type, ended.error.message) == (type_, message)
     assert f"Step 's' failed: {type_}: {message}" in text
+
+
+def test_a_function_whose_process_something_kills_is_lost_and_not_failed_so_the_next_run_tries_again(
+    tmp_path: Path,
+) -> None:
+    code, text, output_path, ended = run(dies, tmp_path)
+    sentence = (
+        "the step's process was killed by signal 9 (SIGKILL) without an error, perhaps because the machine was out of "
+        "memory."
+    )
+    assert (code, ended.outcome) == (SUPERSEDED, Outcome.LOST)
+    assert ended.error is not None and (ended.error.type, ended.error.message) == ("ProcessKilled", sentence)
+    assert f"Step 's': {sentence}" in text
+    assert read_record(output_path).state is RecordState.STOPPED
 
 
 def test_the_traceback_starts_at_the_steps_own_function(tmp_path: Path) -> None:

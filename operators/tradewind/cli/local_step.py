@@ -179,6 +179,8 @@ def _has_result(local: LocalStep, turns: StepTurns, attempt: Attempt, drivers: D
             raise _failure(local, held.lease)
         case Phase.STOPPED:
             if code == SUPERSEDED:
+                if _was_killed(local, held.lease):
+                    raise _failure(local, held.lease)
                 return False
             raise StepFailedError(f"Step {local.version} was stopped.")
     # The guard has ended whatever the driver left, so nobody is at work under this lease any more.
@@ -187,6 +189,12 @@ def _has_result(local: LocalStep, turns: StepTurns, attempt: Attempt, drivers: D
     except LeaseLostError:
         return False
     raise StepFailedError(f"Step {local.version} failed: its driver ended with {_ending(code)}.")
+
+
+def _was_killed(local: LocalStep, lease: Lease) -> bool:
+    """Whether something killed the function's process, such as a machine without memory: a script does not insist."""
+    attempt = read_attempt(attempt_path(local.step.output_path, lease.attempt))
+    return attempt is not None and attempt.error is not None
 
 
 def _failure(local: LocalStep, lease: Lease | None) -> StepFailedError:

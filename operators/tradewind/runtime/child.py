@@ -44,10 +44,11 @@ def run_here(command: Sequence[str], env: Mapping[str, str], term: Term) -> int:
         raise
 
 
-def how_it_died(code: int) -> AttemptError:
-    """The error of a child that ended with ``code`` and left none."""
-    ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return AttemptError("ProcessDied", f"the step's process ended with {ending}.")
+def how_it_was_killed(number: int) -> str:
+    """What is to be said of a child that a signal ended before its function returned or raised."""
+    name = next((one.name for one in signal.Signals if one == number), "unknown")
+    perhaps = ", perhaps because the machine was out of memory" if number == signal.SIGKILL else ""
+    return f"the step's process was killed by signal {number} ({name}) without an error{perhaps}."
 
 
 def leave_error(output_path: str, attempt: int, error: AttemptError, rank: int = 0, restart: int = 0) -> None:

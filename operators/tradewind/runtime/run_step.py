@@ -34,7 +34,7 @@ from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
-from tradewind.runtime.child import GAVE_UP, how_it_died, left_error, run_here
+from tradewind.runtime.child import GAVE_UP, how_it_was_killed, left_error, run_here
 from tradewind.runtime.cut_off import CutOff
 from tradewind.runtime.errors import RuntimeFault, SecretError, SpecError
 from tradewind.runtime.keeper import Keeper, TurnEnd
@@ -56,6 +56,10 @@ SIGNAL_PATIENCE_S = 10.0
 
 class ChildGaveUpError(RuntimeFault):
     """The child could not go on, without a fault of its function."""
+
+
+class ChildKilledError(RuntimeFault):
+    """Something killed the child, before its function returned or raised."""
 
 
 class Stopped(BaseException):
@@ -128,6 +132,11 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     except ChildGaveUpError as gave_up:
         print(f"Step {spec.name!r}: {gave_up}")
         keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
+        return SUPERSEDED
+    except ChildKilledError as killed:
+        print(f"Step {spec.name!r}: {killed}")
+        error = AttemptError("ProcessKilled", str(killed))
+        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST, error))
         return SUPERSEDED
     except Stopped:
         if keeper.end is TurnEnd.STOP_REQUESTED:
@@ -210,7 +219,9 @@ def _run_children(
     left = keeper.until_answered(lambda: left_error(spec.output_path, attempt.number))
     if left is None and code == GAVE_UP:
         raise ChildGaveUpError("the store did not let the step's process go on: this attempt does not count.")
-    return left or how_it_died(code)
+    if left is None and code < 0:
+        raise ChildKilledError(how_it_was_killed(-code))
+    return left or AttemptError("ProcessDied", f"the step's process ended with exit code {code}.")
 
 
 def _raise_stopped(signum: int, frame: FrameType | None) -> NoReturn:
