@@ -42,10 +42,12 @@ class Size:
     jobs: Sequence[int]
     window: float
     settle: float
+    finished: int
+    """How many jobs that have ended the head remembers."""
 
 
-FULL = Size((1, 30), 2, (Rate(200, 30), Rate(2000, 10)), (1, 50, 300), 60.0, 15.0)
-QUICK = Size((1,), 1, (Rate(2000, 3),), (1, 20), 15.0, 5.0)
+FULL = Size((1, 30), 2, (Rate(200, 30), Rate(2000, 10)), (1, 20, 50, 300), 60.0, 15.0, 5000)
+QUICK = Size((1,), 1, (Rate(2000, 3),), (1, 20), 15.0, 5.0, 0)
 
 
 @dataclass
@@ -78,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(*missing, "", sep="\n", flush=True)
     found = Found()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the head and the Airflows are stopped
-    with _scratch() as root, ray_head(root / "head") as proxy:
+    with _scratch() as root, ray_head(root / "head", size.finished) as proxy:
         _measure(found, providers, arguments.parts, size, root, proxy)
     for table in found.tables(size):
         print(table.text(), flush=True)
@@ -91,6 +93,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--providers", nargs="+", choices=names, default=names)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--jobs", nargs="+", type=int, metavar="N", help="how many jobs are followed at once")
+    parser.add_argument("--finished", type=int, metavar="N", help="how many ended jobs the head remembers")
     parser.add_argument("--window", type=float, metavar="SECONDS", help="how long following is watched")
     parser.add_argument("--repeats", type=int, metavar="N", help="how often each short job is run")
     return parser.parse_args(argv)
@@ -105,6 +108,7 @@ def _size(arguments: argparse.Namespace) -> Size:
         sorted(set(arguments.jobs or base.jobs)),
         arguments.window or base.window,
         base.settle,
+        base.finished if arguments.finished is None else arguments.finished,
     )
 
 

@@ -87,12 +87,12 @@ def costs_of(house: House, sizes: Sequence[int], window: float, settle: float) -
         if house.provider.defers:  # the other's operators submit by themselves
             for job in job_ids(way, size)[first : min(size, RUNNING)]:
                 submit(job, 0)
-        dag_id = follow_dag_id(size)
+        dag_id, before = follow_dag_id(size), _arrivals(house)
         house.api.wait_for_dag(dag_id, 120.0)
         house.api.unpause(dag_id)
         run_id = house.api.trigger(dag_id)
         until(partial(_are_following, house, dag_id, run_id), f"{way}: {dag_id} to follow")
-        _settle(house, settle)
+        _settle(house, settle, before if first < RUNNING else None)
         yield cost_of(way, size, _sample(house, window if size == sizes[-1] else window / 2), idle)
 
 
@@ -146,11 +146,11 @@ def _are_following(house: House, dag_id: str, run_id: str) -> bool:
     return all(task["state"] == "running" for task in tasks)
 
 
-def _settle(house: House, settle: float) -> None:
-    """Wait until the followers have connected: nobody new for ``settle`` seconds."""
+def _settle(house: House, settle: float, before: int | None) -> None:
+    """Wait until the followers have connected: more than ``before``, and nobody new for ``settle`` seconds."""
     deadline, quiet_since, known = time.monotonic() + LONGEST_SETTLE_S, time.monotonic(), -1
     while time.monotonic() < min(deadline, quiet_since + settle):
-        if (now := _arrivals(house)) != known:
+        if (now := _arrivals(house)) != known or now == before:
             known, quiet_since = now, time.monotonic()
         time.sleep(0.5)
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.jobs_follow import Followed
 from benchmarks.jobs_latency import BY_HAND, Latency
 from benchmarks.jobs_lines import Lines
-from benchmarks.report import Table
+from benchmarks.report import Table, ratio
 
 MOST_OVERHEAD_S = 1.0
-REQUESTS_BELOW_PEERS = 50
 LINES_PER_SECOND = 2000
 
 Row = tuple[str, str, str, str]
+_COSTS: dict[str, Callable[[Followed], float]] = {
+    "CPU": lambda one: one.cpu_seconds,
+    "requests": lambda one: one.requests,
+    "bytes received": lambda one: one.received,
+}
 
 
 def goals_table(latencies: Sequence[Latency], followed: Sequence[Followed], lines: Sequence[Lines]) -> Table:
     """A row for each goal that this run has figures for."""
     table = Table("jobs: goals", ("of ours", "goal", "here", "reached"))
-    for row in [*_overheads(latencies), *_requests(followed), *_lines(lines)]:
+    for row in [*_overheads(latencies), *_following(followed), *_lines(lines)]:
         table.add(*row)
     return table
 
@@ -33,16 +37,21 @@ def _overheads(found: Sequence[Latency]) -> Iterator[Row]:
             yield name, f"< {MOST_OVERHEAD_S:g} s", f"{overhead:+.2f} s", _said(overhead < MOST_OVERHEAD_S)
 
 
-def _requests(found: Sequence[Followed]) -> Iterator[Row]:
-    ours = max((one for one in found if one.way == "ours"), key=lambda one: one.jobs, default=None)
-    for way in sorted({one.way for one in found} - {"ours"}):
-        peer = max((one for one in found if one.way == way), key=lambda one: one.jobs)
-        if ours is None or not ours.requests:
-            continue
-        times = peer.requests / ours.requests
-        name = f"requests of {ours.jobs} jobs beside {way} ({peer.jobs} jobs)"
-        goal = f"{REQUESTS_BELOW_PEERS} times fewer"
-        yield name, goal, f"{times:.1f} times", _said(times >= REQUESTS_BELOW_PEERS)
+def _following(found: Sequence[Followed]) -> Iterator[Row]:
+    """What following as many jobs costs, beside the peer for which it is least."""
+    for ours in (one for one in found if one.way == "ours"):
+        peers = [one for one in found if one.way != "ours" and one.jobs == ours.jobs]
+        for name, figure in _COSTS.items():
+            if peers:
+                cheapest = min(peers, key=figure)
+                here = ratio(figure(ours), figure(cheapest))
+                reached = figure(ours) <= figure(cheapest)
+                yield (
+                    f"{name}, {ours.jobs} jobs, beside {cheapest.way}",
+                    "<= 1.00 times",
+                    f"{here} times",
+                    _said(reached),
+                )
 
 
 def _lines(found: Sequence[Lines]) -> Iterator[Row]:

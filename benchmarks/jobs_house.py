@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks import jobs_printer
+from benchmarks.jobs_history import remember
 from benchmarks.jobs_ids import HEAD_CPUS, SIZES_VARIABLE
 from benchmarks.jobs_logs import Seen, lines_of_task
 from benchmarks.jobs_peers import ROOT, Provider
@@ -78,12 +79,14 @@ def printer(lines: int, rate: float) -> str:
 
 
 @contextmanager
-def ray_head(root: Path) -> Iterator[CountingProxy]:
-    """A head, reached through the proxy only; a job may wait on it for a day."""
+def ray_head(root: Path, finished: int = 0) -> Iterator[CountingProxy]:
+    """A head that remembers ``finished`` jobs, reached through the proxy only; a job may wait on it for a day."""
     env = {"RAY_JOB_START_TIMEOUT_SECONDS": "86400"}
     ray = LocalRay(LocalStack(root), num_cpus=HEAD_CPUS, env=env)
     try:
         ray.start()
+        if finished:
+            remember(ray.address, ray.gcs_address, finished)
         with CountingProxy(ray.address) as proxy:
             yield proxy
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.ray_jobs.proxy import LIST, Proxy
-from tradewind.ray_jobs import watch
+from tradewind.ray_jobs import looks, lost_nodes, watch
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import WaitJudgement
@@ -27,6 +27,8 @@ from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
 
 pytestmark = pytest.mark.ray
+
+RUNNING = f"{LIST}running"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ async def test_three_hundred_followers_share_one_poll(proxy: Proxy) -> None:
     async with proxy.serving() as cluster, AsyncExitStack() as stack:
         watched = [await stack.enter_async_context(watching(cluster, "running")) for _ in range(300)]
         await asyncio.gather(*map(until_heard, watched))
-        assert proxy.asked == {LIST: 1}
+        assert proxy.asked == {RUNNING: 1}
         assert len({id(one.api) for one in watched}) == 1
 
 
@@ -110,7 +112,7 @@ async def test_a_slow_head_is_asked_rarely(proxy: Proxy, monkeypatch: pytest.Mon
     proxy.delay_s = 0.3
     async with proxy.serving() as cluster, watching(cluster, "running"):
         started = time.monotonic()
-        while proxy.asked[LIST] < 3:
+        while proxy.asked[RUNNING] < 3:
             await asyncio.sleep(0.05)
         assert time.monotonic() - started > 2 * watch.REST_FACTOR * 0.3 * 0.9  # a lower bound: load only adds to it
 
@@ -138,19 +140,22 @@ async def test_who_joins_is_answered_though_the_interval_is_long(proxy: Proxy) -
         await until_heard(watched)
         for _ in range(30):
             await watched._watcher._poll()
-        before = proxy.asked[LIST]
+        before = proxy.asked.total()
         async with watching(cluster, "ended") as newcomer:
             await until_heard(newcomer)
-        assert proxy.asked[LIST] <= before + 2
+        assert proxy.asked.total() <= before + 2
 
 
-async def test_a_job_is_unknown_only_when_it_is_not_found_by_its_id_either(proxy: Proxy) -> None:
+async def test_a_job_is_unknown_only_when_it_is_not_found_by_its_id_either(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "FEW", 0)
     proxy.empty_list = True
     async with proxy.serving() as cluster:
         found, unknown = await asyncio.gather(follow(cluster, "ended"), follow(cluster, "unknown"))
     assert found.details is not None and "hello" in found.last_lines
     assert unknown == JobEnd(None)
-    assert proxy.asked["/api/jobs/unknown"] == 1
+    assert proxy.asked["/api/jobs/unknown"] == 1 and proxy.asked[LIST]
 
 
 async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> None:
@@ -158,7 +163,7 @@ async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> N
     async with proxy.serving() as cluster:
         failures = await asyncio.gather(*(follow(cluster, "running") for _ in range(3)), return_exceptions=True)
         assert [type(failure) for failure in failures] == [RayAuthenticationError] * 3
-        assert proxy.asked == {LIST: 1}
+        assert proxy.asked == {RUNNING: 1}
         proxy.refusal = None
         assert (await follow(cluster, "ended")).details is not None  # the watcher that failed serves nobody else
 
@@ -166,7 +171,7 @@ async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> N
 async def test_a_refused_token_ends_a_wait_that_goes_on(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         followed = asyncio.create_task(follow(cluster, "running"))
-        while not proxy.asked[LIST]:
+        while not proxy.asked[RUNNING]:
             await asyncio.sleep(0.05)
         proxy.refusal = 401
         with pytest.raises(RayAuthenticationError):
@@ -254,3 +259,99 @@ def test_pauses_grow_up_to_a_limit_and_differ() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (700, "12 min"), (9000, "2.5 h")])
 def test_durations_are_readable(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+# ---- what is asked, by how many are followed and whose log is streamed
+
+COUNTS = "/api/v0/jobs"
+
+
+async def test_a_job_whose_log_is_streamed_is_not_polled_and_looked_at_when_the_stream_ends(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        watcher = watched._watcher
+        with watched.streamed():
+            before = proxy.asked.copy()
+            for _ in range(5):
+                await watcher._poll()
+            assert proxy.asked == before
+        await watcher._poll(is_regular=False)
+        assert proxy.asked - before == {RUNNING: 1}
+
+
+async def test_a_stream_that_hangs_hides_nothing_for_ever(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        watcher = watched._watcher
+        with watched.streamed():
+            before = proxy.asked.copy()
+            watcher._looks._looked_at["running"] -= looks.AGAIN_S
+            await watcher._poll()
+            assert proxy.asked - before == {RUNNING: 1}
+            await watcher._poll()
+            assert proxy.asked - before == {RUNNING: 1}
+
+
+async def test_the_node_of_a_silent_stream_is_looked_at_and_that_of_a_talking_one_is_not(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        watcher = watched._watcher
+        with watched.streamed():
+            before = proxy.asked.copy()
+            watcher._lost_nodes.look_soon()
+            await watcher._poll()
+            assert proxy.asked == before, "a line has just come"
+            watched._line_at -= 2 * lost_nodes.LOOK_S
+            await watcher._poll()
+            assert proxy.asked - before == {"/api/v0/nodes": 1}
+
+
+async def test_many_jobs_are_asked_about_by_one_small_question_until_one_of_them_changes(
+    jobs: RayJobs, proxy: Proxy, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    names = [f"crowd-{number}" for number in range(looks.FEW + 1)]
+    for name in names:
+        jobs.submit_or_attach(JobRequest(name, "true", resources={"nowhere": 1}))
+    jobs.submit_or_attach(JobRequest("crowded", f"bash -c 'until [ -e {go} ]; do sleep 0.1; done'"))
+    wait_until(jobs, "crowded", "RUNNING")
+    async with proxy.serving() as cluster, AsyncExitStack() as stack:
+        watched = {name: await stack.enter_async_context(watching(cluster, name)) for name in [*names, "crowded"]}
+        await asyncio.gather(*map(until_heard, watched.values()))
+        watcher = watched["crowded"]._watcher
+        await watcher._poll()  # the numbers are known from here on
+        before = proxy.asked.copy()
+        for _ in range(3):
+            await watcher._poll()
+        asked = proxy.asked - before
+        assert asked[COUNTS] >= 6 and set(asked) == {COUNTS}
+        go.touch()
+        wait_until(jobs, "crowded", "SUCCEEDED")
+        await watcher._poll()
+        ended = watched["crowded"].details
+        assert ended is not None and ended.status == "SUCCEEDED"
+        assert {one.details.status for name, one in watched.items() if one.details and name in names} == {"PENDING"}
+
+
+async def test_a_head_that_does_not_count_is_asked_for_its_list(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "FEW", 0)
+    proxy.refusal, proxy.refused_ending = 403, COUNTS
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        before = proxy.asked[LIST]
+        await watched._watcher._poll()
+        assert proxy.asked[LIST] > before and watched.details is not None and watched.outage is None
+
+
+async def test_few_of_many_that_the_head_remembers_are_asked_for_one_by_one(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "FEW", 1)
+    monkeypatch.setattr(looks, "LOOK_COST", 1)
+    async with proxy.serving() as cluster, watching(cluster, "running") as one, watching(cluster, "ended") as two:
+        await asyncio.gather(until_heard(one), until_heard(two))
+        before = proxy.asked[LIST]
+        one.hurry()
+        two.hurry()
+        await one._watcher._poll()
+        assert proxy.asked[LIST] == before

@@ -3,16 +3,91 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tradewind.triggers import place_in_log
+from tradewind.triggers.place_in_log import Place, PlaceFile, PlaceKeeper, TaskAddress
 
 UNCONNECTED = "import socket; from tradewind.triggers.place_in_log import _unix_sockets as found"
+
+
+TASK = TaskAddress("dag", "run", "task", -1)
+
+
+def place(chars: int, follower: str = "a", job: str = "j") -> Place:
+    return Place(job, {"chars": chars}, is_exact=False, follower=follower)
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Airflow's folder of logs."""
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+def test_the_newer_place_of_the_same_follower_counts(logs: Path) -> None:
+    assert PlaceFile(TASK).newer_than(place(1)) == place(1), "there is no file yet"
+    assert PlaceFile(TASK).write(place(5))
+    assert PlaceFile(TASK).newer_than(place(1)) == place(5)
+
+
+@pytest.mark.parametrize("other", [place(1, follower="b"), place(1, job="k"), place(1, follower="")])
+def test_a_file_that_another_follower_or_an_earlier_try_left_does_not_count(logs: Path, other: Place) -> None:
+    PlaceFile(TASK).write(place(5))
+    assert PlaceFile(TASK).newer_than(other) == other
+    elsewhere = TaskAddress("dag", "run", "task", 0)
+    assert PlaceFile(elsewhere).newer_than(place(1)) == place(1)
+
+
+def test_a_file_that_was_torn_or_cannot_be_written_does_no_harm(logs: Path) -> None:
+    PlaceFile(TASK).write(place(5))
+    [file] = (logs / place_in_log.FILES).iterdir()
+    file.write_text("{")
+    assert PlaceFile(TASK).newer_than(place(1)) == place(1)
+    PlaceFile(TASK).delete()
+    (logs / place_in_log.FILES).rmdir()
+    (logs / place_in_log.FILES).write_text("no folder")
+    assert not PlaceFile(TASK).write(place(6))
+
+
+def test_a_log_that_was_read_to_its_end_leaves_no_file_nor_those_of_long_ago(logs: Path) -> None:
+    PlaceFile(TASK).write(place(5))
+    old = logs / place_in_log.FILES / "old.json"
+    old.write_text("{}")
+    os.utime(old, (0, 0))
+    PlaceFile(TASK).delete()
+    assert list((logs / place_in_log.FILES).iterdir()) == []
+
+
+async def test_airflow_is_told_at_once_and_then_rarely_unless_there_is_no_file(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Place] = []
+
+    async def tell(task: TaskAddress, place: Place) -> bool:
+        told.append(place)
+        return True
+
+    keeper = PlaceKeeper(TASK, tell)
+    for chars in (1, 2, 3, 3):
+        await keeper.keep(place(chars))
+    assert told == [place(1)]
+    assert PlaceFile(TASK).newer_than(told[-1]) == place(3)
+    monkeypatch.setattr(place_in_log, "TELL_AIRFLOW_S", 0.0)
+    await keeper.keep(place(3))  # nothing new was printed, and Airflow is told in the end all the same
+    monkeypatch.setattr(place_in_log, "TELL_AIRFLOW_S", 15.0)
+    await keeper.end()
+    (logs / place_in_log.FILES).rmdir()
+    (logs / place_in_log.FILES).write_text("no folder")
+    await keeper.keep(place(4))
+    assert told == [place(1), place(3), place(4)]
 
 
 @pytest.fixture

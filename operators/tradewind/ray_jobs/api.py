@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -19,6 +19,7 @@ from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableErro
 REQUEST_TIMEOUT_S = 30.0
 _CLOSING_TIMEOUT_S = 0.2
 """Ray answers no websocket message, a closing one included."""
+Query = Mapping[str, str] | Sequence[tuple[str, str]]
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
@@ -61,7 +62,7 @@ class JobsApi:
         found = await self.get_json("/api/jobs/") or []
         return [JobDetails.from_json(fields) for fields in found if fields.get("submission_id")]
 
-    async def get_json(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+    async def get_json(self, path: str, params: Query | None = None) -> Any:
         """The JSON answer to a GET, or None for a 404."""
         async with self.request("GET", path, params=params) as response:
             try:

@@ -3,13 +3,14 @@
 Ray judges a dead job in an agent on one of the nodes, and only if that agent lives and was asked for something since
 it started. A head that came back without its node, or lost the node under it, answers for ever that such a job runs.
 So whoever waits for a job's end looks at which nodes live: one request for all jobs of a cluster, once a minute, and
-soon when the cluster was silent. A node that is missing is believed to be gone after longer than Ray needs to judge.
+soon when the cluster was silent. A node whose job has just printed a line need not be looked at. A node that is missing
+is believed to be gone after longer than Ray needs to judge.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from tradewind.ray_jobs.details import JobDetails
@@ -39,17 +40,22 @@ class LostNodes:
         """The cluster was silent: nodes may have gone meanwhile."""
         self._look_at = time.monotonic()
 
-    async def judged(self, found: Mapping[str, JobDetails | None]) -> dict[str, JobDetails | None]:
-        """The jobs that were ``found``, where a running one whose node is gone has failed."""
-        nodes = {node for one in found.values() if one and (node := one.running_on)}
+    async def judged(
+        self, found: Mapping[str, JobDetails | None], proven: Collection[str] = ()
+    ) -> dict[str, JobDetails | None]:
+        """The jobs that were ``found``, where a running one whose node is gone has failed.
+
+        Those of ``proven`` are known to live: their nodes are not looked at.
+        """
+        nodes = {node for job, one in found.items() if one and job not in proven and (node := one.running_on)}
         if nodes and time.monotonic() >= self._look_at:
             await self._look(nodes)
         return {job: one.without_node() if one and one.running_on in self._gone else one for job, one in found.items()}
 
-    async def _look(self, nodes: Iterable[str]) -> None:
+    async def _look(self, nodes: Collection[str]) -> None:
         now = time.monotonic()
         try:
-            living = await fetch_living(self._api)
+            living = await fetch_living(self._api, nodes)
         except (RayUnreachableError, RayAuthenticationError, KeyError, TypeError):  # silent, forbidden, or another Ray
             self._look_at = now + LOOK_S
             return

@@ -6,7 +6,7 @@ Only what Ray tells over HTTP counts; what it does not tell is None, never a gue
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
 _ALL_NODES = {"detail": "1", "limit": "10000"}
-_LIVING_NODES = {"limit": "10000", "filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
+_LIVING_NODES = (
+    ("limit", "10000"),
+    ("filter_keys", "state"),
+    ("filter_predicates", "="),
+    ("filter_values", "ALIVE"),
+)
 _MONITOR_LOG = {"filename": "monitor.log", "lines": "-1"}
 _LOG_BYTES = 512 * 1024
 _V1_CONFIG = "StandardAutoscaler: "
@@ -79,13 +84,17 @@ async def fetch_nodes(api: JobsApi) -> list[NodeFacts]:
     return [_node(fields, free) for fields in answer["data"]["result"]["result"]] if answer else []
 
 
-async def fetch_living(api: JobsApi) -> frozenset[str]:
-    """The ids of the nodes that the head counts as alive.
+async def fetch_living(api: JobsApi, nodes: Collection[str]) -> frozenset[str]:
+    """Those of ``nodes``, by their ids, that the head counts as alive; others may be among them.
 
     Raises:
         RayUnreachableError: No answer.
     """
-    answer = await api.get_json("/api/v0/nodes", _LIVING_NODES)
+    query = list(_LIVING_NODES)
+    if len(nodes) == 1:
+        [node] = nodes
+        query += [("filter_keys", "node_id"), ("filter_predicates", "="), ("filter_values", node)]
+    answer = await api.get_json("/api/v0/nodes", query)
     return frozenset(fields["node_id"] for fields in answer["data"]["result"]["result"])
 
 

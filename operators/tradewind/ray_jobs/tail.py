@@ -86,12 +86,18 @@ async def _read(watched: WatchedJob, log: JobLog) -> None:
     """One reading, to its end."""
     log.begin()
     async with watched.api.websocket(f"/api/jobs/{watched.job}/logs/tail") as stream:
-        while not log.is_cut:
-            try:
-                message = await stream.receive(log.wait_s())
-            except TimeoutError:
-                log.tick()
-                continue
-            if message.type is not aiohttp.WSMsgType.TEXT:
-                return
-            log.read(message.data)
+        with watched.streamed():
+            await _read_stream(stream, watched, log)
+
+
+async def _read_stream(stream: aiohttp.ClientWebSocketResponse, watched: WatchedJob, log: JobLog) -> None:
+    while not log.is_cut:
+        try:
+            message = await stream.receive(log.wait_s())
+        except TimeoutError:
+            log.tick()
+            continue
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            return
+        watched.has_line()
+        log.read(message.data)

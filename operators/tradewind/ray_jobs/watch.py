@@ -1,9 +1,13 @@
 """One poll for all who follow jobs of one cluster from one event loop.
 
-The interval grows from 1 s to 15 s while nothing changes about any followed job, and starts again with a change, a new
-follower or a hint. A head that answers slowly is asked less often. A cluster that does not answer is asked again with
-backoff and jitter, for as long as it takes: it says nothing about any job. A job that is missing from the list is
-asked for by its id before it is called unknown.
+A job whose log is being streamed is not polled: the stream's end is the hint that the job may have ended, and that job
+is looked at then, at once. Only now and then is it looked at all the same (``looks.AGAIN_S``), for a stream that
+hangs; whether its node lives is looked at soon when the stream is silent (``lost_nodes``).
+
+For the others, the interval grows from 1 s to 15 s while nothing changes about any of them, and starts again with a
+change, a new follower or a hint. A head that answers slowly is asked less often. A cluster that does not answer is
+asked again with backoff and jitter, for as long as it takes: it says nothing about any job. How the cluster is asked is
+chosen by what is least (``looks``).
 
 The poll runs in a context of its own: what a follower logs must come from the follower's own task, because Airflow's
 triggerer finds the log of a trigger by its context.
@@ -17,15 +21,16 @@ import contextvars
 import random
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from tradewind.ray_jobs import lost_nodes
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
-from tradewind.ray_jobs.lost_nodes import LostNodes
+from tradewind.ray_jobs.looks import AGAIN_S, FEW, JobLooks
 
 SHORTEST_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 15.0
@@ -56,6 +61,10 @@ class WatchedJob:
         """What the cluster says; None when it knows no such job, or was not heard yet."""
         self.heard_at: float | None = None
         """When the cluster last answered, by this process's monotonic clock; None: not yet."""
+        self.is_doubtful = True
+        """Whether it may have changed, so that it has to be looked at."""
+        self.is_streamed = False
+        self._line_at = float("-inf")
         self._watcher = watcher
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
@@ -80,8 +89,28 @@ class WatchedJob:
             raise self._failure
 
     def hurry(self) -> None:
-        """Something may have changed: poll soon."""
+        """Something may have changed: look soon."""
+        self.is_doubtful = True
         self._watcher.hurry()
+
+    @contextlib.contextmanager
+    def streamed(self) -> Iterator[None]:
+        """Meanwhile a stream of its log is open."""
+        self.is_streamed = True
+        self.has_line()
+        try:
+            yield
+        finally:
+            self.is_streamed = False
+            self.is_doubtful = True
+
+    def has_line(self) -> None:
+        """The stream has brought something: its node lives."""
+        self._line_at = time.monotonic()
+
+    def has_proof_of_life(self, now: float) -> bool:
+        """Whether its stream has brought something lately."""
+        return self.is_streamed and now - self._line_at < lost_nodes.LOOK_S
 
     def fail(self, error: BaseException) -> None:
         """Nothing can be learned any more, because of ``error``."""
@@ -112,7 +141,13 @@ class ClusterWatcher:
         self._hurried = asyncio.Event()
         self._interval = SHORTEST_INTERVAL_S
         self._failed_polls = 0
-        self._lost_nodes = LostNodes(self.api)
+        self._regular_ended_at = float("-inf")
+        self._took_s = 0.0
+        """How long the last regular poll took."""
+        self._found: dict[str, JobDetails | None] = {}
+        """What the cluster last said of each job, before anything was judged by its node."""
+        self._looks = JobLooks(self.api)
+        self._lost_nodes = lost_nodes.LostNodes(self.api)
         self._task = asyncio.create_task(self._run(), context=contextvars.Context())
 
     def join(self, job: str) -> WatchedJob:
@@ -125,6 +160,9 @@ class ClusterWatcher:
     def leave(self, watched: WatchedJob) -> bool:
         """Follow it no longer; whether that was the last one."""
         self._watched.discard(watched)
+        if all(other.job != watched.job for other in self._watched):
+            self._found.pop(watched.job, None)
+            self._looks.forget(watched.job)
         return not self._watched
 
     def hurry(self) -> None:
@@ -143,42 +181,77 @@ class ClusterWatcher:
             while True:
                 self._hurried.clear()
                 started = time.monotonic()
-                await self._poll()
+                await self._poll(is_regular=started >= self._regular_at or self._many_doubtful())
                 await self._rest(time.monotonic() - started)
         except Exception as error:  # a refused token, or a defect of ours: nobody may wait for ever because of it
             self.has_failed = True
             for watched in self._watched:
                 watched.fail(error)
 
-    async def _poll(self) -> None:
+    async def _poll(self, *, is_regular: bool = True) -> None:
+        """Look at the jobs that are in doubt, and with ``is_regular`` at all others that need to be looked at, too."""
+        started = time.monotonic()
         asked = list(self._watched)  # who joins meanwhile may have submitted after the list was made
+        doubtful = {watched.job for watched in asked if watched.is_doubtful or self.outage}
+        for watched in asked:
+            watched.is_doubtful = False  # before it is asked: what comes meanwhile is news
+        due = doubtful | ({watched.job for watched in asked if self._is_due(watched, started)} if is_regular else set())
         try:
-            found = {details.job: details for details in await self.api.jobs()}
-            missing = {watched.job for watched in asked} - found.keys()
-            answers = {**found, **{job: await self.api.details(job) for job in missing}}
-            answers = await self._lost_nodes.judged({watched.job: answers[watched.job] for watched in asked})
+            found = await self._looks.look({job: self._found.get(job) for job in due}, doubtful) if due else {}
+            known = {watched.job: found.get(watched.job, self._found.get(watched.job)) for watched in asked}
+            proven = {watched.job for watched in asked if watched.has_proof_of_life(started)}
+            answers = await self._lost_nodes.judged(known, proven)
         except RayUnreachableError as error:
             self._failed_polls += 1
             self.outage = Outage(self.outage.since if self.outage else time.monotonic(), str(error))
             self._lost_nodes.look_soon()
             for watched in asked:
+                watched.is_doubtful = True
                 watched.wake()
             return
+        self._found = known
         now = time.monotonic()
-        changes = [watched.tell(answers[watched.job], now) for watched in asked]
-        is_change = any(changes) or self.outage is not None
-        self._interval = SHORTEST_INTERVAL_S if is_change else min(self._interval * INTERVAL_GROWTH, LONGEST_INTERVAL_S)
+        changes = [watched.tell(answers[watched.job], now) for watched in asked if self._is_news(watched, answers, due)]
+        if any(changes) or self.outage is not None:
+            self._interval = SHORTEST_INTERVAL_S
+        elif is_regular:
+            self._interval = min(self._interval * INTERVAL_GROWTH, LONGEST_INTERVAL_S)
+        if is_regular:
+            self._took_s, self._regular_ended_at = now - started, now
         self.outage, self._failed_polls = None, 0
+
+    def _is_due(self, watched: WatchedJob, now: float) -> bool:
+        """Whether a regular poll looks at it: not while a stream of its log would tell of its end."""
+        found = self._found.get(watched.job)
+        if found is not None and found.has_ended:
+            return False
+        return not watched.is_streamed or self._looks.looked_at(watched.job) + AGAIN_S <= now
+
+    def _is_news(self, watched: WatchedJob, answers: Mapping[str, JobDetails | None], due: Collection[str]) -> bool:
+        return watched.job in due or (watched.heard_at is not None and answers[watched.job] != watched.details)
+
+    @property
+    def _regular_at(self) -> float:
+        """When the next poll of all is due, unless the head needs a longer rest."""
+        return self._regular_ended_at + max(self._interval, REST_FACTOR * self._took_s)
 
     async def _rest(self, took_s: float) -> None:
         if self.outage:
             await asyncio.sleep(backoff_s(self._failed_polls))
             return
-        least = max(COALESCE_S, HURRIED_REST_FACTOR * took_s)
-        await asyncio.sleep(least)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(self._interval, REST_FACTOR * took_s) - least):
-                await self._hurried.wait()
+        await asyncio.sleep(COALESCE_S)
+        least_until = time.monotonic() - COALESCE_S + HURRIED_REST_FACTOR * took_s
+        while (left_s := self._regular_at - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._hurried.wait()
+            if not self._hurried.is_set():
+                continue  # the regular poll is due
+            await asyncio.sleep(max(0.0, least_until - time.monotonic()) if self._many_doubtful() else 0.0)
+            return
+
+    def _many_doubtful(self) -> bool:
+        return len({watched.job for watched in self._watched if watched.is_doubtful}) > FEW
 
 
 def backoff_s(failures: int, jitter: Callable[[], float] = random.random) -> float:

@@ -1,28 +1,43 @@
 """A trigger's place in its job's log, kept so that a triggerer's end neither loses a line nor repeats many.
 
-The place is an XCom of the task, because that is what a trigger can reach and what Airflow wipes for the next try. It
-is written only when Airflow has taken every line up to it out of the trigger process: a triggerer that is killed may
-take lines with it that were on their way, and those must come again. On an orderly end the last place is exact.
+The place is an XCom of the task, because that is what a trigger can reach and what Airflow wipes for the next try. An
+XCom costs the triggerer a request to its own API and a write to Airflow's database, so it follows every
+``TELL_AIRFLOW_S`` only. In between, the place is kept in a small file below Airflow's folder of logs: whoever can go on
+with the log that the lines went to sees it too. It counts only together with the XCom of the same follower.
+
+The place is written only when Airflow has taken every line up to it out of the trigger process: a triggerer that is
+killed may take lines with it that were on their way, and those must come again. On an orderly end the last place is
+exact.
 """
 
 from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import fcntl
 import functools
+import hashlib
+import json
 import os
+import secrets
 import socket
 import termios
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from airflow.sdk import conf
 from airflow.sdk.execution_time.xcom import XCom
 
 PLACE_KEY = "ray_log_place"
 SAVE_INTERVAL_S = 0.5
+TELL_AIRFLOW_S = 15.0
 MOST_SAVES_PER_SECOND = 10
+FILES = ".ray_log_places"
+_OLD_S = 7 * 86400.0
 _DRAIN_POLL_S = 0.01
 _LONGEST_DRAIN_S = 5.0
 _LAST_ANSWER_S = 1.0
@@ -47,17 +62,59 @@ class Place:
         job: The job whose log it read.
         position: The position in it, as JSON.
         is_exact: It was left in order: no line after it was given.
+        follower: The trigger's own name for itself: no other has it.
     """
 
     job: str
     position: Any
     is_exact: bool
+    follower: str = ""
 
 
 async def load_place(task: TaskAddress, job: str) -> Place | None:
     """Where the last trigger of this task was in the log of ``job``; None when it is the first."""
     found = await XCom.aget_one(key=PLACE_KEY, **vars(task))
-    return Place(**found) if found and found["job"] == job else None
+    if not found or found["job"] != job:
+        return None
+    place = Place(**found)
+    return place if place.is_exact else await asyncio.to_thread(PlaceFile(task).newer_than, place)
+
+
+class PlaceFile:
+    """The file with a follower's newest place, for whoever goes on after it was killed."""
+
+    def __init__(self, task: TaskAddress) -> None:
+        folder = Path(conf.get("logging", "base_log_folder"), FILES)
+        name = hashlib.sha256(json.dumps(list(vars(task).values())).encode()).hexdigest()
+        self._file = folder / f"{name}.json"
+
+    def newer_than(self, place: Place) -> Place:
+        """What the follower that left ``place`` wrote down last."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            found = Place(**json.loads(self._file.read_text(encoding="utf-8")))
+            if (found.job, found.follower) == (place.job, place.follower) and place.follower:
+                return found
+        return place
+
+    def write(self, place: Place) -> bool:
+        """Keep ``place``; whether it could be kept."""
+        mine = self._file.with_suffix(f".{place.follower}")
+        try:
+            if not self._file.parent.exists():
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+            mine.write_text(json.dumps(vars(place)), encoding="utf-8")
+            mine.replace(self._file)
+        except OSError:
+            return False
+        return True
+
+    def delete(self) -> None:
+        """Nobody needs it any more; nor those that nobody came for in a week."""
+        with contextlib.suppress(OSError):
+            self._file.unlink(missing_ok=True)
+            for file in self._file.parent.iterdir():
+                if time.time() - file.stat().st_mtime > _OLD_S:
+                    file.unlink(missing_ok=True)
 
 
 async def save_place(task: TaskAddress, place: Place) -> bool:
@@ -74,6 +131,38 @@ async def turn_to_save() -> None:
     now = time.monotonic()
     _next_turn = max(now, _next_turn + 1 / MOST_SAVES_PER_SECOND)
     await asyncio.sleep(_next_turn - now)
+
+
+class PlaceKeeper:
+    """Keeps the place of one follower: in the file at every change, with Airflow now and then.
+
+    Args:
+        task: The follower's task.
+        tell: Tells Airflow; whether it could do so in time.
+    """
+
+    def __init__(self, task: TaskAddress, tell: Callable[[TaskAddress, Place], Awaitable[bool]] = save_place) -> None:
+        self.follower = secrets.token_hex(8)
+        self._task = task
+        self._tell = tell
+        self._file = PlaceFile(task)
+        self._in_airflow: Place | None = None
+        self._told_at = float("-inf")
+        self._kept: Place | None = None
+
+    async def keep(self, place: Place) -> None:
+        """Write ``place`` down if it is new. The first one goes to Airflow at once: whoever comes next needs it."""
+        if place != self._kept and self._in_airflow is not None and await _lines_are_taken():
+            self._kept = place if await asyncio.to_thread(self._file.write, place) else None
+        due_at = self._told_at + (TELL_AIRFLOW_S if place == self._kept else 0.0)
+        if place != self._in_airflow and time.monotonic() >= due_at:
+            await turn_to_save()
+            if await self._tell(self._task, place):
+                self._in_airflow, self._told_at = place, time.monotonic()
+
+    async def end(self) -> None:
+        """The log was read to its end."""
+        await asyncio.to_thread(self._file.delete)
 
 
 async def save_last_place(task: TaskAddress, place: Place) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -16,11 +16,10 @@ from tradewind.triggers.kill import detach, stop_if_person_acted, stop_plain_job
 from tradewind.triggers.place_in_log import (
     SAVE_INTERVAL_S,
     Place,
+    PlaceKeeper,
     TaskAddress,
     load_place,
     save_last_place,
-    save_place,
-    turn_to_save,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +70,10 @@ class RayJobTrigger(BaseTrigger):
         self.payload = payload
         self._job_log: JobLog | None = None
 
+    @functools.cached_property
+    def _keeper(self) -> PlaceKeeper:
+        return PlaceKeeper(self._address)
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments; no secret is among them."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -82,9 +85,9 @@ class RayJobTrigger(BaseTrigger):
         from tradewind.ray_jobs.refusals import first_reading
 
         watch = Watch.from_json(self.watch)
-        read_again = partial(RayHook.cluster_read_again, self.ray_conn_id)
+        read_again = functools.partial(RayHook.cluster_read_again, self.ray_conn_id)
         cluster = await first_reading(
-            watch.job, partial(RayHook.cluster_from_trigger, self.ray_conn_id), job_logger.info
+            watch.job, functools.partial(RayHook.cluster_from_trigger, self.ray_conn_id), job_logger.info
         )
         self._job_log = await self._open_log(watch.job) if self.log_bytes else None
         saving = asyncio.create_task(self._save_places())
@@ -92,7 +95,9 @@ class RayJobTrigger(BaseTrigger):
             outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info, read_again)
         finally:
             saving.cancel()
-        self._job_log = None  # it has been read to its end
+        log, self._job_log = self._job_log, None  # it has been read to its end
+        if log is not None and self.trigger_id is not None:
+            await self._keeper.end()
         yield TriggerEvent({"ending": outcome.ending.to_json(), "result": outcome.result, **self.payload})
 
     async def cleanup(self) -> None:
@@ -112,7 +117,7 @@ class RayJobTrigger(BaseTrigger):
         """Where it is in the log, if somebody could go on there: ``airflow dags test`` runs a trigger only once."""
         if self._job_log is None or self.trigger_id is None:
             return None
-        return Place(self._job, self._job_log.position.to_json(), is_exact)
+        return Place(self._job, self._job_log.position.to_json(), is_exact, self._keeper.follower)
 
     @property
     def _job(self) -> str:
@@ -134,13 +139,11 @@ class RayJobTrigger(BaseTrigger):
 
     async def _save_places(self) -> None:
         """Write the place down at once, so that whoever comes next knows, and then as long as it changes."""
-        saved: Place | None = None
         while True:
             place = self._place(is_exact=False)
-            if place is not None and place != saved:
-                await turn_to_save()
+            if place is not None:
                 try:
-                    saved = place if await save_place(self._address, place) else saved
+                    await self._keeper.keep(place)
                 except Exception as error:  # of Airflow's API: the log goes on, and the next turn may do better
                     logger.warning("The place in the job's log could not be kept: %s", error)
             await asyncio.sleep(SAVE_INTERVAL_S)
