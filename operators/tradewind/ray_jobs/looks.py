@@ -5,7 +5,7 @@ are asked for one by one. For more, one small question comes first: how many job
 not started, or not ended. Jobs only ever go on, and a new one raises the first number: while both numbers stay, none
 of them has changed. (One that is submitted while another is deleted and a third changes could hide that, until the
 next look at each: ``AGAIN_S``.) When they do not stay, the jobs are asked for one by one, or with the whole list where
-that is less.
+that is less. A head that remembers so much that even counting takes it long is asked for each of few jobs, and seldom.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ LOOK_COST = 20
 """A look at one job costs as much as so many jobs in the list."""
 AGAIN_S = 300.0
 """A job is asked for itself at least so often."""
+SLOW_S = 1.5
+"""A head that takes longer to count remembers too much to be asked often, and is asked for single jobs instead."""
+SLOWLY_S = 60.0
+"""How often for each of them."""
 _AT_ONCE = 8
 
 Details = Mapping[str, JobDetails | None]
@@ -44,6 +48,7 @@ class JobLooks:
         self._looked_at: dict[str, float] = {}
         self._all_jobs: int | None = None
         """How many jobs the head remembers, as far as it was told."""
+        self._slow_until = float("-inf")
 
     async def look(
         self, known: Mapping[str, JobDetails | None], doubtful: Collection[str]
@@ -59,11 +64,13 @@ class JobLooks:
             RayAuthenticationError: The token is refused.
         """
         now = time.monotonic()
-        changed = {job for job in known if job in doubtful or now - self.looked_at(job) >= AGAIN_S}
+        counts_slowly = now < self._slow_until and self._are_few(known)
+        again_s = SLOWLY_S if counts_slowly else AGAIN_S
+        changed = {job for job in known if job in doubtful or now - self.looked_at(job) >= again_s}
         told: dict[_Question, tuple[int, int] | None] = {}
         if len(known) <= FEW:
             changed = set(known)
-        else:
+        elif not counts_slowly:
             for question, jobs in _by_question(known).items():
                 if jobs - changed:
                     told[question] = await self._ask(question)
@@ -87,8 +94,11 @@ class JobLooks:
         params = [("limit", "0"), ("timeout", "20")]
         for predicate, status in question:
             params += [("filter_keys", "status"), ("filter_predicates", predicate), ("filter_values", status)]
+        started = time.monotonic()
         try:
             answer = await self._api.get_json("/api/v0/jobs", params)
+            if (now := time.monotonic()) - started > SLOW_S:
+                self._slow_until = now + AGAIN_S
             numbers = answer["data"]["result"]
             self._all_jobs = int(numbers["total"])
             return self._all_jobs, int(numbers["num_filtered"])
@@ -96,12 +106,16 @@ class JobLooks:
             return None  # the looks that follow say whether the cluster answers at all
 
     async def _ask_for(self, jobs: Collection[str]) -> dict[str, JobDetails | None]:
-        if len(jobs) <= FEW or len(jobs) * LOOK_COST <= (self._all_jobs or 0):
+        if len(jobs) <= FEW or self._are_few(jobs):
             return await self._one_by_one(jobs)
         listed = {details.job: details for details in await self._api.jobs()}
         self._all_jobs = len(listed)
         found: dict[str, JobDetails | None] = {job: listed[job] for job in jobs if job in listed}
         return found | await self._one_by_one([job for job in jobs if job not in listed])
+
+    def _are_few(self, jobs: Collection[str]) -> bool:
+        """Whether looks at each of ``jobs`` cost less than the list of all."""
+        return len(jobs) * LOOK_COST <= (self._all_jobs or 0)
 
     async def _one_by_one(self, jobs: Collection[str]) -> dict[str, JobDetails | None]:
         at_once = asyncio.Semaphore(_AT_ONCE)
