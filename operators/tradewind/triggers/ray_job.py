@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -15,6 +16,7 @@ from tradewind.ray_jobs.outcome import Watch, await_outcome
 from tradewind.triggers.kill import detach, stop_if_person_acted, stop_plain_job
 from tradewind.triggers.place_in_log import (
     SAVE_INTERVAL_S,
+    TELL_AIRFLOW_S,
     Place,
     PlaceKeeper,
     TaskAddress,
@@ -69,6 +71,7 @@ class RayJobTrigger(BaseTrigger):
         self.owns_job = owns_job
         self.payload = payload
         self._job_log: JobLog | None = None
+        self._lines_given = asyncio.Event()
 
     @functools.cached_property
     def _keeper(self) -> PlaceKeeper:
@@ -135,7 +138,7 @@ class RayJobTrigger(BaseTrigger):
         if place is not None and not place.is_exact:
             job_logger.info("The triggerer was killed; lines of its last second may come again below.")
         start = LogPosition.from_json(place.position) if place else LogPosition()
-        return JobLog(give_lines, start, max_bytes=self.log_bytes, full_log=self.full_log)
+        return JobLog(self._give, start, max_bytes=self.log_bytes, full_log=self.full_log)
 
     async def _save_places(self) -> None:
         """Write the place down at once, so that whoever comes next knows, and then as long as it changes."""
@@ -146,7 +149,15 @@ class RayJobTrigger(BaseTrigger):
                     await self._keeper.keep(place)
                 except Exception as error:  # of Airflow's API: the log goes on, and the next turn may do better
                     logger.warning("The place in the job's log could not be kept: %s", error)
+            with contextlib.suppress(TimeoutError):  # nothing is printed, but Airflow may have to be told still
+                async with asyncio.timeout(TELL_AIRFLOW_S):
+                    await self._lines_given.wait()
+            self._lines_given.clear()
             await asyncio.sleep(SAVE_INTERVAL_S)
+
+    def _give(self, lines: Sequence[str]) -> None:
+        give_lines(lines)
+        self._lines_given.set()
 
 
 def give_lines(lines: Sequence[str]) -> None:
