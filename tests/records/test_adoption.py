@@ -98,10 +98,11 @@ def test_files_from_elsewhere_are_copied_without_their_records(step: ResolvedSte
     source = files_at(
         str(tmp_path / "elsewhere"), **{"model": "weights", "deep/log": "12", ".executor_status": "FAILED"}
     )
+    (tmp_path / "elsewhere/a::b").write_text("an odd name")
     files_at(step.output_path, half="left by a dead attempt")
     adopt(adoption_of(step, source, copies=True), keep)
     manifest = read_manifest(step.output_path, 1)
-    assert manifest is not None and [file.path for file in manifest.files] == ["deep/log", "model"]
+    assert manifest is not None and [file.path for file in manifest.files] == ["a::b", "deep/log", "model"]
     assert read_status(step.output_path) is Status.SUCCESS
     assert (tmp_path / "elsewhere/model").read_text() == "weights"
 

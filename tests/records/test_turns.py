@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tradewind.records.attempts import (
@@ -26,6 +27,7 @@ from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import Record, RecordState
+from tradewind.records.removal import remove_listed
 from tradewind.records.status import STATUS_FILE, Status, read_status, write_status
 from tradewind.records.store import write_text
 from tradewind.records.turns import (
@@ -211,6 +213,35 @@ def test_who_lost_its_turn_does_not_even_say_that_it_stopped(path: str) -> None:
     with pytest.raises(LeaseLostError):
         stop_turn(lost.finish, path, lost.attempt, Outcome.STOPPED)
     assert lost.story == story and story is not None and story.outcome is Outcome.LOST
+
+
+@pytest.mark.parametrize("name", ["a::b", "x:y::z", "[a]*?#1", "s3::a/b"])
+def test_an_output_is_there_whatever_its_only_file_is_called(any_folder: str, name: str) -> None:
+    turn = Turn(any_folder).begin()
+    fs, root = url_to_fs(any_folder)
+    if any_folder.startswith("/"):
+        Path(any_folder, name).parent.mkdir(parents=True, exist_ok=True)
+    fs.pipe_file(f"{root}/{name}", b"text")
+    lease = commit_turn(turn.finish, any_folder, turn.attempt, lambda: None).lease
+    assert (lease.witness, read_record(any_folder).state) == (name, RecordState.FINISHED)
+    manifest = read_manifest(any_folder, 1)
+    assert manifest is not None and verify_output(any_folder, manifest, lease.digest) == []
+    remove_listed(any_folder, [file for file in list_files(any_folder) if file.path == name], lambda: None)
+    assert read_record(any_folder).state is RecordState.GONE
+
+
+@pytest.mark.parametrize("target", ["folder", "nothing"])
+def test_an_output_that_is_a_link_is_there_as_long_as_the_link(tmp_path: Path, target: str) -> None:
+    (tmp_path / "folder").mkdir()
+    output = tmp_path / "out"
+    turn = Turn(str(output)).begin()
+    (output / "data").symlink_to(tmp_path / target)
+    commit_turn(turn.finish, str(output), turn.attempt, lambda: None)
+    assert read_record(str(output)).state is RecordState.FINISHED
+    (output / "data").unlink()
+    assert read_record(str(output)).state is RecordState.GONE
+    (output / "data").mkdir()
+    assert read_record(str(output)).state is RecordState.GONE
 
 
 # ---- the moment after the swap

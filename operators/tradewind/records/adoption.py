@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
@@ -142,18 +143,19 @@ def _check_is_free(step: ResolvedStep) -> None:
 
 
 def _copy(source: str, target: str, files: Sequence[StoredFile], turn: KeptTurn) -> None:
+    from_fs, from_root = url_to_fs(source)
+    to_fs, to_root = url_to_fs(target)
+
     def copy(file: StoredFile) -> None:
         check_goes_on(turn)
-        _copy_one(posixpath.join(source, file.path), posixpath.join(target, file.path))
+        _copy_one(from_fs, posixpath.join(from_root, file.path), to_fs, posixpath.join(to_root, file.path))
 
     with ThreadPoolExecutor(_COPIERS) as pool:
         for _ in pool.map(copy, files):
             pass
 
 
-def _copy_one(source: str, target: str) -> None:
-    from_fs, from_name = url_to_fs(source)
-    to_fs, to_name = url_to_fs(target)
+def _copy_one(from_fs: AbstractFileSystem, from_name: str, to_fs: AbstractFileSystem, to_name: str) -> None:
     if isinstance(to_fs, LocalFileSystem):
         os.makedirs(posixpath.dirname(to_name), exist_ok=True)
     if from_fs is to_fs:

@@ -7,7 +7,6 @@ witness, which Marin made, cost a listing of their own.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +15,7 @@ from tradewind.records.conditional import read_stored
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.record import Record
 from tradewind.records.status import Status, read_statuses
-from tradewind.records.store import existing_many, list_names, read_many
+from tradewind.records.store import existing_below, list_names, read_many
 
 MOST_AT_ONCE = 32
 
@@ -61,12 +60,12 @@ def _with_output(records: dict[str, Record]) -> set[str]:
     for path, record in records.items():
         if record.lease is not None and record.lease.phase is Phase.COMMITTED:
             if record.lease.witness:
-                witnesses[posixpath.join(path, record.lease.witness)] = path
+                witnesses[path] = record.lease.witness
             else:
                 there.add(path)  # a step that leaves no file has nothing to lose
         elif record.status is Status.SUCCESS:
             without.append(path)
-    there.update(witnesses[found] for found in existing_many(list(witnesses)))
+    there |= existing_below(witnesses)
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         found_names = zip(without, pool.map(list_names, without), strict=True)
         there.update(path for path, names in found_names if any(not _is_record(name) for name in names))

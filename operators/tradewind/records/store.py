@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -49,6 +50,24 @@ def existing_many(paths: Collection[str]) -> set[str]:
     for fs, names in _by_store(paths):
         with failures_told(_some_of(names)):
             found |= {names[name] for name in _existing(fs, list(names))}
+    return found
+
+
+def existing_below(names: Mapping[str, str]) -> set[str]:
+    """Those folders, of folder → name of a file below it, that hold their file; a link is one, whatever it leads to.
+
+    The names go to the folders' own file systems: to a parser of URLs, ``::`` in them would mean something.
+    """
+    groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
+    for folder, name in names.items():
+        fs, root = file_system_of(folder)
+        groups.setdefault(id(fs), (fs, {}))[1][f"{root.rstrip('/')}/{name}"] = folder
+    found: set[str] = set()
+    for fs, folders in groups.values():
+        with failures_told(_some_of(folders)):
+            is_local = isinstance(fs, LocalFileSystem)
+            there = filter(_is_file_or_link, folders) if is_local else _existing(fs, list(folders))
+            found |= {folders[name] for name in there}
     return found
 
 
@@ -174,6 +193,14 @@ def _existing(fs: fsspec.AbstractFileSystem, names: list[str]) -> Iterable[str]:
         return filter(fs.isfile, names)
     found: set[str] = sync(fs.loop, existing_of, fs, names)
     return found
+
+
+def _is_file_or_link(name: str) -> bool:
+    try:
+        mode = os.lstat(name).st_mode
+    except _MISSING:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
 
 
 def _protocols(fs: fsspec.AbstractFileSystem) -> tuple[str, ...]:
