@@ -131,6 +131,18 @@ def test_a_relative_prefix_is_below_where_the_script_was_called(
     assert "is a relative path" in " ".join(done.stderr.split())
 
 
+def test_a_script_says_which_steps_do_not_run_where_their_resources_say(tmp_path: Path) -> None:
+    body = """
+from tradewind import Cpu, TpuSlice
+plain = ExecutorStep("plain", work, Config(versioned(0)), resources=Cpu())
+executor_main([plain, ExecutorStep("training", work, Config(versioned(1)), resources=TpuSlice("v4-16"))])
+"""
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
+    told = [line for line in done.stdout.splitlines() if "does not look at resources" in line]
+    assert len(told) == 1 and "'training' (TpuSlice(slice_type='v4-16'" in told[0], done.stdout + done.stderr
+    assert "plain" not in told[0]
+
+
 def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, TWO_STEPS)
     assert done.returncode == 2

@@ -19,6 +19,8 @@ from tradewind.runtime.spec import step_spec
 from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice, resolve
 
 REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 120
+"""For a process that asks for a cluster, which would wait for it much longer."""
 NO_CLUSTER = {"RAY_ADDRESS": "127.0.0.1:9", "RAY_gcs_rpc_server_connect_timeout_s": "1"}
 
 
@@ -36,5 +38,8 @@ def test_a_function_that_is_marked_as_a_ray_task_runs_in_the_hosts_own_process(
     command = [sys.executable, "-m", "tradewind.runtime.run_function", attempt_path(resolved.output_path, 1)]
     env = {**os.environ, **NO_CLUSTER, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, cwd=REPOSITORY, env=env) as process:
-        assert process.wait() == 0
+        try:
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
     assert json.loads(Path(resolved.output_path, ".artifact.json").read_text()) == process.pid

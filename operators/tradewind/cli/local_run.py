@@ -25,7 +25,18 @@ from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import step_info
 from tradewind.runtime.references import CodeFolder, function_name
 from tradewind.runtime.spec import encode_resources, step_spec
-from tradewind.steps import Cpu, ExecutorStep, InputName, ResolvedExperiment, ResolvedStep, resolve, wanted_steps
+from tradewind.steps import (
+    Cpu,
+    ExecutorStep,
+    Gpu,
+    Hosts,
+    InputName,
+    ResolvedExperiment,
+    ResolvedStep,
+    TpuSlice,
+    resolve,
+    wanted_steps,
+)
 
 MOST_AT_ONCE: Final = 8
 """How many steps run at a time unless somebody says otherwise, as in Marin's executor."""
@@ -90,6 +101,7 @@ def run_experiment(
     run = _plan(steps, prefix, selection)
     print(plan_table(run.plan), flush=True)
     due = [_local_step(step, planned, code) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
+    _tell_of_resources([local.step for local in due])
     if not dry_run:
         _refuse_blocked(run)
         if caller is not None:
@@ -111,6 +123,17 @@ def _plan(steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Sel
 
 def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder) -> LocalStep:
     return LocalStep(step, replace(step_spec(step, code), resources=encode_resources(Cpu())), planned)
+
+
+def _tell_of_resources(due: Sequence[ResolvedStep]) -> None:
+    """Say which steps would run elsewhere in a DAG: a training on CPUs should surprise nobody."""
+    if placed := [step for step in due if isinstance(step.step.resources, (TpuSlice, Hosts, Gpu))]:
+        wishes = ", ".join(f"{step.name!r} ({step.step.resources!r})" for step in placed)
+        print(
+            f"A script does not look at resources: {wishes} will run on the CPUs of this machine. Run the experiment "
+            "as a DAG to run each step where its resources say.",
+            flush=True,
+        )
 
 
 def _refuse_blocked(run: _Run) -> None:
