@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import enum
 import logging
+import pathlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -129,6 +131,11 @@ class Opaque:
     """Its only text is its address."""
 
 
+Letters = enum.Enum("Letters", {"VOWELS": frozenset({"a", "e", "i"}), "NESTED": (1, {"b", "c"})})
+OfDagFile = type("OfDagFile", (), {"__module__": "unusual_prefix_0123456789abcdef0123456789abcdef01234567_my_dag"})
+OfScript = type("OfScript", (), {"__module__": "__main__"})
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -142,11 +149,24 @@ class Opaque:
         (Config(b=step("other")), "config.a.b holds ExecutorStep"),
         (lazy("m:C"), "config.a holds Lazy"),
         (Opaque(), "config.a is a Opaque, whose only text is its address"),
+        (Letters.VOWELS, "config.a.value is a set, whose order differs"),
+        ([Letters.NESTED], r"config.a.\[0\].value.\[1\] is a set, whose order differs"),
+        (
+            OfDagFile,
+            "config.a counts as its text \"<class 'unusual_prefix_.*, and the module in it is called otherwise",
+        ),
+        ({"k": OfScript}, "config.a.k counts as its text \"<class '__main__.OfScript'>\""),
+        (list[OfDagFile], r"config.a counts as its text 'list\[unusual_prefix_"),
     ],
 )
 def test_a_versioned_value_without_identity_is_refused_with_its_path(value: Any, message: str) -> None:
     with pytest.raises(StepConfigError, match=f"Step 's': {message}"):
         resolve([step("s", versioned(value))], "/p")
+
+
+@pytest.mark.parametrize("value", [Opaque, b"__main__", pathlib.PurePath("/x/__main__.py"), "__main__"])
+def test_a_class_that_can_be_imported_counts_as_its_text_and_so_do_names_that_look_made_up(value: Any) -> None:
+    assert str(value) in resolve([step("s", versioned(value))], "/p").steps[0].version_json
 
 
 def test_a_set_of_several_elements_is_refused_outside_versioned_too() -> None:

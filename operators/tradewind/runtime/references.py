@@ -15,8 +15,7 @@ from typing import Any
 
 from tradewind.runtime.errors import FunctionImportError, SpecError
 from tradewind.steps import RemoteFunction
-
-_MADE_UP_MODULES = ("unusual_prefix_", "__main__")
+from tradewind.steps.stable_json import MADE_UP_MODULES
 
 
 @dataclass(frozen=True)
@@ -111,10 +110,10 @@ def reference_to(target: Any, code: CodeFolder) -> Reference:
         )
     file = code.relative_file(module)
     if file is None:
-        if module.startswith(_MADE_UP_MODULES):
+        if module.startswith(MADE_UP_MODULES):
             raise SpecError(f"{qualname!r} is defined in a file outside the DAGs folder {code.path}: move it there.")
         return Reference(module, qualname)
-    if not module.startswith(_MADE_UP_MODULES):
+    if not module.startswith(MADE_UP_MODULES):
         return Reference(module, qualname, travels=True)
     parts = file.with_suffix("").parts
     if not all(part.isidentifier() for part in parts):

@@ -15,7 +15,7 @@ import re
 import types
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tradewind.steps.errors import StepConfigError
 from tradewind.steps.lazy import Lazy
@@ -36,6 +36,9 @@ _FUNCTIONS = (
 )
 _PLACEHOLDERS = (InputName, OutputName, ExecutorStep, MirroredValue, RunValue, Lazy)
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
+MADE_UP_MODULES: Final = ("unusual_prefix_", "__main__")
+"""How modules are called, or begin to be, that Airflow or Python runs as a file instead of importing them."""
+_MADE_UP = re.compile("|".join(rf"\b{name}" for name in MADE_UP_MODULES))
 _SELF_DESCRIBING = (datetime.date, pathlib.PurePath, bytes, complex, type)
 
 
@@ -52,9 +55,10 @@ def check_stable(value: Any, where: str) -> None:
     """Refuse a value whose text could differ between processes; ``where`` is its config path.
 
     Raises:
-        StepConfigError: A function, a set, a placeholder, or an object that only its address describes.
+        StepConfigError: A function, a set, a placeholder, or an object that only its address, or the made-up name of
+            a module, describes.
     """
-    if value is None or isinstance(value, (str, int, float, Enum, type)):
+    if value is None or isinstance(value, (str, int, float)):
         return
     if isinstance(value, _PLACEHOLDERS):
         raise StepConfigError(
@@ -75,10 +79,18 @@ def check_stable(value: Any, where: str) -> None:
 def _parts(value: Any, where: str) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [(f"{where}.{key}", item) for key, item in value.items()]
+    if isinstance(value, Enum):
+        return [(f"{where}.value", value.value)]
     if isinstance(value, (list, tuple)):
         return [(f"{where}.[{i}]", item) for i, item in enumerate(value)]
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f"{where}.{spec.name}", getattr(value, spec.name)) for spec in dataclasses.fields(value)]
+    is_told_by_itself = isinstance(value, _SELF_DESCRIBING) and not isinstance(value, type)
+    if _MADE_UP.search(str(value)) and not is_told_by_itself:
+        raise StepConfigError(
+            f"{where} counts as its text {str(value)!r}, and the module in it is called otherwise in every place that "
+            "runs this file: define it in a module that is imported, or version a name that stands for it."
+        )
     if _ADDRESS.search(str(value)):
         raise StepConfigError(
             f"{where} is a {type(value).__qualname__}, whose only text is its address in memory: "
