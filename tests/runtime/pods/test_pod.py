@@ -270,10 +270,9 @@ def test_a_ray_task_whose_worker_is_killed_leaves_no_slice_taken(cluster, mark):
     until(lambda: not marked(MARK, mark), "its processes to end")
 
 
-def test_a_reservation_that_lands_late_is_kept(cluster, mark, monkeypatch, capsys):
+def test_a_reservation_that_lands_late_is_kept(cluster, mark, monkeypatch):
     monkeypatch.setattr(reservation, "_LAND_SECONDS", 0.0)
     assert RunningPod(["true"], "v4-16", mark, reservation_timeout_s=30).join() is None
-    assert "has not landed yet, since Ray's head is slow; it is kept" in capsys.readouterr().out
 
 
 def test_a_flexible_pod_starts_with_what_is_there_and_grows_when_more_comes(cluster, mark, tmp_path):
