@@ -48,6 +48,14 @@ def test_the_notice_reaches_who_waits_for_it_at_once(server: MetadataServer) -> 
     assert instance_metadata.wait_for_preemption(60.0) is True
 
 
+def test_maintenance_that_ends_the_host_is_heard_of_and_one_that_moves_it_is_not(server: MetadataServer) -> None:
+    server.announce_maintenance("slice-a", "MIGRATE_ON_HOST_MAINTENANCE")
+    assert instance_metadata.wait_for_maintenance(0.1) is False
+    server.announce_maintenance("slice-a")
+    assert instance_metadata.wait_for_maintenance(60.0) is True
+    assert instance_metadata.is_preempted() is False
+
+
 def test_waiting_ends_when_nobody_needs_it_any_more(server: MetadataServer) -> None:
     assert instance_metadata.wait_for_preemption(60.0, stopped=lambda: True) is False
 

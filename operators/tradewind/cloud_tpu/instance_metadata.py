@@ -19,6 +19,8 @@ _DEFAULT_HOST: Final = "169.254.169.254"  # an address, because looking up the n
 _HEADER: Final = "Metadata-Flavor"
 _LONGEST_WAIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
+_PREEMPTED: Final = "instance/preempted"
+_MAINTENANCE: Final = "instance/maintenance-event"
 _SLACK_S: Final = 5.0
 
 
@@ -30,8 +32,16 @@ class _Value:
 
 def is_preempted(timeout_s: float = 1.0) -> bool | None:
     """Whether Google Cloud has told this host that it is being preempted; None if nobody answers."""
-    value = _get("instance/preempted", timeout_s)
+    value = _get(_PREEMPTED, timeout_s)
     return None if value is None else _is_true(value)
+
+
+def wait_for_maintenance(timeout_s: float, *, stopped: Callable[[], bool] = lambda: False) -> bool | None:
+    """Wait until Google Cloud announces maintenance that ends this host; else as ``wait_for_preemption``.
+
+    Maintenance during which the machine is moved and lives on (``MIGRATE_ON_HOST_MAINTENANCE``) is none of those.
+    """
+    return _wait(_MAINTENANCE, _ends_the_host, timeout_s, stopped)
 
 
 def wait_for_preemption(timeout_s: float, *, stopped: Callable[[], bool] = lambda: False) -> bool | None:
@@ -40,15 +50,19 @@ def wait_for_preemption(timeout_s: float, *, stopped: Callable[[], bool] = lambd
     The server holds each request until something changes, so the news arrives at once. ``stopped`` is asked between
     two requests, at least once a minute.
     """
+    return _wait(_PREEMPTED, _is_true, timeout_s, stopped)
+
+
+def _wait(path: str, is_news: Callable[[_Value], bool], timeout_s: float, stopped: Callable[[], bool]) -> bool | None:
     deadline = time.monotonic() + timeout_s
-    known = _get("instance/preempted", min(timeout_s, _SLACK_S))
-    while known is not None and not _is_true(known):
+    known = _get(path, min(timeout_s, _SLACK_S))
+    while known is not None and not is_news(known):
         left = deadline - time.monotonic()
         if left <= 0 or stopped():
             return False
         began = time.monotonic()
-        known = _changed("instance/preempted", known, min(left, _LONGEST_WAIT_S))
-        if time.monotonic() - began < _PAUSE_S and known is not None and not _is_true(known):
+        known = _changed(path, known, min(left, _LONGEST_WAIT_S))
+        if time.monotonic() - began < _PAUSE_S and known is not None and not is_news(known):
             time.sleep(min(_PAUSE_S, left))  # of a server that does not hold requests
     return None if known is None else True
 
@@ -67,6 +81,10 @@ def attribute(name: str, timeout_s: float = 1.0) -> str | None:
 
 def _is_true(value: _Value) -> bool:
     return value.text.strip().upper() == "TRUE"
+
+
+def _ends_the_host(value: _Value) -> bool:
+    return value.text.strip().upper().startswith("TERMINATE")
 
 
 def _changed(path: str, known: _Value, seconds: float) -> _Value | None:

@@ -92,6 +92,11 @@ class MetadataServer:
         for name in self._of_slice(slice_name):
             self._run(self._set(name, "preempted", "TRUE"))
 
+    def announce_maintenance(self, slice_name: str, event: str = "TERMINATE_ON_HOST_MAINTENANCE") -> None:
+        """Every host of the slice reads from now on that this maintenance is coming."""
+        for name in self._of_slice(slice_name):
+            self._run(self._set(name, "maintenance-event", event))
+
     def address_of(self, name: str) -> str:
         """Where a host asks."""
         return self._hosts[name].address

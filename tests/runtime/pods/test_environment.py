@@ -52,6 +52,26 @@ def test_a_process_that_has_the_whole_host_is_not_narrowed():
     assert process_env(narrowed, {}, Accelerator.GPU, keep_threads=True)["OMP_NUM_THREADS"] == "1"
 
 
+STALE = {"TPU_CHIPS_PER_HOST_BOUNDS": "1,2,1", "TPU_HOST_BOUNDS": "1,1,1"}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "chips", "kept"),
+    [
+        (STALE, 4, False),
+        (STALE, 0, False),
+        (STALE, 2, True),
+        ({"TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1", "TPU_HOST_BOUNDS": "1,1,1"}, 1, True),
+        ({"TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1", "TPU_HOST_BOUNDS": "1,1,2"}, 4, True),
+        ({"TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1", "TPU_HOST_BOUNDS": "1,1,2"}, 0, True),
+        ({"TPU_HOST_BOUNDS": "1,1,2"}, 4, True),
+    ],
+)
+def test_bounds_that_ray_narrowed_go_and_those_of_the_machine_stay(bounds, chips, kept):
+    env = process_env({**bounds, "TPU_VISIBLE_CHIPS": "0,1"}, {}, Accelerator.TPU, chips=chips)
+    assert env == {"PYTHONUNBUFFERED": "1"} | (bounds if kept else {})
+
+
 def test_without_an_accelerator_jax_runs_on_the_cpu_unless_told_otherwise():
     assert process_env({}, {}, Accelerator.NONE)["JAX_PLATFORMS"] == "cpu"
     env = process_env({}, {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}, Accelerator.NONE)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import until
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
+from tradewind.rehearsal.metadata_server import HostFacts, MetadataServer
 from tradewind.runtime.pods import strays
 from tradewind.runtime.pods.environment import Accelerator, Place, process_env
-from tradewind.runtime.pods.host import Launch, PodHost, Report
+from tradewind.runtime.pods.host import MAINTENANCE_SECONDS, Launch, PodHost, Report
 from tradewind.runtime.pods.host_process import LAST_LINES
 from tradewind.runtime.pods.notices import Notice
 
@@ -132,6 +134,32 @@ time.sleep(600)
     first = until(lambda: host.poll(0.1, eager=False).beat, "its heartbeat")
     until(lambda: host.poll(0.1, eager=False).beat.alive_at > first.alive_at + 1.5, "the next ones")
     assert host.end().beat is None
+
+
+def test_a_lock_file_that_cannot_be_deleted_is_told_in_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(strays, "LOCKFILE", str(tmp_path / "lockfile"))
+    (tmp_path / "lockfile").mkdir()  # also root cannot unlink it
+    lines, _ = _run("print('output')", log_dir=str(tmp_path / "logs"))
+    assert (
+        lines[0].startswith(f"tradewind: {tmp_path}/lockfile on ") and "cannot be deleted: Is a directory." in lines[0]
+    )
+    assert lines[1:] == ["output"]
+    assert (tmp_path / "logs" / "host-0.log").read_text().splitlines() == lines
+
+
+def test_a_host_that_hears_of_its_maintenance_tells_when_it_goes(monkeypatch):
+    server = MetadataServer("rehearsal", "us-central2-b")
+    server.start()
+    facts = HostFacts("slice-a", 0, "v4-8", {}, {}, True)
+    monkeypatch.setenv("GCE_METADATA_HOST", server.add_host("slice-a.0", "127.0.0.1", facts))
+    host = PodHost()
+    assert host.poll(0.0, eager=False).preempted_by is None
+    announced = time.time()
+    server.announce_maintenance("slice-a")
+    until(lambda: host.poll(0.1, eager=False).preempted_by, "the notice")
+    heard = host.poll(0.0, eager=False).preempted_by
+    server.stop()
+    assert announced + MAINTENANCE_SECONDS <= heard <= time.time() + MAINTENANCE_SECONDS
 
 
 def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_stay(mark):

@@ -30,7 +30,12 @@ _NO_TPU: Final = {
 # for all of a host's, and sets OMP_NUM_THREADS to the actor's CPU count: neither is meant for a process that has the
 # whole host.
 _CLEARED_PREFIX: Final = "MEGASCALE_"
-_CLEARED: Final = frozenset({"OMP_NUM_THREADS", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS"})
+_CLEARED: Final = frozenset({"OMP_NUM_THREADS", "TPU_VISIBLE_CHIPS"})
+# Ray's narrowed bounds go with the chips; others are the machine's own, which GKE injects and libtpu needs there.
+_CHIP_BOUNDS: Final = "TPU_CHIPS_PER_HOST_BOUNDS"
+_BOUNDS: Final = frozenset({_CHIP_BOUNDS, "TPU_HOST_BOUNDS"})
+_NARROWED_BOUNDS: Final[Mapping[str, int]] = {"1,1,1": 1, "1,2,1": 2}
+"""Of a part of a host, as Ray writes them -> how many chips that is."""
 _MEGASCALE_PORT: Final = 8081
 _MEGASCALE: Final = frozenset(
     {"MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_PORT", "MEGASCALE_SLICE_ID"}
@@ -80,10 +85,19 @@ class HostFacts:
 
 
 def process_env(
-    inherited: Mapping[str, str], given: Mapping[str, str], accelerator: Accelerator, *, keep_threads: bool = False
+    inherited: Mapping[str, str],
+    given: Mapping[str, str],
+    accelerator: Accelerator,
+    *,
+    keep_threads: bool = False,
+    chips: int = 0,
 ) -> dict[str, str]:
-    """The environment of a process, but for its place. ``keep_threads``: it does not have the whole host."""
-    cleared = frozenset[str]() if keep_threads else _CLEARED
+    """The environment of a process, but for its place.
+
+    ``keep_threads``: it does not have the whole host. ``chips``: how many TPU chips the host has.
+    """
+    stale = _BOUNDS if _NARROWED_BOUNDS.get(inherited.get(_CHIP_BOUNDS, ""), chips) != chips else frozenset()
+    cleared = frozenset[str]() if keep_threads else _CLEARED | stale
     kept = {k: v for k, v in inherited.items() if not k.startswith(_CLEARED_PREFIX) and k not in cleared}
     return {
         **kept,

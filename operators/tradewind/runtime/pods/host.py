@@ -15,7 +15,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,7 +33,9 @@ from tradewind.runtime.pods.warm import CHANGING, lasting, warm_command
 from tradewind.runtime.stored_log import StoredLog
 
 NOTICE_SECONDS: Final = 30.0
-"""Between Google Cloud's notice and the end of the machine."""
+"""Between Google Cloud's notice of a preemption and the end of the machine."""
+MAINTENANCE_SECONDS: Final = 60.0
+"""Between Google Cloud's notice of maintenance and the end of the machine."""
 PATIENCE_SECONDS: Final = 60.0
 _METADATA_WAIT_SECONDS: Final = 3600.0
 
@@ -91,11 +93,16 @@ class PodHost:
         self._asked_at = boot_time()
         self._patience_s = patience_s
         self._preempted_by: float | None = None
+        self._said: list[str] = []
         self._ip = _own_ip()
         self._mark = mark_of(self._ip, os.getpid())
         threading.Thread(target=self._watch_driver, daemon=True, name="watch-driver").start()
         if os.environ.get(instance_metadata.HOST_VARIABLE) or chip_devices():
-            threading.Thread(target=self._watch_metadata, daemon=True, name="watch-metadata").start()
+            for watched in (
+                (instance_metadata.wait_for_preemption, NOTICE_SECONDS),
+                (instance_metadata.wait_for_maintenance, MAINTENANCE_SECONDS),
+            ):
+                threading.Thread(target=self._watch_metadata, args=watched, daemon=True, name="watch-metadata").start()
 
     def facts(self) -> HostFacts:
         with socket.socket() as probe:
@@ -105,20 +112,25 @@ class PodHost:
     def start(self, launch: Launch) -> None:
         """Start the process; returns once it exists."""
         self._asked_at = boot_time()
-        self._clear_host(launch)
+        problem = self._clear_host(launch)
         own = {**place_env(launch.place, is_tpu=launch.is_tpu), **self._own_env()}
         log = StoredLog(launch.log_dir, launch.log_name)
+        if problem is not None:
+            self._said.append(problem)
+            log.write(f"{problem}\n".encode())
         keep = MOST_LINES if launch.place.rank == 0 else LAST_LINES
         if self._take_spare(launch, own, keep, log):
             return
-        env = process_env(os.environ, launch.env, accelerator(), keep_threads=not launch.is_tpu)
+        env = process_env(
+            os.environ, launch.env, accelerator(), keep_threads=not launch.is_tpu, chips=len(chip_devices())
+        )
         self._process = HostProcess(
             launch.command, {**env, **own}, log, keep_lines=keep, watch=self._raylet, changed=self._changed
         )
 
     def warm(self, wanted: Warm) -> None:
         """Start a process that does its imports and waits for ``start``."""
-        env = {**process_env(os.environ, wanted.env, accelerator()), MARK: self._mark}
+        env = process_env(os.environ, wanted.env, accelerator(), chips=len(chip_devices())) | {MARK: self._mark}
         self._spare_for = wanted
         self._spare = HostProcess(
             warm_command(wanted.command),
@@ -175,8 +187,9 @@ class PodHost:
         process = self._process
         if process is None:
             return Report(preempted_by=self._preempted_by)
+        said, self._said = self._said, []
         return Report(
-            process.take_lines(),
+            (*said, *process.take_lines()),
             process.exit_code,
             lost=process.over and process.exit_code is None,
             was_ended=process.was_ended,
@@ -185,13 +198,15 @@ class PodHost:
             preempted_by=self._preempted_by,
         )
 
-    def _clear_host(self, launch: Launch) -> None:
-        """Nobody of an earlier pod is left on this host when the process starts, nor the lock file of its library."""
+    def _clear_host(self, launch: Launch) -> str | None:
+        """Nobody of an earlier pod is left on this host when the process starts, nor the lock file of its library.
+
+        Returns what is wrong with that file, if it stays.
+        """
         strays = end_strays(self._ip, holds_chips=launch.is_tpu and bool(chip_devices()))
         if strays:
             print(f"Ended {len(strays)} processes that an earlier pod left on this host.", flush=True)
-        if launch.is_tpu:
-            remove_lockfile()
+        return remove_lockfile() if launch.is_tpu else None
 
     def _take_spare(self, launch: Launch, own: Mapping[str, str], keep: int, log: StoredLog) -> bool:
         """Let the process that waits go on with this launch; False if there is none that fits."""
@@ -226,11 +241,12 @@ class PodHost:
             if process is not None and not process.over and boot_time() - self._asked_at > self._patience_s:
                 self.kill()
 
-    def _watch_metadata(self) -> None:
-        while instance_metadata.wait_for_preemption(_METADATA_WAIT_SECONDS) is not True:
+    def _watch_metadata(self, wait: Callable[[float], bool | None], notice_s: float) -> None:
+        while wait(_METADATA_WAIT_SECONDS) is not True:
             time.sleep(1.0)
-        self._preempted_by = time.time() + NOTICE_SECONDS
         with self._changed:
+            deadline = time.time() + notice_s
+            self._preempted_by = deadline if self._preempted_by is None else min(deadline, self._preempted_by)
             self._changed.notify_all()
         _drain_own_node(self._preempted_by)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,10 +36,21 @@ def end_marked(mark: str) -> list[int]:
     return _end(lambda pid: _mark(pid) == mark)
 
 
-def remove_lockfile() -> None:
-    """Left behind by a killed process, it blocks the next one that wants the chips (jax#10192)."""
-    with suppress(FileNotFoundError, PermissionError):
+def remove_lockfile() -> str | None:
+    """Left behind by a killed process, it blocks the next one that wants the chips (jax#10192).
+
+    Returns a sentence if it is there and cannot be deleted, most likely because it is another user's.
+    """
+    try:
         os.unlink(LOCKFILE)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return (
+            f"tradewind: {LOCKFILE} on {socket.gethostname()} cannot be deleted: {error.strerror}. If the process "
+            "finds its TPU in use, delete that file by hand."
+        )
+    return None
 
 
 def chip_devices() -> list[str]:
