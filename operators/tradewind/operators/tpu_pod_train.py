@@ -56,7 +56,7 @@ class TpuPodTrainOperator(StepOperator):
     ) -> None:
         limits = {"max_preemptions": max_preemptions, "max_failures": max_failures}
         counts = num_slices if isinstance(num_slices, int) else tuple(num_slices)
-        given = {key: value for key, value in limits.items() if value is not None}
+        given: dict[str, Any] = {key: value for key, value in limits.items() if value is not None}
         resources = TpuSlice(slice_type, counts, **given)
         if "{{" not in slice_type:
             named_slice_type(slice_type)

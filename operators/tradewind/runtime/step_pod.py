@@ -72,6 +72,7 @@ def run_on_hosts(
             progress=lambda: newest_progress(spec.output_path, spec.resumable),
             timeline=timeline,
             patience_s=patience_s,
+            spare=resources.spare if isinstance(resources, TpuSlice) else None,
         )
     except SystemError as error:  # so Ray's compiled parts hand on what a signal's handler raised
         raise error.__cause__ or error from None

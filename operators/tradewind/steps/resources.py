@@ -72,6 +72,8 @@ class TpuSlice:
         stall_limit_s: How long a training may go without a new step before it counts as hanging.
         frozen_s: How long a process may give no sign of life before it counts as frozen. It cannot give one while
             something holds Python's interpreter lock, such as a library that reads a very large file.
+        spare: Whether processes get ready on another free slice while it runs, which then is never idle for Ray's
+            autoscaler. None means yes, unless the cluster has an autoscaler.
     """
 
     slice_type: str
@@ -80,12 +82,15 @@ class TpuSlice:
     max_failures: int = _MAX_FAILURES
     stall_limit_s: float = _STALL_LIMIT_S
     frozen_s: float = _FROZEN_S
+    spare: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.slice_type or not isinstance(self.slice_type, str):
             raise ValueError(f"TpuSlice(slice_type={self.slice_type!r}): give a slice type such as 'v4-8'.")
         object.__setattr__(self, "num_slices", _counts_of_slices(self.num_slices))
         _check_budgets("TpuSlice", self.max_preemptions, self.max_failures, self.stall_limit_s, self.frozen_s)
+        if self.spare not in (None, True, False):
+            raise ValueError(f"TpuSlice(spare={self.spare!r}): give True, False, or None.")
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 
 import pytest
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import (
@@ -40,9 +43,10 @@ from tradewind.runtime.pods import liveness, reservation
 from tradewind.runtime.pods import pod as pod_module
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
 from tradewind.runtime.pods.groups import HostGroup
-from tradewind.runtime.pods.host import NOTICE_SECONDS
+from tradewind.runtime.pods.host import NOTICE_SECONDS, PATIENCE_SECONDS, Warm
 from tradewind.runtime.pods.liveness import Stall, draining_nodes, live_nodes
 from tradewind.runtime.pods.scaling import ScalingTimes
+from tradewind.runtime.pods.spares import Spares, may_hold
 from tradewind.runtime.pods.verdicts import Cause
 
 pytestmark = pytest.mark.ray
@@ -353,6 +357,30 @@ def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wa
     log = capsys.readouterr().out
     assert f"Host 1 of the v4-16 slice {lost} was lost: its Ray node died; the other host was ended." in log
     assert "This is preemption 1 of 1,000,000; going on from the newest checkpoint" in log
+
+
+def test_processes_leave_a_free_slice_when_it_may_not_be_held_any_more(cluster, mark):
+    allowed = threading.Event()
+    allowed.set()
+    wanted = Warm((sys.executable, "-u", "-m", "json.tool"), {MARK: mark})
+    spares = Spares(HostGroup.of_slice("v4-16"), wanted, set, PATIENCE_SECONDS, may_hold=allowed.is_set)
+    until(lambda: spares.slice_names() and marked(MARK, mark), "the spare processes")
+    allowed.clear()
+    until(lambda: not spares.slice_names() and not marked(MARK, mark), "their end")
+    spares.close()
+
+
+def test_an_autoscalers_slices_are_left_alone_unless_the_step_says_otherwise(cluster):
+    assert [may_hold(wanted)() for wanted in (None, True, False)] == [True, True, False]
+    report = json.dumps({"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}})
+
+    def has_autoscaler():
+        _internal_kv_put("__autoscaling_status", report, overwrite=True)  # Ray's own monitor writes it too
+        return not may_hold(None)()
+
+    until(has_autoscaler, "the report to be read")
+    assert may_hold(True)()
+    _internal_kv_del("__autoscaling_status")
 
 
 def test_a_pod_goes_on_with_the_slices_that_are_left_and_takes_another_when_one_is_there(cluster, mark):

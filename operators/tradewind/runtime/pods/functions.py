@@ -57,6 +57,7 @@ def run_on_pod(
         stall=Stall(wanted.frozen_s, wanted.stall_limit_s),
         env=env,
         call=_pickled(fn),
+        spare=wanted.spare if isinstance(wanted, TpuSlice) else None,
     )
     return [pickle.loads(one) for one in results]
 

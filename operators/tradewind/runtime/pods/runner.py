@@ -32,7 +32,7 @@ from tradewind.runtime.pods.pod import Pod, Task
 from tradewind.runtime.pods.reservation import Reservation, Reserving, Seat
 from tradewind.runtime.pods.scaling import Flexible, ScalingTimes, sizes_of
 from tradewind.runtime.pods.slices import Slice, free_slices, known_slices
-from tradewind.runtime.pods.spares import Spares
+from tradewind.runtime.pods.spares import Spares, may_hold
 from tradewind.runtime.pods.suspects import Elsewhere, Suspects, is_suspicious
 from tradewind.runtime.pods.timeline import Timeline
 from tradewind.runtime.pods.verdicts import Incident
@@ -59,7 +59,7 @@ def run_pod(
     timeline: Timeline | None = None,
     reservation_timeout_s: float | None = None,
     patience_s: float = PATIENCE_SECONDS,
-    spare: bool = True,
+    spare: bool | None = None,
     call: bytes | None = None,
 ) -> list[bytes]:
     """Run ``command`` once on every host of ``num_slices`` groups, again after each loss, until all exit with 0.
@@ -79,7 +79,7 @@ def run_pod(
         reservation_timeout_s: For how long to wait for hosts, each time; for ever unless given.
         patience_s: A host that has not heard of this driver for so long ends its process itself, because somebody
             else may run the same then.
-        spare: Whether to keep processes ready on a free slice.
+        spare: Whether to keep processes ready on a free slice; None means where no autoscaler could remove it.
         call: What the processes fetch with ``mailbox.fetch_call``.
 
     Returns:
@@ -111,7 +111,7 @@ class _Settings:
     log_dir: str | None
     reservation_timeout_s: float | None
     patience_s: float
-    spare: bool
+    spare: bool | None
 
 
 class _Run:
@@ -148,7 +148,7 @@ class _Run:
         self._stepped = False
         self._started_at = 0.0
         self._grow_to: int | None = None
-        self._spares = self._new_spares() if settings.spare else None
+        self._spares = self._new_spares(settings.spare)
 
     def run(self) -> None:
         """Until the pod is done. Raises PodGivenUpError, NoFreeSliceError."""
@@ -179,14 +179,15 @@ class _Run:
 
     # ---- hosts
 
-    def _new_spares(self) -> Spares | None:
-        if not self._group.is_tpu or not can_wait(self._set.command):
+    def _new_spares(self, wanted: bool | None) -> Spares | None:
+        if wanted is False or not self._group.is_tpu or not can_wait(self._set.command):
             return None
         return Spares(
             self._group,
             Warm(self._set.command, self._env),
             lambda: self._avoided | self._suspects.nodes,
             self._set.patience_s,
+            may_hold=may_hold(wanted),
         )
 
     def _free_slices(self) -> list[Slice]:

@@ -1,7 +1,8 @@
 """While a pod runs, processes on one other free slice have done their imports already; they reserve nothing.
 
 The slice stays everybody's: as soon as somebody takes it, or a host of it goes, the processes there are ended. If the
-pod itself gets it, its actors and processes are there.
+pod itself gets it, its actors and processes are there. Ray's autoscaler never takes a node with an actor on it for
+idle, so where there is one, nothing waits on free slices unless the step asks for that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final
 from tradewind.runtime.pods.actors import actor_on
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.host import Warm
+from tradewind.runtime.pods.liveness import is_autoscaled
 from tradewind.runtime.pods.reservation import Seat
 from tradewind.runtime.pods.slices import Slice, free_slices
 
@@ -22,13 +24,25 @@ _ANSWER_SECONDS: Final = 2.0
 
 
 class Spares:
-    """Looks for a free slice in a thread, and keeps processes on it. ``avoided`` says which nodes not to use."""
+    """Looks for a free slice in a thread, and keeps processes on it.
 
-    def __init__(self, group: HostGroup, wanted: Warm, avoided: Callable[[], Iterable[str]], patience_s: float) -> None:
+    ``avoided`` says which nodes not to use, and ``may_hold`` whether a free slice may be kept from being idle now.
+    """
+
+    def __init__(
+        self,
+        group: HostGroup,
+        wanted: Warm,
+        avoided: Callable[[], Iterable[str]],
+        patience_s: float,
+        *,
+        may_hold: Callable[[], bool],
+    ) -> None:
         self._group = group
         self._wanted = wanted
         self._avoided = avoided
         self._patience_s = patience_s
+        self._may_hold = may_hold
         self._lock = threading.Lock()
         self._slice: Slice | None = None
         self._actors: dict[str, Any] = {}
@@ -73,7 +87,7 @@ class Spares:
                 self._look()
 
     def _look(self) -> None:
-        free = free_slices(self._group, self._avoided())
+        free = free_slices(self._group, self._avoided()) if self._may_hold() else []
         with self._lock:
             if self._stopped.is_set() or self._paused.is_set() or self._slice in free:
                 return
@@ -92,6 +106,11 @@ class Spares:
         while self._actors:
             with suppress(Exception):  # it is gone already
                 ray.kill(self._actors.popitem()[1])
+
+
+def may_hold(wanted: bool | None) -> Callable[[], bool]:
+    """Whether free slices may be kept from being idle, by what the step says; None leaves an autoscaler's alone."""
+    return (lambda: not is_autoscaled()) if wanted is None else (lambda: wanted)
 
 
 def _answered(reference: Any) -> bool:
