@@ -89,6 +89,15 @@ def test_the_step_is_ready_to_run_on_a_slice() -> None:
         ({"num_steps": 3}, r"default_train\(num_steps=...\) is no field of LmTrainConfig; did you mean"),
         ({"cache_path": "x"}, r"default_train\(cache_path=...\) is no field"),
         ({"levanter": {"trainer.seed": 3}}, r"levanter\['trainer.seed'\] is decided by seed of the config"),
+        (
+            {"levanter": {"hf_save_steps": 10}},
+            r"levanter\['hf_save_steps'\] is not taken: .* steps_per_checkpoint keeps",
+        ),
+        ({"levanter": {"hf_upload": "me/it"}}, r"levanter\['hf_upload'\] is not taken: .* uploads nothing"),
+        ({"levanter": {"adapter": {"type": "lora"}}}, r"levanter\['adapter'\] is not taken: .* whole models"),
+        ({"levanter": {"adapter.r": 8}}, r"levanter\['adapter.r'\] is not taken"),
+        ({"levanter": {"merged_hf_save_path": "gs://b/x"}}, "'merged_hf_save_path'.* trains no adapter"),
+        ({"levanter": {"use_hf_model_config": True}}, "give its config as model"),
         ({"tokenized": "gs://bucket/tokens"}, "tokenizer is missing"),
     ],
 )

@@ -45,13 +45,45 @@ import json, os, sys
 from levanter.models.llama import LlamaConfig
 from tradewind.recipes.train_lm import LmTrainConfig, train_lm
 settings, cases = json.loads(sys.argv[1])
-for devices, case in cases:
+for size, case in cases:
     case = {**case, "model": LlamaConfig(**case["model"])} if isinstance(case.get("model"), dict) else case
     try:
-        train_lm.preflight(LmTrainConfig(**{**settings, **case}), devices)
+        train_lm.preflight(LmTrainConfig(**{**settings, **case}), *(size if isinstance(size, list) else [size]))
         print("accepted")
     except ValueError as error:
         print(error)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+AVERAGED = """
+import json, os, sys
+import jax, jax.numpy as jnp
+from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
+from tradewind.recipes import levanter_parts as parts
+from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
+from tradewind.recipes.levanter_config import levanter_config
+from tradewind.recipes.simulated_slices import on_these_devices
+from tradewind.recipes.stored_models import load_export, model_axes
+from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.recipes.train_lm import LmTrainConfig, export_path, train_lm
+config = LmTrainConfig(**json.loads(sys.argv[1]))
+told = train_lm(config)
+made = on_these_devices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
+with made.trainer.use_device_mesh():
+    axes = model_axes(made.model, len(made.data.the_tokenizer), made.trainer.parameter_axis_mapping)
+    exported = load_export(axes, made.data.the_tokenizer, export_path(config.output_path), parts.precision())
+    path = latest_checkpoint_path(config.output_path + "/checkpoints")
+    for name in ("model", "model_averaging/model"):
+        stored = load_checkpoint(exported, path, subpath=name, axis_mapping=axes.mapping)
+        pairs = zip(jax.tree.leaves(exported), jax.tree.leaves(stored), strict=True)
+        told[name] = all(bool((a == b.astype(jnp.bfloat16)).all()) for a, b in pairs)
+told["axes"] = made.trainer.device_mesh.shape["replica_dcn"]
+fields = (config.output_path, config.cache_path, config.tokenizer_path, config.output_path + "-eval")
+judged = evaluate_lm(LmEvalConfig(*fields, seq_len=config.seq_len, batch_size=4, sample_tokens=1))
+told |= {"checkpoint": judged["checkpoint"]["loss"], "hf": judged["hf"]["loss"]}
+print(json.dumps(told))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -62,6 +94,7 @@ class Workshop:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.devices = 1
 
     def settings(self, name: str, **more: Any) -> dict[str, Any]:
         return {
@@ -83,7 +116,7 @@ class Workshop:
             "JAX_PLATFORMS": "cpu",
             "RAY_AUTH_MODE": "disabled",
             "TF_CPP_MIN_LOG_LEVEL": "3",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={self.devices}",
         }
         pipe = subprocess.PIPE
         return subprocess.Popen([sys.executable, "-c", code, argument], env=env, stdout=pipe, stderr=pipe, text=True)
@@ -184,6 +217,15 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
     whole = str(workshop.root / "whole")
     cases = {
         "accepted": (4, {"levanter": {"optimizer.beta2": 0.95, "trainer.mesh": {"axes": {"model": 2}}}}),
+        "accepted on two slices": ([4, 2], {"levanter": {"trainer.mesh": {"dcn_axes": {"replica_dcn": 2}}}}),
+        "levanter['trainer.mesh'] does not fit 4 devices: DCN product 2 must equal num_slices 1.": (
+            4,
+            {"levanter": {"trainer.mesh": {"dcn_axes": {"replica_dcn": 2}}}},
+        ),
+        "levanter['hf_save_dtype']='bf16' is not one of float32, bfloat16, float16.": (
+            4,
+            {"levanter": {"hf_save_dtype": "bf16"}},
+        ),
         "batch_size=4 is not a positive multiple of the number of devices, 8.": (8, {}),
         "levanter['trainer.z_loss'] is unknown: Levanter's TrainerConfig has no 'z_loss'; did you mean z_loss_weight": (
             4,
@@ -218,4 +260,25 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
     answers = workshop.run(REFUSE, json.dumps([workshop.settings("refused"), list(cases.values())]))
     assert len(answers) == len(cases)
     for answer, expected in zip(answers, cases, strict=True):
-        assert answer.startswith(expected)
+        assert expected.startswith(answer) if answer == "accepted" else answer.startswith(expected), answer
+
+
+def test_averaged_weights_over_two_slices_are_what_is_exported_and_judged(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levanter = {
+        "trainer.mesh": {"dcn_axes": {"replica_dcn": 2}},
+        "trainer.model_averaging": {"type": "ema", "beta": 0.5},
+        "hf_save_dtype": "bfloat16",
+    }
+    settings = workshop.settings("averaged", num_train_steps=4, levanter=levanter)
+    monkeypatch.setenv("TRADEWIND_NUM_SLICES", "2")
+    monkeypatch.setattr(workshop, "devices", 2)
+    told = json.loads(workshop.run(AVERAGED, json.dumps(settings))[-1])
+    assert told["axes"] == 2
+    assert (told["model_averaging/model"], told["model"]) == (True, False)
+    assert told["checkpoint"] == pytest.approx(told["hf"], abs=0.01)
+    rows = read_metrics(str(workshop.root / "averaged/metrics.jsonl"))
+    assert told["eval_loss"] == rows[-1]["eval/ema/loss"] != rows[-1]["eval/loss"]
+    (weights,) = (workshop.root / "averaged/hf").glob("*.safetensors")
+    assert b'"BF16"' in weights.read_bytes()[:100_000] and b'"F32"' not in weights.read_bytes()[:100_000]

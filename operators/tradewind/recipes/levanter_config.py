@@ -47,6 +47,7 @@ def levanter_config(config: LmTrainConfig, tokenizer: str) -> TrainLmConfig:
         hf_save_path=None,  # it would end up in hf/step-N; train_lm writes hf/
     )
     changed: TrainLmConfig = with_overrides(made, config.levanter)
+    parts.export_dtype(changed.hf_save_dtype)
     return changed
 
 

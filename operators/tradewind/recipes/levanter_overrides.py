@@ -2,7 +2,7 @@
 
 The name is the path from ``levanter.main.train_lm.TrainLmConfig``. A value is written as in a YAML file of Levanter's,
 or is an object of the right class. A field that Levanter does not have is refused with its path and its neighbours'
-names, and so is one that a recipe's own field decides.
+names, and so is one that a recipe's own field decides, or that would have no effect here.
 """
 
 from __future__ import annotations
@@ -38,18 +38,32 @@ OURS: Mapping[str, str] = {
     "optimizer.weight_decay": "weight_decay",
 }
 """Levanter's field -> the field of ``LmTrainConfig`` that decides it."""
+_ONE_EXPORT = "the recipe writes one Hugging Face export, to hf/ of the output, after the last step"
+REFUSED: Mapping[str, str] = {
+    "hf_save_steps": f"{_ONE_EXPORT}; steps_per_checkpoint keeps what the training was in between",
+    "hf_upload": f"{_ONE_EXPORT}, and uploads nothing",
+    "adapter": "the recipe trains and exports whole models; train an adapter with a function of your own",
+    "peft_save_path": "the recipe trains no adapter",
+    "peft_hf_upload": "the recipe trains no adapter",
+    "merged_hf_save_path": "the recipe trains no adapter",
+    "merged_hf_upload": "the recipe trains no adapter",
+    "use_hf_model_config": "the export needs the model before the training; give its config as model",
+}
+"""Levanter's field -> why the recipe does not take it."""
 _KIND = "type"
 """The key by which a mapping says which of several classes it describes."""
 
 
 def check_names(overrides: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for a name that is none of a path, or that another field decides."""
+    """Raise ``ValueError`` for a name that is none of a path, that another field decides, or that is not taken here."""
     for name, value in overrides.items():
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(f"levanter[{name!r}] is not a path of field names such as 'optimizer.beta2'.")
         for taken, field in OURS.items():
             if name == taken or name.startswith(f"{taken}."):
                 raise ValueError(f"levanter[{name!r}] is decided by {field} of the config: set it there.")
+        if (why := REFUSED.get(name.partition(".")[0])) is not None:
+            raise ValueError(f"levanter[{name!r}] is not taken: {why}.")
         if isinstance(value, Mapping) and any(taken.startswith(f"{name}.") for taken in OURS):
             check_names({f"{name}.{key}": inner for key, inner in value.items() if key != _KIND})
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COMPONENT = "corpus"
 """Levanter's name for our one data set; also the folder inside a token cache."""
 SPLITS = ("train", "validation")
+EXPORT_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def llama(size: str, seq_len: int, tokenizer: str) -> LlamaConfig:
@@ -96,6 +97,15 @@ def precision() -> Any:
     return jmp.get_policy("p=f32,c=bfloat16" if on_tpu() else "f32")
 
 
+def export_dtype(name: str | None) -> Any:
+    """What the weights of an export are written as. Raises ``ValueError`` for a name that is no such type."""
+    import jax.numpy as jnp
+
+    if name is not None and name not in EXPORT_DTYPES:
+        raise ValueError(f"levanter['hf_save_dtype']={name!r} is not one of {', '.join(EXPORT_DTYPES)}.")
+    return None if name is None else jnp.dtype(name)
+
+
 def mesh() -> Any:
     """All devices of all hosts along the data axis."""
     from levanter.utils.mesh import MeshConfig
@@ -117,23 +127,25 @@ def all_tokens(cache: Any) -> Any:
     return np.asarray(cache.store.tree["input_ids"].data[0 : cache.store.tree["input_ids"].data_size].read().result())
 
 
-def check_batch_size(batch_size: int, devices: int, axes: Any = None) -> None:
+def check_batch_size(batch_size: int, devices: int, axes: Any = None, num_slices: int = 1) -> None:
     """Raise ``ValueError`` unless ``batch_size`` can be divided among the devices of all hosts.
 
     ``axes`` is Levanter's mesh, if it may have other axes than the data axis: then fewer parts of a batch are enough.
+    ``num_slices`` is over how many slices the devices are spread.
     """
-    parts = devices if axes is None else _batch_parts(axes, devices)
+    parts = devices if axes is None else _batch_parts(axes, devices, num_slices)
     if batch_size < 1 or batch_size % parts:
         what = "the number of devices" if parts == devices else f"what a batch is divided into on {devices} devices"
         raise ValueError(f"batch_size={batch_size} is not a positive multiple of {what}, {parts}.")
 
 
-def _batch_parts(mesh_config: Any, devices: int) -> int:
+def _batch_parts(mesh_config: Any, devices: int, num_slices: int) -> int:
     """Into how many parts that mesh divides a batch. Raises ``ValueError`` if the mesh does not fit the devices."""
     try:
-        ici, dcn = mesh_config.axis_shapes(devices, 1)
+        ici, dcn = mesh_config.axis_shapes(devices, num_slices)
     except ValueError as error:
-        raise ValueError(f"levanter['trainer.mesh'] does not fit {devices} devices: {error}") from error
+        where = f"{devices} devices" + (f" on {num_slices} slices" if num_slices > 1 else "")
+        raise ValueError(f"levanter['trainer.mesh'] does not fit {where}: {error}") from error
     mapping = mesh_config.resolved_compute_mapping
     axes = mapping.get(mesh_config.batch_axis_name, mapping.get("batch")) or ()
     names = (axes,) if isinstance(axes, str) else axes

@@ -15,8 +15,8 @@ from tradewind.recipes.train_config import LmTrainConfig, check_config, checkpoi
 _MESH = "trainer.mesh"
 
 
-def preflight(config: LmTrainConfig, devices: int) -> None:
-    """Look at everything that ``train_lm`` needs, on a CPU, for a run on that many devices of all slices.
+def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
+    """Look at everything that ``train_lm`` needs, on a CPU, for a run on that many devices over all slices.
 
     Raises ``ValueError`` for a setting out of range, a batch size that the devices don't divide, an input that is
     missing, a field that Levanter does not know, a checkpoint of another model, or a bucket in another region.
@@ -29,7 +29,7 @@ def preflight(config: LmTrainConfig, devices: int) -> None:
     parts.check_cache(config.cache_path)
     made = levanter_config(config, local_tokenizer(config.tokenizer_path))
     if own_mesh:
-        parts.check_batch_size(config.batch_size, devices, made.trainer.mesh)
+        parts.check_batch_size(config.batch_size, devices, made.trainer.mesh, num_slices)
     else:  # an own mesh may need more devices than there are here; then train_lm itself compares
         check_checkpoints(config, made)
 

@@ -8,8 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tradewind.recipes.stored_shapes import has_arrays
+
 if TYPE_CHECKING:
     from levanter.models.llama import LlamaConfig
+
+AVERAGED = "model_averaging/model"
+"""Where a checkpoint has the averaged weights."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +37,28 @@ def model_axes(config: LlamaConfig, vocab_size: int, mapping: Any) -> ModelAxes:
 
 
 def load_checkpointed(axes: ModelAxes, checkpoints: str) -> Any:
-    """The model of the newest complete checkpoint under ``checkpoints``; raises ``FileNotFoundError`` without one."""
+    """The model of the newest complete checkpoint under ``checkpoints``; raises ``FileNotFoundError`` without one.
+
+    Its weights are the averaged ones, if the training kept any: those that Levanter takes for evaluation and export.
+    """
     import equinox as eqx
     import jax
     from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
 
     shape = eqx.filter_eval_shape(axes.config.build, axes.vocab, key=jax.random.PRNGKey(0))
     path = latest_checkpoint_path(checkpoints)
-    return load_checkpoint(shape, path, subpath="model", axis_mapping=axes.mapping)
+    weights = AVERAGED if has_arrays(path, AVERAGED) else "model"
+    return load_checkpoint(shape, path, subpath=weights, axis_mapping=axes.mapping)
 
 
-def write_export(axes: ModelAxes, model: Any, tokenizer: Any, path: str) -> None:
-    """Write ``model`` and ``tokenizer`` as a Hugging Face folder. All processes of the mesh must call this."""
-    _converter(axes, tokenizer).save_pretrained(model, path)
+def write_export(
+    axes: ModelAxes, model: Any, tokenizer: Any, path: str, *, dtype: Any = None, generation_config: Any = None
+) -> None:
+    """Write ``model`` and ``tokenizer`` as a Hugging Face folder. All processes of the mesh must call this.
+
+    The weights are written as ``dtype``; as they are if there is none.
+    """
+    _converter(axes, tokenizer).save_pretrained(model, path, dtype=dtype, generation_config=generation_config)
 
 
 def load_export(axes: ModelAxes, tokenizer: Any, path: str, precision: Any) -> Any:

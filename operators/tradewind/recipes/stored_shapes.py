@@ -53,12 +53,26 @@ def stored_shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
     return asyncio.run(_read_shapes(checkpoint))
 
 
-async def _read_shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
+def has_arrays(checkpoint: str, folder: str) -> bool:
+    """Whether that checkpoint has arrays in ``folder``, such as ``model``."""
+    if not exists(join(checkpoint, "manifest.ocdbt")):  # the old format has a folder for each
+        return exists(join(checkpoint, folder))
+    return any(key.startswith(f"{folder}/") for key in asyncio.run(_keys(checkpoint)))
+
+
+async def _keys(checkpoint: str) -> list[str]:
+    return [key.decode() for key in await (await _opened(checkpoint)).list()]
+
+
+async def _opened(checkpoint: str) -> Any:
     import tensorstore
     from levanter.tensorstore_serialization import build_kvstore_spec
 
-    store = await tensorstore.KvStore.open({"driver": "ocdbt", "base": build_kvstore_spec(checkpoint)})
-    keys = [key.decode() for key in await store.list()]
+    return await tensorstore.KvStore.open({"driver": "ocdbt", "base": build_kvstore_spec(checkpoint)})
+
+
+async def _read_shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
+    store, keys = await _opened(checkpoint), await _keys(checkpoint)
     wanted = [key for key in keys if key.startswith(_MODEL) and key.endswith(_ARRAY)]
     described = await asyncio.gather(*(store.read(key) for key in wanted))
     return {

@@ -15,7 +15,9 @@ from tradewind.recipes.goodput import Goodput, StepTimer
 from tradewind.recipes.metrics import MetricsFile, read_metrics
 from tradewind.recipes.quiet import quiet_console
 
-KEPT = ("train/loss", "eval/loss")
+AVERAGED_LOSS = "eval/ema/loss"
+"""Levanter's name for the validation loss of the averaged weights, of whatever kind the average is."""
+KEPT = ("train/loss", "eval/loss", AVERAGED_LOSS)
 _LAST_OF_A_STEP = "throughput/loading_time"
 """What Levanter reports when all that belongs to a step is done."""
 _FLOPS_PER_EXAMPLE = "throughput/flops_per_example"
@@ -140,6 +142,8 @@ class Progress:
         place = f"step {step + 1}/{self.options.total_steps}"
         if "eval/loss" in values:
             print(f"{place}  validation loss {values['eval/loss']:.3f}", flush=True)
+        if AVERAGED_LOSS in values:
+            print(f"{place}  validation loss {values[AVERAGED_LOSS]:.3f} of the averaged weights", flush=True)
         if "train/loss" not in values:
             return
         self.last_step = step

@@ -20,8 +20,10 @@ from tradewind.recipes.levanter_trainer import train
 from tradewind.recipes.metrics import read_metrics
 from tradewind.recipes.preflight import check_checkpoints, preflight
 from tradewind.recipes.quiet import quiet_libraries
+from tradewind.recipes.simulated_slices import on_these_devices
 from tradewind.recipes.stored_models import load_checkpointed, model_axes, write_export
 from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.recipes.tracking import AVERAGED_LOSS
 from tradewind.recipes.train_config import (
     RESUMABLE,
     LmTrainConfig,
@@ -55,7 +57,8 @@ LAST_CHECKPOINT_SECONDS = 900.0
 def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     """Train, export, and return the result: steps, parameters, tokens, ``train_loss`` and ``eval_loss`` in nats/token.
 
-    The losses are those of the last step; one that the overrides of Levanter's config switched off is ``None``.
+    The losses are those of the last step; one that the overrides of Levanter's config switched off is ``None``. With
+    averaged weights (``trainer.model_averaging``) the export holds those, and ``eval_loss`` is theirs.
     When the pod has a notice of its preemption, the process saves a checkpoint and ends with exit code 76.
 
     Raises ``ValueError`` for what ``train_lm.preflight`` would have refused.
@@ -65,8 +68,8 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     if result := _finished(config):
         return result
     parts.keep_compilations(config.output_path)
-    made = levanter_config(config, local_tokenizer(config.tokenizer_path))
-    parts.check_batch_size(config.batch_size, parts.device_count(), made.trainer.mesh)
+    made = on_these_devices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
+    parts.check_batch_size(config.batch_size, parts.device_count(), made.trainer.mesh, made.trainer.num_slices)
     _remove_unfinished(config)
     settle_checkpoints(checkpoint_roots(config))
     check_checkpoints(config, made)
@@ -147,13 +150,21 @@ def _export(config: LmTrainConfig, made: TrainLmConfig) -> int:
 
     All processes take part: the weights are gathered from all devices.
     """
+    from levanter.compat.hf_checkpoints import build_generation_config
     from levanter.utils.jax_utils import parameter_count
 
     trainer, data = made.trainer, made.data
     with trainer.use_device_mesh():
         axes = model_axes(made.model, len(data.the_tokenizer), trainer.parameter_axis_mapping)
         model = load_checkpointed(axes, checkpoints_path(config.output_path))
-        write_export(axes, model, data.the_tokenizer, export_path(config.output_path))
+        write_export(
+            axes,
+            model,
+            data.the_tokenizer,
+            export_path(config.output_path),
+            dtype=parts.export_dtype(made.hf_save_dtype),
+            generation_config=build_generation_config(data.the_tokenizer, made.hf_generation_eos_token_ids),
+        )
         return int(parameter_count(model))
 
 
@@ -171,7 +182,8 @@ def _finish(config: LmTrainConfig, parameters: int) -> dict[str, Any]:
     if jax.process_index() == 0:
         metrics = read_metrics(metrics_path(config.output_path))
         last = metrics[-1] if metrics and metrics[-1]["step"] == config.num_train_steps - 1 else {}
-        result |= {"train_loss": last.get("train/loss"), "eval_loss": last.get("eval/loss")}
+        eval_loss = last.get(AVERAGED_LOSS, last.get("eval/loss"))
+        result |= {"train_loss": last.get("train/loss"), "eval_loss": eval_loss}
         write_json(result_path(config.output_path), result)
     sync_global_devices("tradewind: result written")
     return result
