@@ -16,7 +16,7 @@ TEST_PROCESSES ?= 2
 # A file's tests share what they start, so they stay in one process; in order, since the longest files come early.
 IN_PARALLEL = -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help init demo stop test test-fast chaos mutants check autoformat bench bench-jobs bench-plans bench-pods screenshots lock
+.PHONY: help init demo stop test test-fast chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-repair screenshots lock
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
