@@ -139,6 +139,11 @@ class Keeper:
         return self._held.lease.fence_s
 
     @property
+    def renewed_at(self) -> float:
+        """When the last renewal was begun, by the store's clock."""
+        return self._renewed_at
+
+    @property
     def is_over(self) -> bool:
         """Whether others may soon take the turn, as far as this keeper knows."""
         return self._clock() - self._renewed_at >= self.fence_s

@@ -211,7 +211,7 @@ def _run_children(
     if isinstance(resources, (TpuSlice, Hosts)):
         from tradewind.runtime.step_pod import run_on_hosts  # it loads Ray
 
-        return run_on_hosts(command, attempt, spec, resources, secrets, term, keeper.fence_s)
+        return run_on_hosts(command, attempt, spec, resources, secrets, term, keeper.fence_s, lambda: keeper.renewed_at)
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
     code = run_here(command, {**preset, **os.environ, **secrets}, term)
     if code == 0:

@@ -12,7 +12,7 @@ import posixpath
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from glob import has_magic
 from pathlib import PurePosixPath
 from typing import Final
@@ -45,10 +45,12 @@ def run_on_hosts(
     secrets: Mapping[str, str],
     term: Term,
     patience_s: float,
+    renewed_at: Callable[[], float],
 ) -> AttemptError | None:
     """Run ``command`` on every host of what ``resources`` ask for; its error once it is given up, None when it is done.
 
-    A host that has not heard of this driver for ``patience_s`` ends its process: the turn may be somebody else's then.
+    A host ends its process ``patience_s`` after ``renewed_at``, the last renewal of the lease that it has heard of: the
+    turn may be somebody else's then.
 
     Raises:
         NoFreeSliceError: The group of hosts cannot be reserved at all.
@@ -72,6 +74,7 @@ def run_on_hosts(
             progress=lambda: newest_progress(spec.output_path, spec.resumable),
             timeline=timeline,
             patience_s=patience_s,
+            renewed_at=renewed_at,
             spare=resources.spare if isinstance(resources, TpuSlice) else None,
         )
     except SystemError as error:  # so Ray's compiled parts hand on what a signal's handler raised

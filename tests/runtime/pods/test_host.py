@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -16,6 +17,7 @@ from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
 from tradewind.rehearsal.metadata_server import HostFacts, MetadataServer
 from tradewind.runtime.pods import strays
 from tradewind.runtime.pods.environment import Accelerator, Place, process_env
+from tradewind.runtime.pods.heartbeat import boot_time
 from tradewind.runtime.pods.host import MAINTENANCE_SECONDS, Launch, PodHost, Report
 from tradewind.runtime.pods.host_process import LAST_LINES
 from tradewind.runtime.pods.notices import Notice
@@ -91,6 +93,15 @@ def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
     for _ in range(4):
         assert host.poll(0.3, eager=False).exit_code is None
     until(lambda: not marked(MARK, mark), "the process to end")
+
+
+def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_asks_all_the_time(mark):
+    host = PodHost(patience_s=2.0)
+    renewed_at = host.facts().now
+    host.start(replace(_launch("sleep", "600", mark=mark), renewed_at=renewed_at))
+    until(lambda: host.poll(0.1, eager=False, renewed_at=renewed_at).was_ended, "the process to be ended")
+    assert boot_time() - renewed_at >= 2.0
+    assert marked(MARK, mark) == []
 
 
 def test_a_process_hears_of_a_notice_and_its_heartbeat_is_heard(tmp_path):

@@ -82,6 +82,8 @@ class HostFacts:
     accelerator: Accelerator
     free_port: int
     """One that nobody listens on."""
+    now: float
+    """Its boot clock."""
 
 
 def process_env(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import shutil
 import socket
@@ -31,6 +32,7 @@ from tradewind.runtime.pods.notices import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.strays import MARK, chip_devices, end_marked, end_strays, mark_of, remove_lockfile
 from tradewind.runtime.pods.warm import CHANGING, lasting, warm_command
 from tradewind.runtime.stored_log import StoredLog
+from tradewind.runtime.term import Term
 
 NOTICE_SECONDS: Final = 30.0
 """Between Google Cloud's notice of a preemption and the end of the machine."""
@@ -50,6 +52,8 @@ class Launch:
     log_dir: str | None
     log_name: str = "host-0.log"
     is_tpu: bool = True
+    renewed_at: float | None = None
+    """When the driver's lease was last renewed, on this host's boot clock; None without a lease."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ class PodHost:
         self._folder: str | None = None
         self._beats: BeatPage | None = None
         self._notice: Notice | None = None
-        self._asked_at = boot_time()
+        self._renewed_at = -math.inf
+        self._term = Term()
         self._patience_s = patience_s
         self._preempted_by: float | None = None
         self._said: list[str] = []
@@ -107,11 +112,11 @@ class PodHost:
     def facts(self) -> HostFacts:
         with socket.socket() as probe:
             probe.bind(("", 0))
-            return HostFacts(self._ip, accelerator(), int(probe.getsockname()[1]))
+            return HostFacts(self._ip, accelerator(), int(probe.getsockname()[1]), boot_time())
 
     def start(self, launch: Launch) -> None:
         """Start the process; returns once it exists."""
-        self._asked_at = boot_time()
+        self._hear(launch.renewed_at)
         problem = self._clear_host(launch)
         own = {**place_env(launch.place, is_tpu=launch.is_tpu), **self._own_env()}
         log = StoredLog(launch.log_dir, launch.log_name)
@@ -125,7 +130,13 @@ class PodHost:
             os.environ, launch.env, accelerator(), keep_threads=not launch.is_tpu, chips=len(chip_devices())
         )
         self._process = HostProcess(
-            launch.command, {**env, **own}, log, keep_lines=keep, watch=self._raylet, changed=self._changed
+            launch.command,
+            {**env, **own},
+            log,
+            keep_lines=keep,
+            watch=self._raylet,
+            changed=self._changed,
+            term=self._term,
         )
 
     def warm(self, wanted: Warm) -> None:
@@ -139,15 +150,19 @@ class PodHost:
             keep_lines=LAST_LINES,
             watch=self._raylet,
             changed=self._changed,
+            term=self._term,
             waits=True,
         )
 
-    def poll(self, hold_seconds: float, *, eager: bool) -> Report:
-        """What is new: at once when the process has ended, or when there are lines (``eager``), else after a while."""
-        self._asked_at = boot_time()
+    def poll(self, hold_seconds: float, *, eager: bool, renewed_at: float | None = None) -> Report:
+        """What is new: at once when the process has ended, or when there are lines (``eager``), else after a while.
+
+        ``renewed_at`` is as in ``Launch``: from then on, not from this call, counts how long the process may run.
+        """
+        self._hear(renewed_at)
         with self._changed:
             self._changed.wait_for(lambda: self._has_news(eager), timeout=hold_seconds)
-            self._asked_at = boot_time()
+            self._hear(renewed_at)
             return self._report()
 
     def notify(self, notice: Notice) -> None:
@@ -186,7 +201,7 @@ class PodHost:
     def _report(self) -> Report:
         process = self._process
         if process is None:
-            return Report(preempted_by=self._preempted_by)
+            return Report(now=boot_time(), preempted_by=self._preempted_by)
         said, self._said = self._said, []
         return Report(
             (*said, *process.take_lines()),
@@ -234,11 +249,17 @@ class PodHost:
             NOTICE_VARIABLE: os.path.join(self._folder, "notice.json"),
         }
 
+    def _hear(self, renewed_at: float | None) -> None:
+        """Let the process run until the lease is too old, or without one until the driver has been silent so long."""
+        self._renewed_at = max(self._renewed_at, boot_time() if renewed_at is None else renewed_at)
+        fenced_at = self._renewed_at + self._patience_s
+        self._term.set(fenced_at, fenced_at + self._patience_s / 4)  # as ``killed_s`` of a lease
+
     def _watch_driver(self) -> None:
         while True:
-            time.sleep(self._patience_s / 10)
+            time.sleep(min(1.0, self._patience_s / 10))
             process = self._process
-            if process is not None and not process.over and boot_time() - self._asked_at > self._patience_s:
+            if process is not None and not process.over and self._term.is_over:
                 self.kill()
 
     def _watch_metadata(self, wait: Callable[[float], bool | None], notice_s: float) -> None:

@@ -19,8 +19,9 @@ from contextlib import suppress
 from typing import IO, Final
 
 from tradewind.runtime.pods.environment import LineSplitter
-from tradewind.runtime.process_guard import GRACE_SECONDS, guarded
+from tradewind.runtime.process_guard import GRACE_SECONDS, guarded, kill_descendants
 from tradewind.runtime.stored_log import StoredLog
+from tradewind.runtime.term import Term
 
 LAST_LINES: Final = 200
 MOST_LINES: Final = 10_000  # kept for a driver that does not fetch them
@@ -42,12 +43,14 @@ class HostProcess:
         keep_lines: int,
         watch: int,
         changed: threading.Condition,
+        term: Term,
         waits: bool = False,
     ) -> None:
         self._keep = keep_lines
         self._log = log
         self._raylet = watch
         self._changed = changed
+        self._term = term
         self._lines: deque[str] = deque()
         self._left_out = 0
         self._ended = False
@@ -57,12 +60,13 @@ class HostProcess:
         self.was_ended = False
         """It was ended by us, so that its exit code tells nothing."""
         self._guard = subprocess.Popen(
-            guarded(command, watch=[watch], with_input=waits),
+            guarded(command, watch=[watch], with_input=waits, term=term.descriptor),
             env=dict(env),
             stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=[term.descriptor],
         )
         threading.Thread(target=self._pump, daemon=True, name="output").start()
 
@@ -92,8 +96,9 @@ class HostProcess:
         return tuple(lines)
 
     def kill(self) -> None:
-        """End the whole group at once."""
+        """End the process and all that descends from it at once."""
         self._mark_ended()
+        kill_descendants(self._guard.pid)
         _kill_group(self._guard)
 
     def end(self) -> None:
@@ -132,6 +137,7 @@ class HostProcess:
             node_died = os.getppid() != self._raylet
             self.exit_code = None if node_died else code
             self.over = True
+            self.was_ended = self.was_ended or self._term.is_over
             self._changed.notify_all()
 
     def _add(self, lines: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from tradewind.runtime.pods.environment import NO_CHIPS, Accelerator, Place
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.heartbeat import boot_time, silent_host
 from tradewind.runtime.pods.host import Launch, Report
+from tradewind.runtime.pods.host_clock import HostClock
 from tradewind.runtime.pods.liveness import NodeWatch, Stall, silent_nodes, start_limit_s
 from tradewind.runtime.pods.notices import Notice, is_sooner
 from tradewind.runtime.pods.reservation import Reservation
@@ -75,8 +76,10 @@ class Pod:
         *,
         actors: Sequence[Any],
         say: Callable[[str], None],
+        renewed_at: Callable[[], float] | None = None,
     ) -> None:
         self._group = group
+        self._renewed_at = renewed_at
         self._reservation = reservation
         self._nodes = nodes
         self._stall = stall
@@ -186,7 +189,9 @@ class Pod:
         )
         name = task.log_name(host.rank)
         is_tpu = self._group.is_tpu
-        return Launch(task.command, task.env, place, task.log_dir, name, is_tpu=is_tpu)
+        return Launch(
+            task.command, task.env, place, task.log_dir, name, is_tpu=is_tpu, renewed_at=self._renewed_on(host)
+        )
 
     def _ask_all(self, method: str, limit_s: float, arguments: Sequence[Any] | None = None) -> SeenHost | None:
         """Call a method on all hosts, each of which has so long to answer; the first host on which it failed."""
@@ -222,7 +227,14 @@ class Pod:
         return any(one.is_wrong for one in self.hosts)
 
     def _poll(self, host: SeenHost) -> None:
-        self._calls[host.actor.poll.remote(_HOLD_SECONDS, eager=host.rank == 0)] = host
+        call = host.actor.poll.remote(_HOLD_SECONDS, eager=host.rank == 0, renewed_at=self._renewed_on(host))
+        self._calls[call] = host
+
+    def _renewed_on(self, host: SeenHost) -> float | None:
+        """When our lease was last renewed, on the clock of this host; None without a lease."""
+        if self._renewed_at is None or host.clock is None:
+            return None
+        return host.clock.at_least(self._renewed_at())
 
     def _take_answers(self, seconds: float) -> None:
         """Note what the hosts say; each is asked again."""
@@ -243,7 +255,7 @@ class Pod:
                 if not host.over and not host.killed and not host.node_dead:
                     self._poll(host)
             elif answer is not None:
-                host.facts = answer
+                host.facts, host.clock = answer, HostClock(answer.now, boot_time())
 
     def _note_problem(self, host: SeenHost, problem: RayError) -> None:
         if isinstance(problem, ActorUnavailableError):  # the connection broke; is it the host?

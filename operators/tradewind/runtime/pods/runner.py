@@ -59,6 +59,7 @@ def run_pod(
     timeline: Timeline | None = None,
     reservation_timeout_s: float | None = None,
     patience_s: float = PATIENCE_SECONDS,
+    renewed_at: Callable[[], float] | None = None,
     spare: bool | None = None,
     call: bytes | None = None,
 ) -> list[bytes]:
@@ -79,6 +80,8 @@ def run_pod(
         reservation_timeout_s: For how long to wait for hosts, each time; for ever unless given.
         patience_s: A host that has not heard of this driver for so long ends its process itself, because somebody
             else may run the same then.
+        renewed_at: When the lease under which this runs was last renewed, by our boot clock. Then hosts count from
+            that, not from when they last heard of us.
         spare: Whether to keep processes ready on a free slice; None means where no autoscaler could remove it.
         call: What the processes fetch with ``mailbox.fetch_call``.
 
@@ -91,7 +94,9 @@ def run_pod(
     """
     if not ray.is_initialized():
         ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
-    settings = _Settings(tuple(command), group, budgets, stall, log_dir, reservation_timeout_s, patience_s, spare)
+    settings = _Settings(
+        tuple(command), group, budgets, stall, log_dir, reservation_timeout_s, patience_s, spare, renewed_at
+    )
     with ExitStack() as stack:
         mailbox = stack.enter_context(Mailbox(call, ray.util.get_node_ip_address())) if call is not None else None
         given = {**(env or {}), **(mailbox.env if mailbox else {})}
@@ -112,6 +117,7 @@ class _Settings:
     reservation_timeout_s: float | None
     patience_s: float
     spare: bool | None
+    renewed_at: Callable[[], float] | None
 
 
 class _Run:
@@ -245,6 +251,7 @@ class _Run:
             self._set.patience_s,
             actors=self._actors(reservation.seats),
             say=say,
+            renewed_at=self._set.renewed_at,
         )
         try:
             incident = self._started(pod, reservation) or pod.watch(lambda: self._turn(pod))

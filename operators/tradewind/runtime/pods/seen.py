@@ -12,6 +12,7 @@ from typing import Any, Final
 from tradewind.runtime.pods.environment import HostFacts
 from tradewind.runtime.pods.heartbeat import Beat
 from tradewind.runtime.pods.host import Report
+from tradewind.runtime.pods.host_clock import HostClock
 from tradewind.runtime.pods.reservation import Seat
 from tradewind.runtime.pods.verdicts import NOTICED, Evidence, Incident
 
@@ -30,6 +31,8 @@ class SeenHost:
     answered_at: float = field(default_factory=time.monotonic)
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
     beat: Beat | None = None
+    clock: HostClock | None = None
+    """Its boot clock beside ours, as it was last heard."""
     exit_code: int | None = None
     over_at: float | None = None
     actor_lost: bool = False
@@ -106,6 +109,7 @@ class SeenHost:
 
     def take(self, report: Report, now: float) -> None:
         """Note what the host itself said."""
+        self.clock = HostClock(report.now, now)
         self.last_lines.extend(report.lines)
         if report.beat is not None:
             self.beat = report.beat.on_clock(report.now, now)
