@@ -111,6 +111,18 @@ async def test_what_the_other_side_has_not_read_is_waited_for(channel: tuple[soc
     assert await waiting
 
 
+async def test_a_trigger_does_not_end_before_its_last_lines_are_taken(
+    logs: Path, channel: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = channel
+    ours.send(b"last line\n")
+    ending = asyncio.create_task(PlaceKeeper(TASK).end())
+    done, _ = await asyncio.wait({ending}, timeout=10 * place_in_log._DRAIN_POLL_S)
+    assert not done
+    theirs.recv(1000)
+    await ending
+
+
 def test_only_connected_unix_sockets_are_asked() -> None:
     code = (
         f"{UNCONNECTED}\n"

@@ -161,7 +161,8 @@ class PlaceKeeper:
                 self._in_airflow, self._told_at = place, time.monotonic()
 
     async def end(self) -> None:
-        """The log was read to its end."""
+        """The log was read to its end. Waits until Airflow has it all: with the trigger, it closes the task's log."""
+        await _lines_are_taken()
         await asyncio.to_thread(self._file.delete)
 
 
