@@ -5,23 +5,28 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 from airflow.sdk.execution_time.context import set_current_context
 
+from tests.refusing_storage import RefusingStorage
 from tradewind import this_output_path, versioned
 from tradewind.hooks import step_version
 from tradewind.hooks.step_version import StepVersionHook
 from tradewind.operators.errors import AdoptedFailureError
 from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt
 from tradewind.records.lease_store import Held, LeaseStore
+from tradewind.records.reading import read_record
+from tradewind.records.record import RecordState
+from tradewind.records.store import write_text
 from tradewind.records.turns import fail_turn, stop_turn
 
 NIGHT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,7 +41,7 @@ class Notes(dict[str, Any]):
 class PlainTask:
     """A task of one run, as Airflow's workers see it."""
 
-    def __init__(self, prefix: Path, run_id: str = "r") -> None:
+    def __init__(self, prefix: Path | str, run_id: str = "r") -> None:
         self.prefix, self.run_id, self.notes = prefix, run_id, Notes()
         self.output = ""
         with DAG("plain") as self.dag:
@@ -44,7 +49,7 @@ class PlainTask:
 
     def run(self, try_number: int = 1, max_tries: int = 3, clear_number: int = 0, n: int = 7) -> None:
         """One try."""
-        with self._as_task(try_number, max_tries, clear_number), self.step(n) as step:
+        with self.as_task(try_number, max_tries, clear_number), self.step(n) as step:
             self.output = step.output_path
             Path(step.config["out"], "made").write_text("made")
 
@@ -53,7 +58,7 @@ class PlainTask:
 
     def dies_at_work(self) -> tuple[LeaseStore, Attempt]:
         """The first try, killed within its block: its turn is as it left it."""
-        with self._as_task(1, 3, 0), self.step(7) as step:
+        with self.as_task(1, 3, 0), self.step(7) as step:
             self.output = step.output_path
             left = {file: file.read_text() for file in Path(self.output).rglob("*") if file.is_file()}
         shutil.rmtree(self.output)
@@ -66,7 +71,7 @@ class PlainTask:
         return LeaseStore(self.output), attempt
 
     @contextmanager
-    def _as_task(self, try_number: int, max_tries: int, clear_number: int) -> Iterator[None]:
+    def as_task(self, try_number: int, max_tries: int, clear_number: int) -> Iterator[None]:
         ti = SimpleNamespace(dag_id="plain", run_id=self.run_id, task_id="make", map_index=-1)
         ti.try_number, ti.max_tries, ti.xcom_push = try_number, max_tries, lambda **_: None
         run = SimpleNamespace(data_interval_start=NIGHT, data_interval_end=None, partition_key=None, run_after=NIGHT)
@@ -187,3 +192,43 @@ def test_a_task_that_is_cleared_while_it_works_stops_its_earlier_try_first(tmp_p
     with when_it_waits(obey):
         task.run(try_number=2, max_tries=4)
     assert attempts(task.output) == [Outcome.STOPPED, Outcome.SUCCEEDED]
+
+
+# ---- a store that refuses
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingStorage]:
+    server = RefusingStorage()
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    fsspec.get_filesystem_class("gs").clear_instance_cache()
+    try:
+        yield server
+    finally:
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        server.stop()
+
+
+@pytest.mark.parametrize(("error", "written"), [(None, "manifest.json"), (ValueError("no rows"), "1.json")])
+def test_one_refusal_at_the_end_of_the_block_is_asked_again_and_is_not_the_tasks_end(
+    error: Exception | None, written: str, refusing: RefusingStorage
+) -> None:
+    task = PlainTask(f"gs://{refusing.buckets.create('outputs').name}/prefix")
+    with suppress(ValueError), task.as_task(1, 3, 0), task.step(7) as step:
+        write_text(f"{step.output_path}/made", "made")
+        refusing.refusals = {written: 1, ".executor_status.lock": 1}
+        if error is not None:
+            raise error
+    assert set(refusing.refusals.values()) == {0}
+    assert read_record(step.output_path).state is (RecordState.FAILED if error else RecordState.FINISHED)
+    attempt = read_attempt(attempt_path(step.output_path, 1))
+    assert attempt is not None and attempt.outcome is (Outcome.FAILED if error else Outcome.SUCCEEDED)
+
+
+def test_one_refusal_when_the_task_is_ended_from_outside_is_asked_again(refusing: RefusingStorage) -> None:
+    task = PlainTask(f"gs://{refusing.buckets.create('outputs').name}/prefix")
+    with pytest.raises(KeyboardInterrupt), task.as_task(1, 3, 0), task.step(7) as step:
+        refusing.refusals = {".executor_status.lock": 1}
+        raise KeyboardInterrupt
+    assert read_record(step.output_path).state is RecordState.STOPPED

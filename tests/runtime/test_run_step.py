@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.refusing_storage import RefusingStorage
 from tests.runtime.marked import alive
 from tests.turns import claimed
 from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_attempt, read_attempt
@@ -26,8 +27,6 @@ from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status
 from tradewind.records.turns import complete_commit, input_digests
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.loopback import Answer, Call
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
 from tradewind.runtime.spec import step_spec
@@ -405,22 +404,6 @@ def test_an_attempt_whose_input_changed_meanwhile_is_not_committed(tmp_path: Pat
 
 
 # ---- without its store
-
-
-class RefusingStorage(LocalCloudStorage):
-    """Answers so many writes of objects of these names with 403."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refusals: dict[str, int] = {}
-
-    def answer(self, call: Call) -> Answer:
-        head = f'"{call.query.get("name")}"'.encode() + call.body[:500]  # where a request for an upload names it
-        name = next((one for one, left in self.refusals.items() if left and f'{one}"'.encode() in head), None)
-        if name is None or call.method != "POST":
-            return super().answer(call)
-        self.refusals[name] -= 1
-        return self.refusal("write", 403, "no")
 
 
 @pytest.fixture

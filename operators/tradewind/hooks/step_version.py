@@ -120,7 +120,7 @@ class StepVersionHook(BaseHook):
             keeper = Keeper(turns.store, held, _end_work)
             with keeper:
                 if attempt.number > 1:
-                    remove_leftovers(turns.path, (), keeper.check)
+                    keeper.until_answered(lambda: remove_leftovers(turns.path, (), keeper.check))
                 yield from _work(turns, attempt, keeper)
         _note(context, attempt.number)
 
@@ -194,13 +194,13 @@ def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVe
         yield _version(turns.step)
     except Exception as error:
         described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
-        fail_turn(keeper.finish, turns.path, attempt, described)
+        keeper.until_answered(lambda: fail_turn(keeper.finish, turns.path, attempt, described))
         raise
     except BaseException:  # the task was ended from outside
         if keeper.end in (None, TurnEnd.STOP_REQUESTED):
-            stop_turn(keeper.finish, turns.path, attempt, Outcome.STOPPED)
+            keeper.until_answered(lambda: stop_turn(keeper.finish, turns.path, attempt, Outcome.STOPPED))
         raise
-    commit_turn(keeper.finish, turns.path, attempt, keeper.check)
+    keeper.until_answered(lambda: commit_turn(keeper.finish, turns.path, attempt, keeper.check))
 
 
 def _asked(context: Any) -> Asked:

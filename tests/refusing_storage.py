@@ -1,0 +1,22 @@
+"""A Cloud Storage on loopback that refuses some writes, as after the change of a token."""
+
+from __future__ import annotations
+
+from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.loopback import Answer, Call
+
+
+class RefusingStorage(LocalCloudStorage):
+    """Answers so many writes of objects of these names with 403."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals: dict[str, int] = {}
+
+    def answer(self, call: Call) -> Answer:
+        head = f'"{call.query.get("name")}"'.encode() + call.body[:500]  # where a request for an upload names it
+        name = next((one for one, left in self.refusals.items() if left and f'{one}"'.encode() in head), None)
+        if name is None or call.method != "POST":
+            return super().answer(call)
+        self.refusals[name] -= 1
+        return self.refusal("write", 403, "no")
