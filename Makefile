@@ -9,7 +9,7 @@ STAMP := $(VENV)/.stamp
 PYTHON := $(shell command -v python3.11 || command -v python3)
 # uv from the PATH if there is one, else one inside the virtual environment.
 UV = $(shell command -v uv || echo $(BIN)/uv)
-SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins)
+SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins) demo
 FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks)
 ARGS ?=
 TEST_PROCESSES ?= 2
@@ -33,10 +33,10 @@ $(STAMP): requirements.lock pyproject.toml
 	touch $@
 
 demo: init ## run the demo pipeline on a local Ray and a local Airflow (other DAG: ARGS="--dag hello_world")
-	$(BIN)/python -m tradewind.rehearsal.demo up $(ARGS)
+	$(BIN)/python -m demo up $(ARGS)
 
 stop: init ## stop every process of the demo
-	$(BIN)/python -m tradewind.rehearsal.demo down
+	$(BIN)/python -m demo down
 
 test: init ## run all tests, in two processes (other: TEST_PROCESSES=4)
 	$(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)
@@ -78,7 +78,7 @@ bench-repair: init ## measure a pass of the repair over 1,024 slices: seconds, r
 
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh
-	$(BIN)/python scripts/screenshot.py $(ARGS)
+	$(BIN)/python -m scripts.screenshot $(ARGS)
 
 lock: ## resolve pyproject.toml into requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+from demo.stack import StackAddresses, password
 from tradewind.rehearsal.airflow_api import AirflowApi
-from tradewind.rehearsal.demo_stack import StackAddresses, password
 from tradewind.rehearsal.processes import LocalStack
 
 ROOT = Path(__file__).resolve().parents[1]

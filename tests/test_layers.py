@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def test_a_layer_imports_only_from_below(layer: str) -> None:
             if top == "tradewind" and rest:
                 assert rest.split(".")[0] in LOWER_LAYERS[layer] | {layer}, f"{file.name} of {layer} imports {name}"
             assert top != "airflow", f"{file.name} of {layer} imports {name}"
+
+
+def test_what_the_wheel_packs_knows_nothing_of_the_repository_around_it() -> None:
+    packed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    around = {"benchmarks", "dags", "demo", "scripts", "tests"}
+    pipelines = {file.stem for file in (REPOSITORY / "dags").glob("*.py")} | {"code_lm"}
+    assert packed["packages"] == ["operators/tradewind", "plugins/tradewind_ui"]
+    for file in (file for folder in packed["packages"] for file in (REPOSITORY / folder).rglob("*.py")):
+        assert not {name.split(".")[0] for name in imports_of(file)} & around, f"{file} imports what is not packed"
+        assert not [name for name in pipelines if name in file.read_text()], f"{file} names a pipeline of this checkout"
 
 
 def test_steps_need_only_the_standard_library() -> None:

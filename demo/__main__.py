@@ -1,8 +1,8 @@
 """The demo: a Ray cluster, an Airflow and one pipeline on this machine, with one command.
 
-``python -m tradewind.rehearsal.demo up`` starts the stack (or uses the one that is up), runs the pipeline, shows how it
-goes, and leaves the stack running for a look at the Airflow UI; ``down`` stops every process of it. The exit code says
-whether the run succeeded.
+``python -m demo up`` starts the stack (or uses the one that is up), runs the pipeline, shows how it goes, and leaves
+the stack running for a look at the Airflow UI; ``down`` stops every process of it. The exit code says whether the run
+succeeded.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import fsspec
 from rich.console import Console
 from rich.live import Live
 
-from tradewind.rehearsal import demo_view as view
+from demo import view
+from demo.stack import StackAddresses, password, running_stack, start_stack, stop_stack
 from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
-from tradewind.rehearsal.demo_stack import StackAddresses, password, running_stack, start_stack, stop_stack
 from tradewind.rehearsal.processes import LocalStack
 
-DAGS_FOLDER = Path(__file__).resolve().parents[3] / "dags"
+DAGS_FOLDER = Path(__file__).resolve().parents[1] / "dags"
 DEFAULT_DAG = "nightly_code_lm"
 RUN_TIMEOUT = 3600.0
 DAG_TIMEOUT = 90.0
@@ -159,7 +159,7 @@ def _print_access(addresses: StackAddresses, stack: LocalStack, console: Console
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tradewind.rehearsal.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("up", "down"), default="up")
     parser.add_argument("--root", type=Path, default=Path(".demo"), help="folder of the stack (default: .demo)")
     parser.add_argument("--dags", type=Path, default=DAGS_FOLDER, help="DAGs folder (default: the repository's)")

@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 import requests
 
-from tradewind.rehearsal.demo_stack import StackAddresses
+from demo.stack import StackAddresses
 from tradewind.rehearsal.processes import LocalStack
 
 pytestmark = pytest.mark.airflow
 
+REPOSITORY = Path(__file__).parents[2]
+
 
 def demo(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tradewind.rehearsal.demo", *arguments, "--root", str(root)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "demo", *arguments, "--root", str(root)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
 def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:

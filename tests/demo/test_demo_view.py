@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from tradewind.rehearsal import demo_view as view
+from demo import view
 from tradewind.rehearsal.airflow_api import log_line
 
 NOW = datetime(2026, 1, 31, 3, 0, 30, tzinfo=UTC)
