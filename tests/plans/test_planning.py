@@ -88,6 +88,18 @@ def test_damage_is_found_where_it_is_looked_for(
     assert thorough.steps[1].reason == reason
 
 
+def test_damage_to_an_output_that_nothing_reads_now_is_told_although_it_is_not_made_again(
+    tasks: list[tuple[str, ResolvedStep]],
+) -> None:
+    (Path(tasks[0][1].output_path) / "more").unlink()
+    made = plan(tasks, verify=True)
+    assert decided(made) == {"first": Decision.PRUNED, "second": Decision.REUSE}
+    assert made.warnings == (
+        "verify: 'first' ran, output damaged: more: missing; nothing that runs reads it, so it is not made again "
+        "unless it is forced.",
+    )
+
+
 def test_what_the_plan_found_damaged_is_made_again_by_the_steps_task(tasks: list[tuple[str, ResolvedStep]]) -> None:
     step = tasks[1][1]
     (Path(step.output_path) / "more").write_text("01235")

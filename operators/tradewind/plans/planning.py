@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tradewind.plans.costs import read_estimates
 from tradewind.plans.estimates import with_estimates
-from tradewind.plans.plan import EVERYTHING, Plan, make_plan
+from tradewind.plans.plan import EVERYTHING, Decision, Plan, make_plan
 from tradewind.plans.reasons import explain_steps
 from tradewind.plans.selection import Selection
 from tradewind.records.leases import Lease
@@ -83,8 +83,18 @@ def plan_now(
         return {**explain_steps(steps, now=now), **outputs.faults}
 
     plan = make_plan(prefix, tasks, wanted, outputs.records, selection, explain, now=now)
-    plan = replace(plan, warnings=(*plan.warnings, *outputs.warnings))
+    plan = replace(plan, warnings=(*plan.warnings, *outputs.warnings, *_left_damaged(plan, outputs.faults)))
     return with_estimates(plan, read_estimates(plan))
+
+
+def _left_damaged(plan: Plan, faults: Mapping[str, str]) -> Iterator[str]:
+    """Of a step that is pruned the table says only why nothing needs it."""
+    for step in plan.decided(Decision.PRUNED):
+        if (fault := faults.get(step.output_path)) is not None:
+            yield (
+                f"verify: {step.name!r} {fault}; nothing that runs reads it, so it is not made again unless it is "
+                "forced."
+            )
 
 
 def _fault(output_path: str, lease: Lease) -> str | None:
