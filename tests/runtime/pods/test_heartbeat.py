@@ -146,3 +146,19 @@ def test_a_file_that_is_no_heartbeat_is_none(tmp_path, text):
     (tmp_path / "heartbeat").write_text(text)
     assert read_beat(str(tmp_path / "heartbeat")) is None
     assert read_beat(str(tmp_path / "absent")) is None
+
+
+def test_steps_may_be_numbers_of_numpy_and_the_process_goes_on_saying_that_it_lives():
+    page = heartbeat.BeatPage()
+    code = """if True:
+        import numpy as np
+        from tradewind.runtime.pods import heartbeat
+        heartbeat.beat(np.int64(7))
+        heartbeat.saved(np.int64(5))
+    """
+    try:
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, HEARTBEAT_VARIABLE: page.path}, check=True)
+        said = page.read()
+    finally:
+        page.close()
+    assert said is not None and (said.step, said.saved) == (7, 5)

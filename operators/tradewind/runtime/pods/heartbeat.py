@@ -149,17 +149,17 @@ def expect_steps() -> None:
 
 
 def beat(step: int) -> None:
-    """Say that ``step`` is done, which implies ``expect_steps``."""
+    """Say that ``step`` is done, which implies ``expect_steps``. It may be of NumPy or JAX."""
     start_heartbeat()
     if _mine is not None:
-        _mine.step(step)
+        _mine.step(int(step))
 
 
 def saved(step: int) -> None:
     """Say that a complete checkpoint has ``step``: what fails alike before and after it may be tried once more."""
     start_heartbeat()
     if _mine is not None:
-        _mine.saved(step)
+        _mine.saved(int(step))
 
 
 def read_beat(path: str) -> Beat | None:
