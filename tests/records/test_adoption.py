@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.records.adoption import Adoption, AlreadyFinishedError, NothingToAdoptError, adopt
+from tradewind.records.adoption import Adoption, AlreadyFinishedError, LinkToFolderError, NothingToAdoptError, adopt
 from tradewind.records.attempts import Attempt, Outcome, newest_attempt
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.holding import KeptTurn, OutputBusyError
@@ -105,6 +105,24 @@ def test_files_from_elsewhere_are_copied_without_their_records(step: ResolvedSte
     assert manifest is not None and [file.path for file in manifest.files] == ["a::b", "deep/log", "model"]
     assert read_status(step.output_path) is Status.SUCCESS
     assert (tmp_path / "elsewhere/model").read_text() == "weights"
+
+
+def test_a_link_to_a_folder_is_copied_as_a_link_and_refused_where_there_are_no_links(
+    step: ResolvedStep, prefix: str, tmp_path: Path
+) -> None:
+    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+    (tmp_path / "elsewhere" / "newest").symlink_to("step-100")
+    (tmp_path / "elsewhere" / "step-100").mkdir()
+    (tmp_path / "elsewhere" / "step-100" / "state").write_text("1")
+    if "://" in prefix:
+        with pytest.raises(LinkToFolderError, match="newest is a link to a folder, or to nothing, which a bucket"):
+            adopt(adoption_of(step, source, copies=True), keep)
+        return
+    lease = adopt(adoption_of(step, source, copies=True), keep)
+    assert (Path(step.output_path) / "newest" / "state").read_text() == "1"
+    manifest = read_manifest(step.output_path, lease.attempt)
+    assert manifest is not None and [file.path for file in manifest.files] == ["model", "newest", "step-100/state"]
+    assert verify_output(step.output_path, manifest, lease.digest) == []
 
 
 def test_files_from_elsewhere_are_not_taken_without_copying(step: ResolvedStep, prefix: str) -> None:

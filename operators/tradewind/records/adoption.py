@@ -41,6 +41,10 @@ class NothingToAdoptError(RecordsError):
     """There are no files at the path, or they do not lie where the step's output does."""
 
 
+class LinkToFolderError(RecordsError):
+    """What is to be copied holds a link that leads to no file, and the store has no links."""
+
+
 class AlreadyFinishedError(RecordsError):
     """The step has a result."""
 
@@ -158,8 +162,21 @@ def _copy(source: str, target: str, files: Sequence[StoredFile], turn: KeptTurn)
 def _copy_one(from_fs: AbstractFileSystem, from_name: str, to_fs: AbstractFileSystem, to_name: str) -> None:
     if isinstance(to_fs, LocalFileSystem):
         os.makedirs(posixpath.dirname(to_name), exist_ok=True)
+    if isinstance(from_fs, LocalFileSystem) and os.path.islink(from_name) and not os.path.isfile(from_name):
+        _copy_link(from_name, to_fs, to_name)
+        return
     if from_fs is to_fs:
         to_fs.cp_file(from_name, to_name)  # object stores do it without sending the bytes to us
         return
     with from_fs.open(from_name, "rb") as reader, to_fs.open(to_name, "wb") as writer:
         shutil.copyfileobj(reader, writer, _CHUNK)
+
+
+def _copy_link(from_name: str, to_fs: AbstractFileSystem, to_name: str) -> None:
+    """Copy a link that leads to no file, as the link that it is: what it leads to is not part of the output."""
+    if not isinstance(to_fs, LocalFileSystem):
+        raise LinkToFolderError(
+            f"{from_name} is a link to a folder, or to nothing, which a bucket cannot hold: remove it, or put the "
+            "folder itself there."
+        )
+    os.symlink(os.readlink(from_name), to_name)
