@@ -30,10 +30,21 @@ def test_odd_names_give_plain_ids(name: str) -> None:
     assert job.isascii() and len(job) < 70 and not job.startswith("-")
 
 
-@pytest.mark.parametrize("address", ["", "10.0.0.1:8265", "ray://10.0.0.1:10001", "http://"])
+@pytest.mark.parametrize(
+    "address", ["", "10.0.0.1:8265", "ray://10.0.0.1:10001", "http://", "http://[::1", "http://h:no"]
+)
 def test_an_address_that_is_no_dashboard_is_refused(address: str) -> None:
     with pytest.raises(BadAddressError, match="Ray cluster 'mine': .* is no dashboard address"):
         RayCluster("mine", address)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://me:s3cret@h:8265", "ftp://me:s3cret@h", "http://h?s3cret", "http://h#s3cret"]
+)
+def test_an_address_with_what_may_be_a_secret_is_refused_without_showing_it(address: str) -> None:
+    with pytest.raises(BadAddressError, match="Ray cluster 'mine': its address has a user name") as refused:
+        RayCluster("mine", address)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_the_token_is_a_header_and_shows_nowhere() -> None:

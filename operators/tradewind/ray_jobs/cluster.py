@@ -28,8 +28,13 @@ class RayCluster:
     verify: bool | str = True
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if any(sign in self.address for sign in "@?#"):
+            raise BadAddressError(
+                f"Ray cluster {self.name!r}: its address has a user name, a query or a fragment (it is not shown, for "
+                "that may be a secret, and every log names the address): write it as http://HOST:8265, and put the "
+                "token into the password field of the connection."
+            )
+        if not _is_dashboard(self.address):
             raise BadAddressError(
                 f"Ray cluster {self.name!r}: {self.address!r} is no dashboard address; write it as "
                 "http://HOST:8265 in the host field of the connection."
@@ -55,3 +60,11 @@ class RayCluster:
 
     def __str__(self) -> str:
         return f"Ray cluster {self.name!r} ({self.address})"
+
+
+def _is_dashboard(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or half an IPv6 address
+        return False
