@@ -139,8 +139,39 @@ executor_main([plain, ExecutorStep("training", work, Config(versioned(1)), resou
 """
     done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
     told = [line for line in done.stdout.splitlines() if "does not look at resources" in line]
-    assert len(told) == 1 and "'training' (TpuSlice(slice_type='v4-16'" in told[0], done.stdout + done.stderr
+    assert len(told) == 1 and told[0].startswith("'training' (TpuSlice(slice_type='v4-16'"), done.stdout + done.stderr
     assert "plain" not in told[0]
+
+
+def test_in_a_ray_job_a_script_says_so_of_single_gpus_only(tmp_path: Path) -> None:
+    body = """
+from tradewind import Gpu, Hosts, TpuSlice
+wishes = {"training": TpuSlice("v4-16"), "several": Hosts(2), "single": Gpu()}
+executor_main([ExecutorStep(name, work, Config(versioned(name)), resources=wish) for name, wish in wishes.items()])
+"""
+    done = run(
+        tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true", RAY_JOB_CONFIG_JSON_ENV_VAR="{}"
+    )
+    told = [line for line in done.stdout.splitlines() if "will run on the CPUs of this machine" in line]
+    assert len(told) == 1 and told[0].startswith("'single' (Gpu("), done.stdout + done.stderr
+    assert "'training'" not in told[0] and "'several'" not in told[0]
+
+
+def test_the_lease_of_a_pod_whose_driver_dies_is_left_to_go_stale(tmp_path: Path) -> None:
+    body = """
+import psutil
+from tradewind import TpuSlice
+
+def end_the_driver(config, devices):
+    psutil.Process().parent().parent().kill()
+
+work.preflight = end_the_driver
+executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=TpuSlice("v4-8"))])
+"""
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), RAY_JOB_CONFIG_JSON_ENV_VAR="{}")
+    assert done.returncode == 1
+    (lease_file,) = (tmp_path / "store").glob("s-*/.executor_status.lock")
+    assert json.loads(lease_file.read_text())["phase"] == "running", done.stdout + done.stderr
 
 
 def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:

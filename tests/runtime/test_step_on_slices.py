@@ -17,6 +17,7 @@ import pytest
 
 from tests.ray_jobs.ended_jobs import ended_job
 from tests.turns import claimed
+from tradewind.cli.main import main
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.request import JobRequest
@@ -197,6 +198,44 @@ def test_a_config_that_its_check_refuses_reserves_nothing(cluster: Cluster) -> N
     assert ended.error is not None
     assert (ended.error.type, ended.error.message) == ("ValueError", "nothing can be divided by 4")
     assert events == []
+
+
+SCRIPT = """
+import os
+from pathlib import Path
+from tradewind import ExecutorStep, TpuSlice, executor_main, this_output_path
+
+def tell(config):
+    rank = os.environ["TRADEWIND_PROCESS_ID"]
+    Path(config["out"], f"starts-{rank}").open("a").write(f"{os.environ['TPU_NAME']} {os.environ['TPU_WORKER_ID']};")
+    return int(os.environ["TRADEWIND_NUM_PROCESSES"])
+
+step = ExecutorStep("s", tell, {"out": this_output_path()}, resources=TpuSlice("v4-8", num_slices=2, max_failures=0))
+executor_main([step])
+"""
+
+
+def test_a_script_in_a_ray_job_runs_a_step_once_per_host_of_its_slices_and_then_reuses_it(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "project" / "below").mkdir(parents=True)
+    (tmp_path / "project" / "below" / "experiment.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("RAY_ADDRESS", cluster.ray.address)
+    monkeypatch.setenv("HOME", str(tmp_path))  # a token of whoever runs this test is not this cluster's
+    said = []
+    for _ in range(2):
+        with pytest.raises(SystemExit) as end:
+            main(["jobs", "submit", "--", "python", "below/experiment.py", "--prefix", str(tmp_path / "store")])
+        told = capsys.readouterr()
+        assert not end.value.code, told
+        said.append(told.out)
+    assert "1 step: 1 RUN" in said[0] and "1 step: 1 REUSE" in said[1]
+    assert not any("the CPUs of this machine" in lines for lines in said)
+    (output,) = (tmp_path / "store").glob("s-*")
+    assert json.loads((output / ".artifact.json").read_text()) == 2
+    starts = {path.name: path.read_text() for path in output.glob("starts-*")}
+    assert starts.keys() == {"starts-0", "starts-1"} and {*starts.values()} == {"a 0;", "b 0;"}
 
 
 def test_a_lost_slice_is_no_failure_and_the_step_goes_on_in_the_same_attempt(cluster: Cluster) -> None:

@@ -1,4 +1,6 @@
-"""Running an experiment on this machine: planned as every other run, then each step as soon as its inputs are there.
+"""Running an experiment as a script: planned as every other run, then each step as soon as its inputs are there.
+
+Drivers run on this machine; inside a Ray job those of steps on slices or on several hosts reserve these on its cluster.
 
 A step that fails keeps only those from running that read its output; what the others make is reused by the next run.
 """
@@ -13,6 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tradewind.cli.job_driver import in_ray_job
 from tradewind.cli.local_step import Drivers, LocalStep, StepFailedError, make_output
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.planning import plan_now, read_outputs
@@ -122,16 +125,25 @@ def _plan(steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Sel
 
 
 def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder) -> LocalStep:
-    return LocalStep(step, replace(step_spec(step, code), resources=encode_resources(Cpu())), planned)
+    spec = step_spec(step, code)
+    return LocalStep(step, spec if _runs_on_pod(step) else replace(spec, resources=encode_resources(Cpu())), planned)
+
+
+def _runs_on_pod(step: ResolvedStep) -> bool:
+    return isinstance(step.step.resources, (TpuSlice, Hosts)) and in_ray_job(os.environ)
 
 
 def _tell_of_resources(due: Sequence[ResolvedStep]) -> None:
     """Say which steps would run elsewhere in a DAG: a training on CPUs should surprise nobody."""
-    if placed := [step for step in due if isinstance(step.step.resources, (TpuSlice, Hosts, Gpu))]:
-        wishes = ", ".join(f"{step.name!r} ({step.step.resources!r})" for step in placed)
+    wishing = [step for step in due if isinstance(step.step.resources, (TpuSlice, Hosts, Gpu))]
+    if here := [step for step in wishing if not _runs_on_pod(step)]:
+        wishes = ", ".join(f"{step.name!r} ({step.step.resources!r})" for step in here)
+        why = "outside a Ray job, a script does not look at resources"
+        if in_ray_job(os.environ):
+            why = "a script reserves slices and several hosts, but no single GPU"
         print(
-            f"A script does not look at resources: {wishes} will run on the CPUs of this machine. Run the experiment "
-            "as a DAG to run each step where its resources say.",
+            f"{wishes} will run on the CPUs of this machine: {why}. Run the experiment as a DAG to run each step where "
+            "its resources say.",
             flush=True,
         )
 

@@ -6,6 +6,7 @@ is killed leaves nobody at work behind it.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tradewind.cli.job_driver import driver_env
 from tradewind.plans.plan import PlannedStep
 from tradewind.plans.start import Adopt, Asked, Claim, Finished, Task, decide_start, start_warning
 from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt
@@ -25,7 +27,7 @@ from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.step_turns import MissingInputError, StepTurns
-from tradewind.steps import ResolvedStep
+from tradewind.steps import Hosts, ResolvedStep, TpuSlice
 
 LOOK_INTERVAL_S = 2.0
 NOTICE_INTERVAL_S = 60.0
@@ -86,7 +88,8 @@ class Drivers:
         streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if self._labelled else {}
         with self._lock:
             self.pause(0)
-            driver = subprocess.Popen(command, cwd=self._folder, start_new_session=True, **streams)
+            env = driver_env(os.environ, self._folder)
+            driver = subprocess.Popen(command, cwd=self._folder, env=env, start_new_session=True, **streams)
             self._running.add(driver)
         for line in driver.stdout or ():
             text = line.decode(errors="replace").rstrip("\n")
@@ -185,6 +188,11 @@ def _has_result(local: LocalStep, turns: StepTurns, attempt: Attempt, drivers: D
                     raise _failure(local, held.lease)
                 return False
             raise StepFailedError(f"Step {local.version} was stopped.")
+    if held.lease.phase is Phase.RUNNING and isinstance(local.spec.load_resources(), (TpuSlice, Hosts)):
+        raise StepFailedError(
+            f"Step {local.version} failed: its driver ended with {_ending(code)}. Its hosts may be at work for a while "
+            "yet, so the next attempt waits until its lease is stale."
+        )
     # The guard has ended whatever the driver left, so nobody is at work under this lease any more.
     try:
         stop_turn(lambda **changes: turns.store.change(held, **changes), turns.path, attempt, Outcome.LOST)

@@ -1,4 +1,4 @@
-"""The command line of an experiment file that is run as a script: the same steps with the same records, right here."""
+"""The command line of an experiment file that is run as a script: the same steps with the same records."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def run_script(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Run the steps of this experiment on this machine.", allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(description="Run the steps of this experiment.", allow_abbrev=False)
     parser.add_argument("--prefix", help="where outputs go (default: TRADEWIND_PREFIX, then MARIN_PREFIX)")
     parser.add_argument(
         "--executor_info_base_path",
