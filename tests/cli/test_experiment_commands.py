@@ -7,13 +7,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import airflow.settings
+import pendulum
 import pytest
 from airflow.cli.cli_parser import get_parser
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from sqlalchemy import delete
 
 from tradewind.cli.main import parser, run
 from tradewind.records.files import list_files
@@ -119,6 +126,36 @@ def settings(root: Path) -> Mapping[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "TRADEWIND_PREFIX": str(root / "store"),
     }
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Airflow's database, in which this process is at home."""
+    with pytest.MonkeyPatch.context() as patch:
+        file = tmp_path_factory.mktemp("database") / "airflow.db"
+        patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{file}")
+        airflow.settings.configure_vars()
+        airflow.settings.reconfigure_orm()
+        import_all_models()
+        Base.metadata.create_all(airflow.settings.engine)
+        yield
+    airflow.settings.configure_vars()
+    airflow.settings.reconfigure_orm()
+
+
+@pytest.fixture
+def runs(database: None) -> Iterator[Callable[..., None]]:
+    """Adds a run to Airflow's database, which has none before."""
+
+    def add(state: str, dag_id: str = "nightly", run_type: str = "manual", **fields: Any) -> None:
+        with create_session() as session:
+            session.add(
+                DagRun(dag_id, "the-run", state=state, run_type=run_type, run_after=pendulum.now("UTC"), **fields)
+            )
+
+    yield add
+    with create_session() as session:
+        session.execute(delete(DagRun))
 
 
 @pytest.fixture
@@ -367,6 +404,7 @@ def test_outputs_are_looked_after_without_airflow(house: House) -> None:
 # ---- gc
 
 
+@pytest.mark.usefixtures("runs")
 def test_garbage_is_listed_first_and_removed_when_asked(house: House) -> None:
     needed, spare = house.make("train"), house.make("train", "--param", "size=2")
     pinned = house.make("train", "--param", "size=3")
@@ -406,6 +444,7 @@ def test_nothing_is_removed_while_a_dag_file_cannot_be_loaded(house: House) -> N
     assert house("gc").code == 0
 
 
+@pytest.mark.usefixtures("runs")
 def test_the_outputs_of_a_dag_that_needs_a_partition_are_kept(house: House) -> None:
     house.add_dag("partitioned", PARTITIONED)
     path = Path(house("plan", "partitioned", "--partition", "a", "--json").json["steps"][0]["output_path"])
@@ -433,3 +472,82 @@ def test_params_are_those_of_dags_that_are_named(house: House) -> None:
     unnamed, unknown = house("gc", "--param", "size=2"), house("gc", "nightly", "--param", "sise=2")
     assert unnamed.code == 2 and "name one" in unnamed.err
     assert unknown.code == 2 and "has no param 'sise'" in unknown.err
+
+
+# ---- what active runs need
+
+SIZE_2 = ("--param", "size=2")
+
+
+@pytest.mark.parametrize(("state", "run_type"), [("queued", "manual"), ("running", "manual"), ("queued", "backfill")])
+def test_an_active_run_keeps_what_it_has_yet_to_read(
+    state: str, run_type: str, house: House, runs: Callable[..., None]
+) -> None:
+    raw, spare = house.make("data/raw", *SIZE_2), house.make("data/raw", "--param", "size=3")
+    house.age()
+    runs(state, run_type=run_type, conf={"size": 2})
+    done = house("gc", "--delete")
+    assert done.code == 0, done.err
+    assert [line.split()[-1] for line in done.out.splitlines()] == [str(spare)]
+    assert (raw / "model").exists() and house.plan(*SIZE_2)["data/raw"]["decision"] == "REUSE"
+
+
+@pytest.mark.parametrize("state", ["success", "failed"])
+def test_a_run_that_has_ended_keeps_nothing(state: str, house: House, runs: Callable[..., None]) -> None:
+    raw = house.make("data/raw", *SIZE_2)
+    house.age()
+    runs(state, conf={"size": 2})
+    assert house("gc").out.split()[-1] == str(raw)
+
+
+def test_an_active_run_keeps_what_its_own_night_names(house: House, runs: Callable[..., None]) -> None:
+    report, spare = (house.make("report", "--night", night) for night in ("2026-03-01", "2026-03-08"))
+    house.age()
+    start = pendulum.datetime(2026, 3, 1, tz="Europe/Zurich")
+    interval = (start, start.add(days=7))
+    runs("running", run_type="scheduled", logical_date=start, data_interval=interval)
+    assert [line.split()[-1] for line in house("gc").out.splitlines()] == [str(spare)]
+    assert report != spare
+
+
+@pytest.mark.parametrize(
+    "fields", [{"conf": {"size": "much"}}, {"conf": {"prefix": "relative"}}, {"bundle_version": "of-last-week"}]
+)
+def test_an_active_run_that_cannot_be_resolved_keeps_all_outputs_of_its_steps(
+    fields: dict[str, Any], house: House, runs: Callable[..., None]
+) -> None:
+    house.add_dag(
+        "nightly",
+        NIGHTLY.replace('"size": 1.0', '"size": Param(1.0, type="number")').replace(
+            "from tradewind", "from airflow.sdk import Param\nfrom tradewind", 1
+        ),
+    )
+    made = [house.make(name, *SIZE_2) for name in ("data/raw", "train")]
+    house.age()
+    assert len(house("gc").out.splitlines()) == len(made)
+    runs("queued", **fields)
+    kept = house("gc", "--delete")
+    assert (kept.code, kept.out) == (0, ""), kept.err
+    assert "All outputs of the steps of DAG nightly are kept, for its active run the-run" in kept.err
+    assert all((path / "model").exists() for path in made)
+
+
+def test_a_run_of_a_dag_that_is_no_experiment_keeps_nothing(house: House, runs: Callable[..., None]) -> None:
+    raw = house.make("data/raw", *SIZE_2)
+    house.age()
+    runs("running", dag_id="another")
+    assert house("gc").out.split()[-1] == str(raw)
+
+
+def test_nothing_is_removed_while_the_active_runs_cannot_be_read(house: House, database: None) -> None:
+    raw = house.make("data/raw", *SIZE_2)
+    house.age()
+    DagRun.__table__.drop(airflow.settings.engine)
+    try:
+        listed, refused = house("gc"), house("gc", "--delete")
+    finally:
+        DagRun.__table__.create(airflow.settings.engine)
+    assert listed.code == 0 and listed.out.split()[-1] == str(raw)
+    assert "What active runs need is listed too: Airflow's database does not say" in listed.err
+    assert refused.code == 1 and "Nothing was removed. Airflow's database does not say" in refused.err
+    assert (raw / "model").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,6 +269,24 @@ def test_what_was_pinned_or_made_again_since_it_was_found_stays(any_prefix: str)
     with pytest.raises(OutputBusyError, match="was pinned meanwhile"):
         remove_garbage(garbage, BY, keep)
     assert [file.path for file in list_files(path)] == [file.path for file in before]
+
+
+def test_what_was_pinned_after_it_was_marked_stays_a_result(any_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(steps(any_prefix, 1)[0])
+    garbage, lease = found_at(any_prefix), read_record(path).lease
+    mark = LeaseStore.mark_removing
+
+    def then_pin(store: LeaseStore, seen: Held | None, by: Mapping[str, Any]) -> Held | None:
+        marked = mark(store, seen, by)
+        add_pin(any_prefix, Pin(path, "ada", "now"))
+        return marked
+
+    monkeypatch.setattr(LeaseStore, "mark_removing", then_pin)
+    [after] = withdraw_results([garbage], BY)
+    assert "was pinned meanwhile" in str(after.problem)
+    record = read_record(path)
+    assert record.state is RecordState.FINISHED and record.lease is not None and lease is not None
+    assert record.lease.digest == lease.digest
 
 
 def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:

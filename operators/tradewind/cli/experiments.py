@@ -13,7 +13,7 @@ import datetime
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +75,15 @@ class ExperimentRun:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A DAG that ``experiment_dag`` made."""
+    """A DAG that ``experiment_dag`` made.
+
+    Attributes:
+        bundle_version: The version of the code that was read; None where its bundle has no versions.
+    """
 
     dag: DAG
     operator: PlanOperator
+    bundle_version: str | None = None
 
     @property
     def step_names(self) -> frozenset[str]:
@@ -92,8 +97,15 @@ class Experiment:
             UsageError: There can be no such run.
             ExperimentError: Its steps cannot be resolved.
         """
-        values = self.values(choice)
-        prefix = self.settings(choice).prefix_of(values)
+        return self.run_with(self.values(choice), choice.prefix)
+
+    def run_with(self, values: RunValues, prefix: str | None = None) -> ExperimentRun:
+        """The steps of a run with these values, below ``prefix`` if one is chosen.
+
+        Raises:
+            ExperimentError: They cannot be resolved.
+        """
+        prefix = self.settings(prefix).prefix_of(values)
         steps = self.operator.steps
         experiment = resolve(list(steps.values()), prefix, values)
         tasks = tuple((task_id, experiment.of(step)) for task_id, step in steps.items())
@@ -106,7 +118,7 @@ class Experiment:
             UsageError: There can be no such run.
             MissingPrefixError: Nothing gives a prefix.
         """
-        return self.settings(choice).prefix_of(self.values(choice))
+        return self.settings(choice.prefix).prefix_of(self.values(choice))
 
     def selection(self, choice: RunChoice) -> Selection:
         """What the DAG's params say of the steps that run.
@@ -119,9 +131,9 @@ class Experiment:
 
         return selection_in(run_params(self.dag, choice.params))
 
-    def settings(self, choice: RunChoice) -> ExperimentSettings:
-        """What the DAG's tasks share, with the prefix that was chosen."""
-        return replace(self.operator.settings, prefix=choice.prefix) if choice.prefix else self.operator.settings
+    def settings(self, prefix: str | None) -> ExperimentSettings:
+        """What the DAG's tasks share, with the prefix if one was chosen."""
+        return replace(self.operator.settings, prefix=prefix) if prefix else self.operator.settings
 
     def values(self, choice: RunChoice) -> RunValues:
         """The run values.
@@ -202,10 +214,12 @@ def _load_bundle(bundle: Any, experiments: dict[str, Experiment], problems: dict
     bag = BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
     for file, error in bag.import_errors.items():
         problems[file] = error.strip().splitlines()[-1]
+    version = bundle.get_current_version()
+    version = getattr(version, "version", version)  # a plain text in older bundles
     for dag_id, dag in bag.dags.items():
         for task in dag.tasks:
             if isinstance(task, PlanOperator):
-                experiments[dag_id] = Experiment(dag, task)
+                experiments[dag_id] = Experiment(dag, task, version)
 
 
 def run_params(dag: DAG, given: Mapping[str, str]) -> dict[str, Any]:
@@ -298,8 +312,3 @@ def default_prefix(chosen: str | None) -> str:
         return choose_prefix(None, None, os.environ, None, lambda: None)
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     return ExperimentSettings().prefix_of(RunValues())
-
-
-def steps_of(runs: Sequence[ExperimentRun]) -> list[ResolvedStep]:
-    """All steps of these runs, each output once."""
-    return list({step.output_path: step for run in runs for _, step in run.tasks}.values())

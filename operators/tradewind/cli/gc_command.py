@@ -1,6 +1,7 @@
 """``tradewind gc``: old outputs that nobody needs are listed, and removed if that is asked for.
 
-What a DAG needs is known only if its file can be loaded, so nothing is removed while one cannot.
+What a DAG needs is known only if its file can be loaded, and what its active runs need only if Airflow's database says
+which they are, so nothing is removed while either cannot be known.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from tradewind.cli.active_runs import ActiveRun, UnreadableRunsError, active_runs
 from tradewind.cli.adopt_command import kept, user_name
 from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.experiments import Experiment, Experiments, RunChoice, load_experiments, steps_of
+from tradewind.cli.experiments import Experiment, Experiments, RunChoice, load_experiments
 from tradewind.cli.output import say, write_lines
 from tradewind.plans.garbage import Garbage, Needs, Sweep, find_garbage, remove_garbage, withdraw_results
 from tradewind.plans.phrases import age_text
@@ -21,7 +23,7 @@ from tradewind.plans.regions import human_size
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.attempts import utc_now
 from tradewind.records.errors import RecordsError
-from tradewind.steps import MissingPrefixError
+from tradewind.steps import MissingPrefixError, RunValues
 from tradewind.steps.errors import UnknownRunValueError
 
 _NO_PREFIX = (MissingPrefixError, RayJobsError)
@@ -36,7 +38,7 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
 
     Raises:
         UsageError: A param is given and no DAG named.
-        CommandError: A DAG file cannot be loaded, or something could not be removed.
+        CommandError: A DAG file or the active runs cannot be read, or something could not be removed.
         StoreUnavailableError: The store does not answer.
     """
     if arguments.params and not arguments.dag_ids:
@@ -44,11 +46,13 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
     experiments = load_experiments()
     named = {dag_id: experiments.of(dag_id) for dag_id in arguments.dag_ids}
     _check_all_loaded(experiments, arguments.delete)
+    runs = _active_runs(arguments.delete)
     choices = _choices(experiments, named, dict(arguments.params))
     prefixes = [arguments.prefix] if arguments.prefix else _prefixes(named or experiments.by_dag)
     if not prefixes:
         raise UsageError("no DAG says where outputs go: give --prefix.")
-    needs = _needs(experiments, choices, prefixes)
+    needs = _needs(choices, prefixes)
+    _add_active(needs, runs, experiments, prefixes)
     names = frozenset().union(*(one.step_names for one in named.values())) if named else None
     sweeps = [find_garbage(prefix, needs, arguments.older_than, names) for prefix in prefixes]
     read_below = {*prefixes, *_prefixes(experiments.by_dag)} if arguments.delete else set()
@@ -138,6 +142,21 @@ def _check_all_loaded(experiments: Experiments, deletes: bool) -> None:
         raise CommandError("Nothing was removed, since a DAG file could not be loaded.")
 
 
+def _active_runs(deletes: bool) -> list[ActiveRun]:
+    """The active runs; none where only a list is asked for and they cannot be read, which is said.
+
+    Raises:
+        UnreadableRunsError: They cannot be read, so nothing may be removed.
+    """
+    try:
+        return active_runs()
+    except UnreadableRunsError as error:
+        if deletes:
+            raise UnreadableRunsError(f"Nothing was removed. {error}") from error
+        say(f"What active runs need is listed too: {error}")
+        return []
+
+
 def _choices(
     experiments: Experiments, named: Collection[str], params: Mapping[str, str]
 ) -> list[tuple[Experiment, RunChoice]]:
@@ -163,18 +182,37 @@ def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
     return sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found))
 
 
-def _needs(experiments: Experiments, choices: Collection[tuple[Experiment, RunChoice]], prefixes: list[str]) -> Needs:
+def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collection[str]) -> Needs:
     """What the DAGs need: where their own outputs go, and if their outputs went below ``prefixes``."""
     needs = Needs()
     for experiment, choice in choices:
-        for prefix in (None, *prefixes):
-            try:
-                for step in steps_of([experiment.run(replace(choice, prefix=prefix))]):
-                    needs.add_step(step)
-            except _NO_PREFIX:
-                continue  # its outputs can only be below one of the prefixes
-            except (UnknownRunValueError, UsageError) as error:
-                say(f"All outputs of the steps of DAG {experiment.dag.dag_id} are kept: {error}")
-                needs.names |= experiment.step_names
-                break
+        try:
+            _add_steps(needs, experiment, experiment.values(choice), prefixes)
+        except (UnknownRunValueError, UsageError) as error:
+            say(f"All outputs of the steps of DAG {experiment.dag.dag_id} are kept: {error}")
+            needs.names |= experiment.step_names
     return needs
+
+
+def _add_active(needs: Needs, runs: Collection[ActiveRun], experiments: Experiments, prefixes: Collection[str]) -> None:
+    """Add what queued and running runs need, with their own params, dates and partition keys."""
+    for run in runs:
+        experiment = experiments.by_dag.get(run.dag_id)
+        if experiment is None:
+            continue  # it is none of ours
+        try:
+            _add_steps(needs, experiment, run.values(experiment), prefixes)
+        except Exception as error:  # whatever its params make of the steps, it may still need their outputs
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            say(f"All outputs of the steps of DAG {run.dag_id} are kept, for its active run {run.run_id}: {why}")
+            needs.names |= experiment.step_names
+
+
+def _add_steps(needs: Needs, experiment: Experiment, values: RunValues, prefixes: Collection[str]) -> None:
+    for prefix in (None, *prefixes):
+        try:
+            run = experiment.run_with(values, prefix)
+        except _NO_PREFIX:
+            continue  # its outputs can only be below one of the prefixes
+        for _, step in run.tasks:
+            needs.add_step(step)

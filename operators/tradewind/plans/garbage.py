@@ -165,7 +165,7 @@ def needed_outputs(found: Sequence[str], roots: Iterable[str], infos: Mapping[st
 def withdraw_results(
     garbage: Sequence[Garbage], by: Mapping[str, Any], also_below: Collection[str] = ()
 ) -> list[Garbage]:
-    """Withdraw those that are results, and that no attempt at work reads; all of them as they are then.
+    """Withdraw those that are results, not pinned, and read by no attempt at work; all of them as they are then.
 
     One look at what is at work serves all of them, so they should be many, but not more than can be marked, looked for
     and withdrawn within half a minute or so.
@@ -177,11 +177,7 @@ def withdraw_results(
         UnreadableRecordError: It cannot be known what is read.
         StoreUnavailableError: The store does not answer.
     """
-    results = {
-        each.path: each.lease
-        for each in garbage
-        if each.state is RecordState.FINISHED and not is_pinned(each.path)  # said by ``remove_garbage``
-    }
+    results = {each.path: each.lease for each in garbage if each.state is RecordState.FINISHED}
     ends = withdraw(results, {*also_below, *(each.prefix for each in garbage)}, by)
     return [_after(each, ends.get(each.path)) for each in garbage]
 

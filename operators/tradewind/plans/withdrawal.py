@@ -22,6 +22,7 @@ from tradewind.records.holding import OutputBusyError
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.outputs import MOST_AT_ONCE, find_outputs
+from tradewind.records.pins import is_pinned
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import INFO_FILE
@@ -38,7 +39,9 @@ class UnreadableRecordError(RecordsError):
 def withdraw(
     results: Mapping[str, Lease | None], prefixes: Collection[str], by: Mapping[str, Any]
 ) -> dict[str, Lease | OutputBusyError]:
-    """Withdraw those of ``results`` that no attempt at work below ``prefixes`` reads: path → the lease that says so.
+    """Withdraw those of ``results`` that are not pinned and that no attempt at work below ``prefixes`` reads.
+
+    Path → the lease that says so, or why it is not withdrawn.
 
     Args:
         results: Outputs, and their leases as they were seen; None where Marin's executor left none.
@@ -146,6 +149,9 @@ def _end(path: str, marked: Held | None, *, is_read: bool) -> Lease | OutputBusy
     if is_read:
         store.unmark(marked)
         return OutputBusyError(f"{path} is read by an attempt that is at work.")
+    if is_pinned(path):
+        store.unmark(marked)
+        return OutputBusyError(f"{path} was pinned meanwhile.")
     if store.clock() - marked.written_at >= marked.lease.fence_s:
         store.unmark(marked)
         return OutputBusyError(f"{path} is kept: it took too long to see who reads it.")
