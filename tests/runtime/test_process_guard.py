@@ -160,6 +160,25 @@ def test_orphans_that_have_ended_are_not_kept(mark):
     guard.wait(30)
 
 
+HOPS = """
+import os, time
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("script", ["{hops} & sleep 600", "setsid {hops} & sleep 600"])
+def test_who_forks_and_ends_all_the_time_ends_too(mark, script):
+    hops = shlex.join([sys.executable, "-I", "-S", "-c", HOPS])
+    guard = guarded(mark, "sh", "-c", f"trap '' TERM; {script.format(hops=hops)}", stdout=subprocess.PIPE)
+    until(lambda: len(descendants(guard.pid)) >= 2)
+    time.sleep(0.3)  # it is on its way
+    guard.terminate()
+    assert guard.communicate(timeout=30)[0] == ""  # whoever still lived would hold the pipe
+
+
 # ---- whose term is over
 
 

@@ -321,6 +321,27 @@ def test_when_the_lease_of_a_frozen_keeper_may_be_taken_over_nothing_of_it_is_at
     assert driver.wait(PATIENCE_S) == SUPERSEDED
 
 
+def test_of_a_machine_that_was_suspended_past_the_term_of_a_lease_nothing_goes_on_when_it_wakes(writing: Any) -> None:
+    driver, processes, step = writing
+    all_of_it = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
+    for one in all_of_it:
+        one.suspend()
+    until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
+    for one in all_of_it:
+        with contextlib.suppress(psutil.Error):
+            one.resume()
+    assert driver.wait(PATIENCE_S) == SUPERSEDED
+    assert not alive(one.pid for one in processes)
+
+
+def test_a_killed_guard_leaves_no_writer_beside_the_next_attempt(writing: Any) -> None:
+    driver, processes, step = writing
+    psutil.Process(driver.pid).children()[0].kill()
+    code, text = finish(driver)
+    assert (code, lease_of(step.output_path).phase) == (SUPERSEDED, Phase.STOPPED), text
+    assert not alive(one.pid for one in processes)
+
+
 def test_a_driver_that_lost_its_turn_ends_in_the_middle_of_its_writes_with_the_threads_of_its_store(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ that the error of an earlier start is never taken for that of the last.
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 import signal
@@ -17,7 +18,7 @@ from typing import Final
 
 from tradewind.records.attempts import AttemptError, attempt_folder
 from tradewind.records.store import list_names, read_json, write_text
-from tradewind.runtime.process_guard import guarded
+from tradewind.runtime.process_guard import guarded, has_children, kill_descendants
 from tradewind.runtime.term import Term
 
 GAVE_UP: Final = 75
@@ -28,7 +29,8 @@ _ERROR_FILE: Final = re.compile(r"error-(?P<rank>\d+)(?:\.(?P<restart>\d+))?\.js
 def run_here(command: Sequence[str], env: Mapping[str, str], term: Term) -> int:
     """Run the child under a guard, which ends it and all that it started when this driver stops or dies.
 
-    The same happens at the end of ``term``, whatever this driver does then.
+    The same happens at the end of ``term``, whatever this driver does then. Where something kills the guard itself, its
+    orphans come to this driver, which ends them.
     """
     guard = subprocess.Popen(
         guarded(command, watch=[], term=term.descriptor),
@@ -42,6 +44,9 @@ def run_here(command: Sequence[str], env: Mapping[str, str], term: Term) -> int:
         guard.terminate()
         guard.wait()
         raise
+    finally:
+        if has_children():
+            kill_descendants(os.getpid())
 
 
 def how_it_was_killed(number: int) -> str:

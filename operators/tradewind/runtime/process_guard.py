@@ -10,8 +10,9 @@ A command with a term (see ``term``) is ended when that is over, at once and by 
 to prolong it may be frozen, and somebody else may soon do the same work. The guard's exit code is ``TERM_OVER`` then.
 
 Orphans become children of the guard (PR_SET_CHILD_SUBREAPER), so nobody escapes from it. If the guard itself is killed,
-the kernel kills the command (PR_SET_PDEATHSIG); if it is frozen, the kernel kills it a little after the end of the
-term. That bond is to the parent *thread*: this program has only one. Standard library only, and quick to start.
+the kernel kills the command (PR_SET_PDEATHSIG), and the rest goes to the step driver, which adopts orphans too; if it
+is frozen, the kernel kills it a little after the end of the term. The command's bond is to the parent *thread*: this
+program has only one. Standard library only, and quick to start.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ TERM: Final = struct.Struct("=ddd")
 """The end of a term by the boot clock, when the kernel kills a guard that is frozen then, and the end again: a reader
 that finds two ends has come between two writes."""
 _KILL_SECONDS: Final = 10.0
+_UNSEEN: Final = 10
 _CLOCK_BOOTTIME: Final = 7
 _TIMER_ABSTIME: Final = 1
 _PR_SET_PDEATHSIG: Final = 1
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     order = parse(arguments)
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)  # never end the group of whoever forgot to give us one of our own
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     parent = os.getppid()
     stop_reader, stop_writer = os.pipe()
     os.set_blocking(stop_writer, False)
@@ -128,20 +130,40 @@ def boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def kill_descendants(root: int, reap: Callable[[], None] = lambda: None) -> None:
-    """Kill whatever descends from the process ``root``, also what is born meanwhile; ``reap`` waits for our own."""
-    deadline = time.monotonic() + _KILL_SECONDS
-    while (found := descendants(root)) and time.monotonic() < deadline:
-        _signal_all(found, signal.SIGKILL)
-        time.sleep(0.01)
-        reap()
-    reap()
+def adopt_orphans() -> None:
+    """From now on what descends from this process stays so, whichever process between them dies."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def has_children() -> bool:
+    """Whether this process has any, dead ones included that nobody has waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def kill_descendants(root: int, none_left: Callable[[], bool] | None = None) -> bool:
+    """Kill whatever descends from the process ``root``, also what is born meanwhile; whether nothing is left.
+
+    Args:
+        none_left: Waits for our own, and says whether there are none. No listing says it of processes that each fork
+            and end at once; without this they are taken for gone when some listings in a row have none.
+    """
+    deadline, unseen = time.monotonic() + _KILL_SECONDS, 0
+    while time.monotonic() < deadline:
+        unseen = 0 if _kill_seen(root) else unseen + 1
+        if unseen >= _UNSEEN if none_left is None else none_left():
+            return True
+        time.sleep(0.002 if unseen else 0.01)
+    return False
 
 
 def descendants(root: int) -> list[int]:
     """The live processes that descend from ``root``."""
     children: dict[int, list[int]] = {}
-    for pid, parent in _parents():
+    for pid, parent, _ in _processes():
         children.setdefault(parent, []).append(pid)
     found, left = [], [root]
     while left:
@@ -212,14 +234,15 @@ class _Command:
         self._process = process
         self.descriptor = os.pidfd_open(process.pid)
 
-    def reap(self) -> None:
+    def reap(self) -> bool:
+        """Wait for what has ended; whether nothing descends from us any more, since every orphan is our child."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return True
             if pid == 0:
-                return
+                return False
             if pid == self._process.pid:
                 self._process.returncode = os.waitstatus_to_exitcode(status)
 
@@ -274,6 +297,22 @@ def _signal_all(pids: Sequence[int], number: int) -> None:
             continue
 
 
+def _kill_seen(root: int) -> bool:
+    """Kill each descendant of ``root`` as soon as it is seen, with its group; whether there was any.
+
+    A group is killed in one, so also who forks all the time; in that of the root is the root.
+    """
+    seen = {root}
+    ours = {_group(root), os.getpgrp()}
+    for pid, parent, group in _processes():
+        if parent in seen:
+            seen.add(pid)
+            _signal_all([pid], signal.SIGKILL)
+            if group > 1 and group not in ours:
+                _signal_all([-group], signal.SIGKILL)
+    return len(seen) > 1
+
+
 def _group(pid: int) -> int | None:
     try:
         return os.getpgid(pid)
@@ -281,18 +320,18 @@ def _group(pid: int) -> int | None:
         return None
 
 
-def _parents() -> Iterator[tuple[int, int]]:
-    """Every live process and its parent."""
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """Every live process, its parent and its group; nearly always a parent before its children."""
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as stat:
-                state, parent = stat.read().rpartition(b")")[2].split()[:2]
+                state, parent, group = stat.read().rpartition(b")")[2].split()[:3]
         except OSError:
             continue
         if state not in (b"Z", b"X"):
-            yield int(name), int(parent)
+            yield int(name), int(parent), int(group)
 
 
 if __name__ == "__main__":
