@@ -124,16 +124,18 @@ def test_a_link_to_a_folder_is_a_file_of_its_own_and_never_walked(tmp_path: Path
     (out / "folder").symlink_to(tmp_path / "other")
     (out / "file").symlink_to(tmp_path / "other/data")
     (out / "dangling").symlink_to("nothing")
+    (out / "circle").symlink_to("circle")
     os.mkfifo(out / "pipe")
     listed = list_files(str(out))
-    assert [file.path for file in listed] == ["dangling", "file", "folder"]
+    assert [file.path for file in listed] == ["circle", "dangling", "file", "folder"]
     target = str(tmp_path / "other")
     assert read_files(str(out), listed) == [
+        StoredFile("circle", 6, md5("circle")),
         StoredFile("dangling", 7, md5("nothing")),
         StoredFile("file", 8, md5("precious")),
         StoredFile("folder", len(target), md5(target)),
     ]
-    remove_files(str(out), ["dangling", "file", "folder"])
+    remove_files(str(out), ["circle", "dangling", "file", "folder"])
     assert (tmp_path / "other/data").read_text() == "precious"
     assert list_files(str(out)) == []
 

@@ -137,10 +137,11 @@ def _local_file(entry: os.DirEntry[str], path: str) -> StoredFile | None:
     """A file, or a link that leads to none, as long as its text; None for sockets, pipes and what has just gone."""
     try:
         itself = entry.stat(follow_symlinks=False)
-        if entry.is_file():
-            return StoredFile(path, entry.stat().st_size, tag=local_tag(itself))
     except FileNotFoundError:
         return None
+    with suppress(OSError):  # a link may lead in a circle
+        if entry.is_file():
+            return StoredFile(path, entry.stat().st_size, tag=local_tag(itself))
     return StoredFile(path, itself.st_size, tag=local_tag(itself)) if stat.S_ISLNK(itself.st_mode) else None
 
 
