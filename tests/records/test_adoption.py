@@ -14,6 +14,7 @@ import pytest
 
 from tradewind.records.adoption import Adoption, AlreadyFinishedError, LinkToFolderError, NothingToAdoptError, adopt
 from tradewind.records.attempts import Attempt, Outcome, newest_attempt
+from tradewind.records.conditional import Stored, write_if
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.holding import KeptTurn, OutputBusyError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
@@ -23,6 +24,7 @@ from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status, write_status
 from tradewind.records.store import list_names
+from tradewind.records.stores import StoreRefusedError
 from tradewind.records.turns import commit_turn
 from tradewind.runtime.keeper import Keeper
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
@@ -227,3 +229,22 @@ def test_an_adoption_that_fails_ends_its_turn(step: ResolvedStep, tmp_path: Path
     assert read_record(step.output_path).state is RecordState.STOPPED
     lease = adopt(adoption_of(step, files_at(source, model="again"), copies=True), keep)
     assert lease.attempt == 2
+
+
+def test_a_commit_that_the_store_refuses_at_first_is_tried_again(step: ResolvedStep) -> None:
+    files_at(step.output_path, model="weights")
+    refused: list[str] = []
+
+    @contextmanager
+    def refuse_once(store: LeaseStore, held: Held) -> Iterator[KeptTurn]:
+        def write(path: str, text: str, expected: str | None) -> Stored | None:
+            if not refused:
+                refused.append(path)
+                raise StoreRefusedError(f"{path}: the store answered 403")
+            return write_if(path, text, expected)
+
+        with Keeper(LeaseStore(step.output_path, write=write), held, end_work=lambda end: None) as keeper:
+            yield keeper
+
+    assert adopt(adoption_of(step, step.output_path), refuse_once).phase is Phase.COMMITTED
+    assert refused

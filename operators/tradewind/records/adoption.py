@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from fsspec import AbstractFileSystem
@@ -118,7 +119,8 @@ def _bring_in(
             if adoption.copies:
                 remove_leftovers(path, (), lambda: check_goes_on(turn))
                 _copy(adoption.source, path, files, turn)
-            return commit_turn(turn.finish, path, attempt, lambda: check_goes_on(turn)).lease
+            commit = partial(commit_turn, turn.finish, path, attempt, lambda: check_goes_on(turn))
+            return turn.until_answered(commit).lease
         except LeaseLostError:
             raise
         except BaseException:

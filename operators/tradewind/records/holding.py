@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tradewind.records.errors import LeaseLostError, RecordsError
 from tradewind.records.lease_store import Held, LeaseStore
+
+Result = TypeVar("Result")
 
 
 class OutputBusyError(RecordsError):
@@ -30,6 +32,9 @@ class KeptTurn(Protocol):
 
     def finish(self, **changes: Any) -> Held:
         """The last write of the turn; it is renewed until then."""
+
+    def until_answered(self, call: Callable[[], Result], /) -> Result:
+        """What ``call`` returns, once the store lets it; it may be called many times."""
 
 
 Keep = Callable[[LeaseStore, Held], AbstractContextManager[KeptTurn]]
