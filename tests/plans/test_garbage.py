@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ import pytest
 from tradewind.plans.garbage import Garbage, Needs, find_garbage, remove_garbage, withdraw_results
 from tradewind.plans.withdrawal import UnreadableRecordError
 from tradewind.records.adoption import Adoption, adopt
+from tradewind.records.attempts import Attempt
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.files import list_files
 from tradewind.records.holding import KeptTurn, OutputBusyError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import LEASE_FILE, Phase
+from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.outputs import find_outputs
 from tradewind.records.pins import Pin, add_pin, remove_pin
 from tradewind.records.reading import read_record, read_records
@@ -28,7 +32,7 @@ from tradewind.records.record import RecordState
 from tradewind.records.status import STATUS_FILE, Status, write_status
 from tradewind.records.step_info import INFO_FILE
 from tradewind.records.store import write_text
-from tradewind.records.turns import check_inputs_unchanged, input_digests
+from tradewind.records.turns import check_inputs_unchanged, commit_turn, input_digests, take_turn
 from tradewind.runtime.keeper import Keeper
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.step_turns import MissingInputError, StepTurns, Turn
@@ -83,6 +87,15 @@ def any_prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         request.getfixturevalue("cloud")
         return f"gs://bucket/{tmp_path.name}"
     return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}-garbage"
+
+
+@pytest.fixture(params=["local", "gs"])
+def telling_prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """On a store that tells an object from a later one of its name."""
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+        return f"gs://bucket/{tmp_path.name}"
+    return str(tmp_path / "store")
 
 
 # ---- finding outputs
@@ -306,6 +319,32 @@ def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:
     assert [file.path for file in list_files(path)] == [file.path for file in before]
     now = LeaseStore(path).read()
     assert now is not None and now.lease.attempt == 7
+
+
+@pytest.mark.parametrize("at", ["tradewind.records.removal._remove", "tradewind.plans.garbage.remove_if"])
+def test_a_removal_that_was_frozen_spares_the_result_that_somebody_has_made_meanwhile(
+    telling_prefix: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(steps(telling_prefix, 1)[0])
+    garbage = found_at(telling_prefix)
+    module, _, name = at.rpartition(".")
+    remove = getattr(importlib.import_module(module), name)
+
+    def thaw_late(*arguments: Any) -> None:
+        monkeypatch.setattr(at, remove)
+        store, over = LeaseStore(path), LeaseStore(path).read()
+        winner = Attempt(3, "job", "cluster", {"run": "r"}, {})
+        assert take_turn(store, path, over, winner, "", 30.0)
+        write_text(f"{path}/part/model", "better weights")
+        commit_turn(partial(store.change, store.begin("job", "its keeper")), path, winner, lambda: None)
+        remove(*arguments)
+
+    monkeypatch.setattr(at, thaw_late)
+    with suppress(LeaseLostError):
+        remove_garbage(garbage, BY, keep)
+    lease, manifest = LeaseStore(path).read(), read_manifest(path, 3)
+    assert lease is not None and lease.lease.phase is Phase.COMMITTED
+    assert manifest is not None and verify_output(path, manifest, lease.lease.digest) == []
 
 
 def test_a_removal_that_died_half_way_is_no_result_and_is_found_again(prefix: str) -> None:

@@ -20,14 +20,15 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.plans.withdrawal import paths_in, reads_at_work, spot, withdraw
-from tradewind.records.files import remove_files
+from tradewind.records.conditional import remove_if
 from tradewind.records.holding import Keep, OutputBusyError, check_goes_on, is_taken
 from tradewind.records.lease_store import Claim, Held, LeaseStore
-from tradewind.records.leases import LEASE_FILE, Lease, Phase, new_owner
+from tradewind.records.leases import LEASE_FILE, Lease, Phase, lease_path, new_owner
 from tradewind.records.outputs import MOST_AT_ONCE, Below, look_below, output_ages_s, own_files
 from tradewind.records.pins import folders_above, is_pinned, read_pins
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
+from tradewind.records.removal import remove_listed
 from tradewind.records.status import STATUS_FILE
 from tradewind.records.step_info import INFO_FILE, info_json
 from tradewind.records.store import read_many
@@ -35,7 +36,6 @@ from tradewind.steps import ResolvedStep
 from tradewind.steps.paths import self_and_parents
 
 _INFOS_AT_ONCE: Final = 500
-_REMOVED_AT_ONCE: Final = 500
 _GUARD_FILE: Final = f"{LEASE_FILE}.guard"
 """What guards the lease on a local disk. It stays: of two processes that find it gone, each would make its own."""
 
@@ -199,14 +199,12 @@ def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: Keep) -> None:
     held = _withdrawn(store, garbage, by)
     with keep(store, held) as turn:
         check_goes_on(turn)
-        remove_files(garbage.path, [STATUS_FILE])  # first, since it is what Marin's executor believes
-        names = [file.path for file in own_files(garbage.path) if file.path not in (LEASE_FILE, _GUARD_FILE)]
-        for first in range(0, len(names), _REMOVED_AT_ONCE):
-            check_goes_on(turn)
-            remove_files(garbage.path, names[first : first + _REMOVED_AT_ONCE])
+        files = [file for file in own_files(garbage.path) if file.path not in (LEASE_FILE, _GUARD_FILE)]
+        files.sort(key=lambda file: file.path != STATUS_FILE)  # first, since it is what Marin's executor believes
+        remove_listed(garbage.path, files, lambda: check_goes_on(turn))
         _remove_empty_folders(garbage.path)
-        turn.finish()  # right before the last file goes, so that it is surely ours
-        remove_files(garbage.path, [LEASE_FILE])
+        last = turn.finish()  # right before the last file goes, so that it is surely ours
+        remove_if(lease_path(garbage.path), last.tag)
 
 
 def _after(garbage: Garbage, end: Lease | OutputBusyError | None) -> Garbage:

@@ -10,7 +10,7 @@ from fsspec.core import split_protocol
 
 from tradewind.records.stores import ConditionalStore, Stored, UnsupportedStoreError
 
-__all__ = ["Stored", "read_stored", "write_if"]
+__all__ = ["Stored", "read_stored", "remove_if", "write_if"]
 
 
 def read_stored(path: str) -> Stored | None:
@@ -30,6 +30,11 @@ def write_if(path: str, text: str, expected: str | None) -> Stored | None:
         return written
     there = store.read(path)
     return there if there is not None and there.text == text else None
+
+
+def remove_if(path: str, expected: str) -> None:
+    """Remove the object at ``path`` if it still has the tag ``expected``."""
+    _store_of(path).remove(path, expected)
 
 
 def _store_of(path: str) -> ConditionalStore:

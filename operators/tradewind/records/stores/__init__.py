@@ -46,3 +46,6 @@ class ConditionalStore(Protocol):
 
     def write(self, path: str, text: str, expected: str | None) -> Stored | None:
         """Replace the object with the tag ``expected`` (None: create it), or return None when that is not there."""
+
+    def remove(self, path: str, expected: str) -> None:
+        """Remove the object with the tag ``expected``; another one stays."""

@@ -33,6 +33,9 @@ class GcsStore:
     def write(self, path: str, text: str, expected: str | None) -> Stored | None:
         return ask(path, lambda fs, bucket, name: _write(fs, bucket, name, text, expected))
 
+    def remove(self, path: str, expected: str) -> None:
+        ask(path, lambda fs, bucket, name: remove_if(fs, {f"{bucket}/{name}": expected}))
+
 
 async def _read(fs: Any, bucket: str, name: str) -> Stored | None:
     """The object's generation and age, then its text; again if it was replaced between the two."""

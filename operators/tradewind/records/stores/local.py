@@ -48,6 +48,12 @@ class LocalStore:
             finally:
                 aside.unlink(missing_ok=True)
 
+    def remove(self, path: str, expected: str) -> None:
+        file = _file_of(path)
+        with failures_told(path), _guarded(file):
+            if _tag(file) == expected:
+                file.unlink()
+
 
 def _replace(file: Path, aside: Path, text: str, expected: str | None) -> Stored | None:
     with _guarded(file):

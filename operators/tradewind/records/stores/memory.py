@@ -31,6 +31,12 @@ class MemoryStore:
             MemoryFileSystem().pipe_file(path, text.encode())
             return _read(path)
 
+    def remove(self, path: str, expected: str) -> None:
+        with _lock:
+            there = _read(path)
+            if there is not None and there.tag == expected:
+                MemoryFileSystem().rm_file(path)
+
 
 def _read(path: str) -> Stored | None:
     file = MemoryFileSystem.store.get(MemoryFileSystem._strip_protocol(path))

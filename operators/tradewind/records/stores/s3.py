@@ -38,6 +38,9 @@ class S3Store:
 
         return ask(path, write)
 
+    def remove(self, path: str, expected: str) -> None:
+        ask(path, lambda fs, bucket, name: remove_if(fs, {f"{bucket}/{name}": expected}))
+
 
 async def _read(fs: Any, bucket: str, key: str) -> Stored | None:
     try:
