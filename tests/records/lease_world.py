@@ -17,9 +17,10 @@ import greenlet  # type: ignore[import-untyped]
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tradewind.records.conditional import Stored
-from tradewind.records.errors import LeaseLostError, StoreUnavailableError
+from tradewind.records.errors import LeaseLostError, StoreError, StoreUnavailableError
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.leases import Lease, Phase
+from tradewind.records.stores import StoreRefusedError
 
 OUTPUT = "model://out"
 
@@ -31,6 +32,7 @@ class Fate(Enum):
     LOST = "done, but the answer is lost"
     LATE = "not done yet, and given up"
     DOWN = "not done"
+    REFUSED = "not done, and refused"
     DIES = "its process dies first"
 
 
@@ -48,6 +50,8 @@ class Process:
     incarnation: str | None = None
     job: str = ""
     may_withdraw: int | None = None
+    must_end: Callable[[], bool] = lambda: False
+    """Whether it ends as soon as it runs again, however far it has come: a driver that was frozen past its fence."""
     ended: bool = False
     _greenlet: greenlet.greenlet | None = None
 
@@ -88,7 +92,7 @@ class Process:
         try:
             if fate is not Fate.DIES:
                 self.run(self)
-        except (DiedError, StoreUnavailableError, LeaseLostError):
+        except (DiedError, StoreError, LeaseLostError):
             pass
         finally:  # a broken rule is heard of by whoever drives the world
             self.ended = True
@@ -109,6 +113,8 @@ def asked(do: Callable[[], Any]) -> Any:
     fate = process.stand()
     if fate is Fate.DOWN:
         raise StoreUnavailableError("The store is down.")
+    if fate is Fate.REFUSED:
+        raise StoreRefusedError("The store refuses.")
     if fate is Fate.LATE:
         process.world.late.append((process, do))
         raise StoreUnavailableError("There was no answer.")
@@ -135,6 +141,27 @@ class ModelFiles(MemoryFileSystem):
     def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
         answer: bytes = asked(lambda: MemoryFileSystem.cat_file(self, path, *args, **kwargs))
         return answer
+
+    def rm_file(self, path: str) -> None:
+        """As Google Cloud Storage does it for one who names the generation: another object of the name stays."""
+        meant = self.store.get(self._strip_protocol(path))
+
+        def remove() -> None:
+            if self.store.get(self._strip_protocol(path)) is meant and meant is not None:
+                MemoryFileSystem.rm_file(self, path)
+
+        if running.process is not None and running.process.must_end():
+            raise DiedError
+        asked(remove)
+
+    def put_now(self, path: str, text: str) -> None:
+        """Write at once, as a function does whose process lives: the store is in no trouble."""
+        MemoryFileSystem.pipe_file(self, path, text.encode())
+
+    def text_of(self, path: str) -> str | None:
+        """What lies there, asked by nobody."""
+        found = self.store.get(self._strip_protocol(path))
+        return None if found is None else found.getvalue().decode()
 
 
 fsspec.register_implementation("model", ModelFiles, clobber=True)

@@ -1,16 +1,21 @@
 """Leases under everything that can go wrong between any two requests: crashes, delays, lost answers, wrong clocks.
 
+A keeper's child may outlive it: the guard kills it when the last renewal is too old, and a guard that is frozen too
+leaves that to the kernel, later. It writes files of the same name in each attempt, until then.
+
 Hypothesis drives claimants, followers, keepers, readers and people through one world (see ``lease_world``), which
 holds every change of the lease against the rules. What must hold between them is checked here after every step.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as Stage
@@ -24,21 +29,23 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.records.lease_world import OUTPUT, Fate, Process, World, running
+from tests.records.lease_world import OUTPUT, Fate, ModelFiles, Process, World, running
 from tradewind.plans.start import Asked, Claim, Finished, Rejoin, Task, decide_start
 from tradewind.records.attempts import Attempt, AttemptError, Outcome
-from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.errors import LeaseLostError, StoreError
 from tradewind.records.lease_store import Held, LeaseStore
+from tradewind.records.lease_times import LeaseTimes
 from tradewind.records.leases import Lease, Phase
+from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.record import Record, RecordState
-from tradewind.records.status import read_status
-from tradewind.records.store import write_text
+from tradewind.records.status import Status, read_status, write_status
 from tradewind.records.turns import commit_turn, complete_commit, fail_turn, next_number, stop_turn, take_turn
 from tradewind.runtime.keeper import Keeper, TurnEnd
 
+DATA = f"{OUTPUT}/data"
 RUNS = ("one", "two", "three")
 SKEWS_S = (0.0, -300.0, 300.0)
-PAUSES_S = (1.0, 10.0, 29.0, 31.0, 61.0, 91.0, 200.0)
+PAUSES_S = (1.0, 10.0, 29.0, 31.0, 61.0, 74.0, 91.0, 200.0)
 PICKS = st.integers(0, 99)
 REQUESTS = st.sampled_from([40, 40, 40, 1, 2, 3, 4, 5, 8])
 """How many requests of a process are answered at once: most often all."""
@@ -52,6 +59,36 @@ class Job:
 
     attempt: Attempt
     starts: int = 0
+
+
+@dataclass
+class Child:
+    """The process of a function. Nobody else but its guard, or the kernel, can know that it must end.
+
+    Attributes:
+        attempt: Whose files it writes.
+        killed_at: When the kernel has killed it at the latest, by the clock of its machine.
+        clock: That clock.
+    """
+
+    attempt: Attempt
+    times: LeaseTimes
+    clock: Callable[[], float]
+    killed_at: float = math.inf
+    has_ended: bool = False
+
+    def renewed(self, at: float) -> None:
+        """Its keeper says when it began to renew last."""
+        self.killed_at = at + self.times.killed_s
+
+    @property
+    def lives(self) -> bool:
+        """Whether it may still write."""
+        return not self.has_ended and self.clock() < self.killed_at
+
+    def write(self) -> None:
+        """Write its file, which has the name that it has in every attempt."""
+        files().put_now(DATA, self.attempt.job)
 
 
 @dataclass
@@ -88,6 +125,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.world = World()
         self.jobs: list[Job] = []
         self.drivers: list[Driver] = []
+        self.children: list[Child] = []
         self.tries: dict[str, Process] = {}
         self.numbers = 0
 
@@ -122,7 +160,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if events > 3 and self.kept():
             self.a_function_ends_and_the_last_write_goes_wrong(0, "returns", False, Fate.ANSWERED)
 
-    @rule(run=st.sampled_from(RUNS), seconds=st.sampled_from((31.0, 61.0, 91.0, 100.0)), answered=REQUESTS)
+    @rule(run=st.sampled_from(RUNS), seconds=st.sampled_from((31.0, 61.0, 74.0, 91.0, 100.0)), answered=REQUESTS)
     def another_try_comes_after_a_while(self, run: str, seconds: float, answered: int) -> None:
         self.world.time += seconds
         known = len(self.jobs)
@@ -211,15 +249,34 @@ class LeaseMachine(RuleBasedStateMachine):
         store = process.store(self.make_store)
         held = store.begin(attempt.job, process.incarnation)
         process.stand()  # it may be frozen just here
-        driver.keeper = self.make_keeper(store, held, driver.end_work)
+        child = Child(attempt, held.lease.times, store.clock)
+        keeper = driver.keeper = self.make_keeper(store, held, driver.end_work, child.renewed)
+        child.renewed(held.written_at)
+        process.must_end = lambda: keeper.is_over
         driver.is_at_work = True
-        write_text(f"{OUTPUT}/data", attempt.job)
+        if not self.has_prepared(attempt, keeper):
+            driver.is_at_work = False
+            return
+        self.children.append(child)
         while not driver.told and not driver.how_it_ends:
             process.stand()
         driver.is_at_work = False
+        if driver.how_it_ends and child.lives:
+            child.write()
+        child.has_ended = True  # its guard has ended it, and says so
         while True:
-            with suppress(StoreUnavailableError):
-                return self.end_turn(driver, driver.keeper, attempt)
+            with suppress(StoreError):
+                return self.end_turn(driver, keeper, attempt)
+
+    def has_prepared(self, attempt: Attempt, keeper: Keeper) -> bool:
+        """Remove what earlier attempts left, as a driver does before its function runs; False if it gives up."""
+        try:
+            write_status(OUTPUT, Status.RUNNING)
+            if attempt.number > 1:
+                remove_leftovers(OUTPUT, (), keeper.check)
+        except (StoreError, LeaseLostError):
+            return False
+        return True
 
     def end_turn(self, driver: Driver, keeper: Keeper, attempt: Attempt) -> None:
         def finish(**changes: Any) -> Held:
@@ -237,6 +294,15 @@ class LeaseMachine(RuleBasedStateMachine):
             fail_turn(finish, OUTPUT, attempt, AttemptError("ValueError", "no"))
         else:
             commit_turn(finish, OUTPUT, attempt, lambda: None)  # also when the lease is lost: it must not count
+
+    @precondition(lambda self: any(child.lives for child in self.children))
+    @rule(pick=PICKS)
+    def a_function_writes(self, pick: int) -> None:
+        """Also one whose keeper and guard are dead or frozen, until the kernel kills it."""
+        living = [child for child in self.children if child.lives]
+        child, lease = living[pick % len(living)], self.world.lease
+        assert lease is not None and lease.attempt == child.attempt.number, "an old function writes beside a new turn"
+        child.write()
 
     def kept(self) -> list[Driver]:
         return [one for one in self.drivers if one.keeper is not None and not one.process.ended]
@@ -334,6 +400,13 @@ class LeaseMachine(RuleBasedStateMachine):
         is_committed = lease is not None and lease.phase is Phase.COMMITTED
         assert (record.state is RecordState.FINISHED) is is_committed
         assert not is_committed or lease == self.world.commits[-1]
+        if lease is not None and is_committed:
+            assert files().text_of(DATA) == lease.job, "the files of a result are another attempt's, or gone"
+
+
+def files() -> ModelFiles:
+    found: ModelFiles = fsspec.filesystem("model")
+    return found
 
 
 def let_go_on(process: Process, answered: int) -> None:
