@@ -64,6 +64,14 @@ class Mutant:
         """Break the guard in the checkout at ``root``.
 
         Raises:
+            MutantError: As ``broken`` does.
+        """
+        (root / self.file).write_text(self.broken(root))
+
+    def broken(self, root: Path) -> str:
+        """What ``file`` holds once the guard is broken.
+
+        Raises:
             MutantError: The text is not there, or not just once, or a test is not there.
         """
         path = root / self.file
@@ -75,7 +83,7 @@ class Mutant:
         missing = [test for test in self.tests if not (root / test.partition("::")[0]).exists()]
         if missing or not self.tests:
             raise MutantError(f"{self}: there is no test {', '.join(missing)}.")
-        path.write_text(text.replace(self.old, self.new))
+        return text.replace(self.old, self.new)
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.name}"

@@ -8,20 +8,12 @@ import pytest
 
 from scripts.mutants import ROOT, Fate, Mutant, MutantError, fate_of, read_mutants
 
-MUTANTS = read_mutants(ROOT)
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_every_mutant_can_be_made(mutant: Mutant, tmp_path: Path) -> None:
-    for name in (mutant.file, *(test.partition("::")[0] for test in mutant.tests)):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_dir():
-            (tmp_path / name).mkdir(exist_ok=True)
-        elif not (tmp_path / name).exists():
-            (tmp_path / name).write_text((ROOT / name).read_text())
-    mutant.apply(tmp_path)
-    if mutant.file.endswith(".py"):
-        compile((tmp_path / mutant.file).read_text(), mutant.file, "exec")
+def test_every_mutant_can_be_made() -> None:
+    mutants = read_mutants(ROOT)
+    assert len({str(mutant) for mutant in mutants}) == len(mutants) > 0
+    for mutant in mutants:
+        compile(mutant.broken(ROOT), mutant.file, "exec")
 
 
 def checkout(tmp_path: Path, test: str) -> Path:

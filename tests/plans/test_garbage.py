@@ -347,6 +347,23 @@ def test_a_removal_that_was_frozen_spares_the_result_that_somebody_has_made_mean
     assert manifest is not None and verify_output(path, manifest, lease.lease.digest) == []
 
 
+def test_a_removal_that_somebody_asks_to_stop_removes_nothing_more(prefix: str) -> None:
+    path = made(steps(prefix, 1)[0])
+    garbage, before = found_at(prefix), list_files(path)
+
+    @contextmanager
+    def stop(store: LeaseStore, held: Held) -> Iterator[KeptTurn]:
+        store.request_stop(held.lease.job, {"user": "ada"})
+        asked = threading.Event()
+        with Keeper(store, held, end_work=lambda end: asked.set()) as keeper:
+            assert asked.wait(60)
+            yield keeper
+
+    with pytest.raises(LeaseLostError):
+        remove_garbage(garbage, BY, stop)
+    assert [file.path for file in list_files(path)] == [file.path for file in before]
+
+
 def test_a_removal_that_died_half_way_is_no_result_and_is_found_again(prefix: str) -> None:
     path = made(steps(prefix, 1)[0])
 

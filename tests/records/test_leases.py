@@ -285,6 +285,13 @@ def test_a_turn_whose_job_never_started_can_be_ended_and_then_never_begins() -> 
     assert not store.end_unstarted("job-1", Phase.FAILED)
 
 
+def test_a_turn_that_is_claimed_for_another_job_is_not_ended_as_unstarted() -> None:
+    store = LeaseStore(PATH)
+    claimed(store)
+    assert not store.end_unstarted("job-2", Phase.STOPPED)
+    assert read(store).phase is Phase.CLAIMED
+
+
 def test_a_turn_that_has_a_keeper_is_not_ended_by_others() -> None:
     store = LeaseStore(PATH)
     claimed(store)

@@ -214,6 +214,17 @@ def test_a_commit_after_the_fence_is_refused_even_before_the_fence_was_noticed(f
         keeper.finish(phase=Phase.COMMITTED)
 
 
+def test_nothing_is_removed_or_written_on_after_the_fence_even_before_it_was_noticed(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = Keeper(store, held, lambda end: None)
+    keeper.check()
+    clock.time += held.lease.fence_s
+    assert keeper.end is None
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+
+
 def test_a_store_that_hangs_does_not_keep_it_from_fencing(faults: Faults) -> None:
     store, held = begun(faults, QUICK_S)
     ends: list[TurnEnd] = []
