@@ -1,4 +1,4 @@
-"""A real Airflow in one folder: SQLite, LocalExecutor, and every component as a process of the stack, on loopback.
+"""A real Airflow in one folder: LocalExecutor, and every component as a process of the stack, on loopback.
 
 It counts as started when the API server answers and says that a scheduler, a DAG processor and a triggerer of this
 start are alive; a component that dies on the way ends the wait at once, with the end of its log.
@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -50,7 +50,14 @@ class LocalAirflowError(RuntimeError):
 class LocalAirflow:
     """The Airflow of the folder ``{stack.root}/airflow``; ``connections`` and ``settings`` go into its environment.
 
-    ``python`` is the interpreter that has Airflow, when it is not the one that runs this.
+    Args:
+        stack: Its processes.
+        dags_folder: Its DAG files.
+        port: Of the API server; a free one if not given.
+        python: The interpreter that has Airflow, when it is not the one that runs this.
+        database: The URL of its database, for SQLAlchemy; a SQLite of its own if not given.
+        spares: Components of which there are more than one: ``scheduler-2`` is a second scheduler. A database of
+            SQLite does not bear them.
     """
 
     def __init__(
@@ -62,6 +69,8 @@ class LocalAirflow:
         settings: Mapping[str, str],
         port: int | None = None,
         python: Path = Path(sys.executable),
+        database: str | None = None,
+        spares: Sequence[str] = (),
     ) -> None:
         self.stack = stack
         self.home = stack.root / "airflow"
@@ -71,6 +80,8 @@ class LocalAirflow:
         self._ports = Ports.free(port)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._python = str(python)
+        self._database = database
+        self._spares = tuple(spares)
 
     @property
     def url(self) -> str:
@@ -98,6 +109,7 @@ class LocalAirflow:
             "NO_PROXY": "127.0.0.1,localhost",
             "RAY_AUTH_MODE": "disabled",
             **{f"AIRFLOW_CONN_{conn_id.upper()}": value for conn_id, value in self._connections.items()},
+            **({} if self._database is None else {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._database}),
             **self._settings,
         }
 
@@ -105,7 +117,7 @@ class LocalAirflow:
         """Start every component; returns when all of them are healthy."""
         self.prepare()
         started_at = datetime.now(UTC)
-        for name in COMPONENTS:
+        for name in (*COMPONENTS, *self._spares):
             self.start_component(name)
         try:
             self._wait_until_healthy(started_at, time.monotonic() + timeout)
@@ -117,7 +129,8 @@ class LocalAirflow:
 
     def start_component(self, name: str) -> None:
         """Start one component (again); the others need not know."""
-        argv = COMPONENTS.get(name) or (*LOG_SERVER, "--host", "127.0.0.1", "--port", str(self._ports.logs))
+        log_server = (*LOG_SERVER, "--host", "127.0.0.1", "--port", str(self._ports.logs))
+        argv = {**COMPONENTS, "log-server": log_server}[name.removesuffix("-2")]
         self._children[name] = self.stack.start(f"airflow-{name}", (self._python, *argv), self.env())
 
     def prepare(self) -> None:
@@ -126,7 +139,7 @@ class LocalAirflow:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
         write_config(self.home, self.dags_folder, self._ports, self._secrets())
-        if not self._schema_is_current():
+        if self._database is not None or not self._schema_is_current():
             self._migrate()
 
     def answers(self) -> bool:
@@ -185,7 +198,8 @@ class LocalAirflow:
         result = self.cli("db", "migrate")
         if result.returncode != 0:
             raise LocalAirflowError(f"`airflow db migrate` failed:\n{_last_lines(result.stdout + result.stderr)}")
-        (self.home / "migrated").write_text(self._schema())
+        if self._database is None:
+            (self.home / "migrated").write_text(self._schema())
 
     def _schema_is_current(self) -> bool:
         """Asked of the database and the package list; asking Airflow itself would cost as much as migrating."""

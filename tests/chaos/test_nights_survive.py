@@ -1,0 +1,114 @@
+"""Nights of DAGs on a real Airflow go through kills, freezes and cut wires, and every version is made exactly once.
+
+On PostgreSQL as in production, with two schedulers, two triggerers and a second deployment that wants the same
+versions; and shorter on SQLite. ``make chaos`` runs more seeds. A night is judged from outside: by the files, by the
+job list, and by the steps' own word about who lived when.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.airflow.conftest import until
+from tests.chaos.nights.house import NightHouse, running_nights
+from tests.chaos.nights.judge import broken_promises
+from tests.chaos.nights.traces import Life, overlaps
+from tests.chaos.nights.troubles import COMMON, Trouble, Troublemaker
+from tradewind.rehearsal.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
+from tradewind.rehearsal.local_airflow import LocalAirflow
+
+SEEDS = [int(seed) for seed in os.environ.get("NIGHT_SEEDS", "0").split()]
+TROUBLES_ON_SQLITE = 3
+NIGHT_S = 900.0
+
+pytestmark = [pytest.mark.ray, pytest.mark.airflow, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", params=["postgres", "sqlite"])
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NightHouse]:
+    with running_nights(tmp_path_factory.mktemp("nights"), on_postgres=request.param == "postgres") as running:
+        yield running
+
+
+class Waves:
+    """Runs that are begun one after the other, in every deployment under the same id, so that work never runs out."""
+
+    def __init__(self, house: NightHouse, seed: int) -> None:
+        self._house = house
+        self._seed = seed
+        self.count = 0
+        self.runs: list[tuple[LocalAirflow, str]] = []
+
+    def keep_going(self) -> None:
+        """Begin the next ones if all others have ended."""
+        if not self.unfinished():
+            self.begin()
+
+    def begin(self) -> None:
+        conf = {"wave": f"{self._seed}.{self.count}", "traces": str(self._house.traces)}
+        for twin in range(2):
+            for airflow in self._house.airflows:
+                run_id = f"seed-{self._seed}-wave-{self.count}-{twin}"
+                api = self._house.api(airflow)
+                api.wait_for_dag("nights", 120)
+                api.unpause("nights")
+                self.runs.append((airflow, api.trigger("nights", conf, run_id=run_id)))
+        self.count += 1
+        self._house.waves += 1
+
+    def unfinished(self) -> list[str]:
+        """The runs that go on."""
+        return [f"{run}: {state}" for run, state in self.states() if state not in FINISHED_RUN_STATES]
+
+    def states(self) -> list[tuple[str, str]]:
+        found = []
+        for airflow, run in self.runs:
+            try:
+                found.append((run, str(self._house.api(airflow).dag_run("nights", run)["state"])))
+            except AirflowApiError:
+                found.append((run, "unknown"))  # its API server is away just now
+        return found
+
+    def failures(self) -> list[str]:
+        """What the tasks of failed runs have said last."""
+        told = []
+        for airflow, run in self.runs:
+            api = self._house.api(airflow)
+            if api.dag_run("nights", run)["state"] != "success":
+                told += [f"{run}: {line}" for line in _failed_tasks(api, run)]
+        return told
+
+
+def _failed_tasks(api: AirflowApi, run: str) -> list[str]:
+    failed = [one for one in api.task_instances("nights", run) if one["state"] == "failed"]
+    logs = [api.task_log("nights", run, one["task_id"], one["try_number"]) for one in failed]
+    return [f"{one['task_id']}, try {one['try_number']}: {log[-1500:]}" for one, log in zip(failed, logs, strict=True)]
+
+
+def troubles_of(house: NightHouse, seed: int) -> list[Trouble]:
+    """All of them on PostgreSQL, in an order of the seed's own; a few on SQLite."""
+    deck = list(Trouble if house.staging is not None else COMMON)
+    random.Random(f"deck {seed}").shuffle(deck)
+    return deck if house.staging is not None else deck[:TROUBLES_ON_SQLITE]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_version_is_made_once_whatever_befalls_the_night(house: NightHouse, seed: int) -> None:
+    waves, maker = Waves(house, seed), Troublemaker(house, seed, print)
+    for trouble in troubles_of(house, seed):
+        waves.keep_going()
+        maker.make(trouble)
+    until(lambda: not waves.unfinished(), f"the end of all runs: {waves.states()}", NIGHT_S)
+    assert waves.failures() == []
+    assert list(broken_promises(house)) == []
+
+
+def test_two_lives_that_overlap_are_told() -> None:
+    one, inside, after = Life("a", 1, 1.0, 9.0), Life("b", 2, 8.5, 10.0), Life("c", 3, 10.5, 11.0)
+    assert overlaps([one, after]) == []
+    assert overlaps([one, inside, after]) == ["process 2 began 0.50 s before 1 had ended"]
