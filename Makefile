@@ -44,8 +44,9 @@ test: init ## run all tests, in two processes (other: TEST_PROCESSES=4)
 test-fast: init ## run the pure tests only
 	$(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS)
 
-chaos: init ## train under the faults of 20 seeds (others: CHAOS_SEEDS="20 21 22")
-	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" $(BIN)/python -m pytest tests/chaos/test_training_survives.py $(ARGS)
+chaos: init ## train under the faults of 20 seeds, and nights of DAGs of 5 (others: CHAOS_SEEDS="20 21" NIGHT_SEEDS="7")
+	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" NIGHT_SEEDS="$${NIGHT_SEEDS:-$$(seq -s ' ' 0 4)}" \
+	    $(BIN)/python -m pytest tests/chaos $(ARGS)
 
 mutants: init ## break each guard on purpose and see a test fail (some of them: ARGS="records keeper")
 	$(BIN)/python -m scripts.mutants $(ARGS)
