@@ -18,7 +18,7 @@ from tradewind.rehearsal.drill_outputs import OutputVerdict, compare_outputs
 from tradewind.rehearsal.drill_records import PodEvent, RunRecord, read_run_record, record_of
 from tradewind.rehearsal.drill_report import DrillReport
 from tradewind.rehearsal.drill_sight import Sight, TrainingHost
-from tradewind.rehearsal.drill_stories import Deed, FaultStory
+from tradewind.rehearsal.drill_stories import Injection, FaultStory
 from tradewind.rehearsal.drill_watch import RunWatch
 from tradewind.rehearsal.faults import Fault, PlannedFault
 from tradewind.rehearsal.local_airflow import LocalAirflowError
@@ -113,9 +113,9 @@ class Recorder:
         self.checkpoint: int | None = 3
         self.refused = 0
 
-    def inject(self, fault: PlannedFault, sight: Sight) -> Deed:
+    def inject(self, fault: PlannedFault, sight: Sight) -> Injection:
         self.injected.append((fault.kind, sight.step))
-        return Deed(f"did {fault.kind.value}", ("slice-a",))
+        return Injection(f"did {fault.kind.value}", ("slice-a",))
 
     def newest_checkpoint(self) -> int | None:
         return self.checkpoint

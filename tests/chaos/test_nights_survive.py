@@ -99,9 +99,9 @@ def troubles_of(house: NightHouse, seed: int) -> list[Trouble]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_version_is_made_once_whatever_befalls_the_night(house: NightHouse, seed: int) -> None:
-    waves, maker = Waves(house, seed), Troublemaker(house, seed, print)
+    waves = Waves(house, seed)
+    maker = Troublemaker(house, seed, waves.keep_going, print)
     for trouble in troubles_of(house, seed):
-        waves.keep_going()
         maker.make(trouble)
     until(lambda: not waves.unfinished(), f"the end of all runs: {waves.states()}", NIGHT_S)
     assert waves.failures() == []

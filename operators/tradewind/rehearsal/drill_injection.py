@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.rehearsal.drill_sight import Sight, drivers
-from tradewind.rehearsal.drill_stories import Deed
+from tradewind.rehearsal.drill_stories import Injection
 from tradewind.rehearsal.faults import Fault, PlannedFault
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Injector:
         self._prefix = prefix
         self._pace = pace
         self._outages: list[tuple[threading.Timer, Callable[[], object]]] = []
-        self._deeds: dict[Fault, Callable[[Sight, int], Deed]] = {
+        self._how: dict[Fault, Callable[[Sight, int], Injection]] = {
             Fault.HOST: self._kill_host,
             Fault.SLICE: self._kill_slice,
             Fault.DRAIN: self._drain,
@@ -68,9 +68,9 @@ class Injector:
             Fault.STORE: self._store_outage,
         }
 
-    def inject(self, fault: PlannedFault, sight: Sight) -> Deed:
+    def inject(self, fault: PlannedFault, sight: Sight) -> Injection:
         """Do it now to the pod in ``sight``."""
-        return self._deeds[fault.kind](sight, fault.host % max(len(sight.hosts), 1))
+        return self._how[fault.kind](sight, fault.host % max(len(sight.hosts), 1))
 
     @property
     def is_outage(self) -> bool:
@@ -85,63 +85,63 @@ class Injector:
                 undo()
         self._outages.clear()
 
-    def _kill_host(self, sight: Sight, host: int) -> Deed:
+    def _kill_host(self, sight: Sight, host: int) -> Injection:
         hit = sight.hosts[host]
         killed = self._cloud.kill_host(hit.slice_name, hit.worker)
-        return Deed(f"killed host {hit.worker} of {hit.slice_name}", (hit.slice_name,) if killed else ())
+        return Injection(f"killed host {hit.worker} of {hit.slice_name}", (hit.slice_name,) if killed else ())
 
-    def _kill_slice(self, sight: Sight, host: int) -> Deed:
+    def _kill_slice(self, sight: Sight, host: int) -> Injection:
         hit = sight.hosts[host].slice_name
         self._cloud.preempt(hit)
-        return Deed(f"preempted {hit} without notice", (hit,))
+        return Injection(f"preempted {hit} without notice", (hit,))
 
-    def _drain(self, sight: Sight, host: int) -> Deed:
+    def _drain(self, sight: Sight, host: int) -> Injection:
         hit = sight.hosts[host].slice_name
         self._cloud.preempt(hit, notice_s=self._pace.notice_s)
-        return Deed(f"preempted {hit} with {self._pace.notice_s:g} s of notice", (hit,))
+        return Injection(f"preempted {hit} with {self._pace.notice_s:g} s of notice", (hit,))
 
-    def _kill_driver(self, sight: Sight, host: int) -> Deed:
+    def _kill_driver(self, sight: Sight, host: int) -> Injection:
         found = drivers(self._ray.stack)
         for driver in found:
             driver.kill()
         what = f"killed the step driver ({len(found)} process{'es' if len(found) != 1 else ''})"
-        return Deed(what, tuple(f"process {driver.pid}" for driver in found))
+        return Injection(what, tuple(f"process {driver.pid}" for driver in found))
 
-    def _kill_head(self, sight: Sight, host: int) -> Deed:
+    def _kill_head(self, sight: Sight, host: int) -> Injection:
         killed = self._ray.kill_head()
         self._ray.start_head()
         what = f"killed the Ray head ({killed} processes) and started it again"
-        return Deed(what, ("the Ray head",) if killed else ())
+        return Injection(what, ("the Ray head",) if killed else ())
 
-    def _hang(self, sight: Sight, host: int) -> Deed:
+    def _hang(self, sight: Sight, host: int) -> Injection:
         hit = sight.hosts[host]
         try:
             os.kill(hit.pid, signal.SIGSTOP)
         except ProcessLookupError:
-            return Deed(f"the training process of host {hit.worker} of {hit.slice_name} had ended")
-        return Deed(f"froze the training process of host {hit.worker} of {hit.slice_name}", (hit.slice_name,))
+            return Injection(f"the training process of host {hit.worker} of {hit.slice_name} had ended")
+        return Injection(f"froze the training process of host {hit.worker} of {hit.slice_name}", (hit.slice_name,))
 
-    def _stock_out(self, sight: Sight, host: int) -> Deed:
+    def _stock_out(self, sight: Sight, host: int) -> Injection:
         self._cloud.stock_out(True)
         slices = tuple(one["name"] for one in self._cloud.status()["slices"] if one["state"] == "READY")
         for name in slices:
             self._cloud.preempt(name)
         seconds = self._pace.stock_out_s
         self._undo_after(seconds, lambda: self._cloud.stock_out(False))
-        return Deed(f"preempted {', '.join(slices)}, no capacity for {seconds:g} s", slices, lasts_s=seconds)
+        return Injection(f"preempted {', '.join(slices)}, no capacity for {seconds:g} s", slices, lasts_s=seconds)
 
-    def _damage_checkpoint(self, sight: Sight, host: int) -> Deed:
+    def _damage_checkpoint(self, sight: Sight, host: int) -> Injection:
         killed = self._kill_slice(sight, host)  # first, so that no newer checkpoint follows
         damage = damage_newest_checkpoint(self._prefix)
         if damage is None:
-            return Deed(f"{killed.what}, and found no checkpoint to damage")
-        return Deed(f"{killed.what}, and damaged {damage.file}", killed.victims, damage.step, damage.older)
+            return Injection(f"{killed.what}, and found no checkpoint to damage")
+        return Injection(f"{killed.what}, and damaged {damage.file}", killed.victims, damage.step, damage.older)
 
-    def _store_outage(self, sight: Sight, host: int) -> Deed:
+    def _store_outage(self, sight: Sight, host: int) -> Injection:
         storage, seconds = self._cloud.storage, self._pace.outage_s
         storage.failures = _ALL_REQUESTS
         self._undo_after(seconds, lambda: setattr(storage, "failures", 0))
-        return Deed(f"Cloud Storage answers 503 for {seconds:g} s", ("Cloud Storage",), lasts_s=seconds)
+        return Injection(f"Cloud Storage answers 503 for {seconds:g} s", ("Cloud Storage",), lasts_s=seconds)
 
     def _undo_after(self, seconds: float, undo: Callable[[], object]) -> None:
         timer = threading.Timer(seconds, undo)

@@ -8,7 +8,7 @@ from tradewind.rehearsal.faults import Fault
 
 
 @dataclass(frozen=True)
-class Deed:
+class Injection:
     """What an injector did.
 
     Attributes:

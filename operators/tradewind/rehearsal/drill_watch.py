@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tradewind.rehearsal.drill_sight import Sight
-from tradewind.rehearsal.drill_stories import Deed, FaultStory
+from tradewind.rehearsal.drill_stories import Injection, FaultStory
 from tradewind.rehearsal.faults import Fault, PlannedFault
 
 
@@ -22,7 +22,7 @@ class Injects(Protocol):
     @property
     def is_outage(self) -> bool: ...
 
-    def inject(self, fault: PlannedFault, sight: Sight) -> Deed: ...
+    def inject(self, fault: PlannedFault, sight: Sight) -> Injection: ...
 
 
 class Measures(Protocol):
@@ -119,18 +119,18 @@ class RunWatch:
 
     def _inject(self, fault: PlannedFault, sight: Sight) -> None:
         checkpoint, refused, at = self._store.newest_checkpoint(), self._store.refused_requests(), self._clock()
-        deed = self._injector.inject(fault, sight)
-        self._say(f"step {sight.step}: {deed.what}")
+        injection = self._injector.inject(fault, sight)
+        self._say(f"step {sight.step}: {injection.what}")
         story = FaultStory(
             fault.kind.value,
             fault.step,
-            deed.what,
+            injection.what,
             at_step=sight.step,
             at=at,
-            victims=deed.victims,
-            checkpoint=checkpoint if deed.damaged is None else deed.older,
-            damaged=deed.damaged,
-            lasts_s=deed.lasts_s,
+            victims=injection.victims,
+            checkpoint=checkpoint if injection.damaged is None else injection.older,
+            damaged=injection.damaged,
+            lasts_s=injection.lasts_s,
         )
         self._open = _Open(fault.kind, sight, at, story, refused)
 

@@ -103,7 +103,7 @@ class NightHouse:
 
     def jobs(self) -> list[dict[str, Any]]:
         """Every job that the head knows."""
-        found: list[dict[str, Any]] = self.ray._get("/api/jobs/")  # type: ignore[assignment]
+        found: list[dict[str, Any]] = self.ray._get("/api/jobs/")
         return found
 
     def prefix(self) -> str:

@@ -11,13 +11,14 @@ from enum import Enum
 
 import psutil
 
-from tests.airflow.conftest import until
 from tests.chaos.nights.house import STALE_S, NightHouse
 from tests.chaos.nights.traces import all_lives
 from tradewind.rehearsal.drill_sight import drivers
+from tradewind.rehearsal.local_airflow import LocalAirflow
 from tradewind.rehearsal.processes import LocalStack
 
-FIND_S = 120.0
+FIND_S = 300.0
+KEEP_GOING_S = 2.0
 DOWN_S = 3.0
 """For how long a component of Airflow is away."""
 ALIVE_S = 0.5
@@ -42,10 +43,17 @@ COMMON = tuple(trouble for trouble in Trouble if trouble is not Trouble.STAGING)
 
 
 class Troublemaker:
-    """Does it; every deed returns only once it has found its victim."""
+    """Does it; every deed returns only once it has found its victim.
 
-    def __init__(self, house: NightHouse, seed: int, say: Callable[[str], object]) -> None:
+    Args:
+        keep_going: Sees to it that there is work, and so a victim.
+    """
+
+    def __init__(
+        self, house: NightHouse, seed: int, keep_going: Callable[[], None], say: Callable[[str], object]
+    ) -> None:
         self._house = house
+        self._keep_going = keep_going
         self._draw = random.Random(f"night {seed}")
         self._say = say
         self._deeds: dict[Trouble, Callable[[], None]] = {
@@ -63,7 +71,7 @@ class Troublemaker:
 
     def make(self, trouble: Trouble) -> None:
         """Do it at some moment of a step that is at work."""
-        until(self._is_at_work, "a step at work", FIND_S)
+        self._until(self._is_at_work, "a step at work")
         time.sleep(self._draw.uniform(0.0, 2.0))  # the moment is part of the seed
         self._say(f"night: {trouble.value}")
         self._deeds[trouble]()
@@ -82,7 +90,7 @@ class Troublemaker:
         airflow.start_component(one)
 
     def _kill_task(self) -> None:
-        self._found(lambda: _titled(self._house.airflow.stack, "airflow task runner"), "a task's process").kill()
+        self._found(lambda: _tasks(self._house.airflow), "a task's process").kill()
 
     def _kill_supervisor(self) -> None:
         self._found(lambda: _titled(self._house.ray.stack, "JobSupervisor"), "a job's supervisor").kill()
@@ -117,7 +125,7 @@ class Troublemaker:
                 (run, task["task_id"]) for run, task in found if task["state"] in states and task["task_id"] != "plan"
             ]
 
-        until(waiting, "a step that waits in the other deployment", FIND_S)
+        self._until(lambda: bool(waiting()), "a step that waits in the other deployment")
         run, task = waiting()[0]
         api.clear_task("nights", run, task)
 
@@ -126,11 +134,33 @@ class Troublemaker:
 
     def _found(self, find: Callable[[], list[psutil.Process]], what: str) -> psutil.Process:
         """One of those that there are, as soon as there is one: some live for a second only."""
-        deadline = time.monotonic() + FIND_S
-        while not (found := find()):
-            assert time.monotonic() < deadline, f"waited in vain for {what}"
-            time.sleep(0.02)
+        found: list[psutil.Process] = []
+
+        def is_there() -> bool:
+            found[:] = find()
+            return bool(found)
+
+        self._until(is_there, what)
         return self._draw.choice(sorted(found, key=lambda process: process.pid))
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Look all the time, and now and then whether there is still work."""
+        deadline = time.monotonic() + FIND_S
+        while not condition():
+            now = time.monotonic()
+            assert now < deadline, f"waited in vain for {what}"
+            self._keep_going()
+            next_look = now + KEEP_GOING_S
+            while time.monotonic() < next_look:
+                if condition():
+                    return
+                time.sleep(0.05)
+
+
+def _tasks(airflow: LocalAirflow) -> list[psutil.Process]:
+    """The processes that run tasks' own code; those of the executor have its name in their title."""
+    found = _titled(airflow.stack, "airflow worker -- ")
+    return [process for process in found if "LocalExecutor" not in " ".join(process.info["cmdline"])]
 
 
 def _titled(stack: LocalStack, words: str) -> list[psutil.Process]:
