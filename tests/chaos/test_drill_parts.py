@@ -18,7 +18,7 @@ from tradewind.rehearsal.drill_outputs import OutputVerdict, compare_outputs
 from tradewind.rehearsal.drill_records import PodEvent, RunRecord, read_run_record, record_of
 from tradewind.rehearsal.drill_report import DrillReport
 from tradewind.rehearsal.drill_sight import Sight, TrainingHost
-from tradewind.rehearsal.drill_stories import Injection, FaultStory
+from tradewind.rehearsal.drill_stories import FaultStory, Injection
 from tradewind.rehearsal.drill_watch import RunWatch
 from tradewind.rehearsal.faults import Fault, PlannedFault
 from tradewind.rehearsal.local_airflow import LocalAirflowError

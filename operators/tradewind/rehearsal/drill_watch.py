@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tradewind.rehearsal.drill_sight import Sight
-from tradewind.rehearsal.drill_stories import Injection, FaultStory
+from tradewind.rehearsal.drill_stories import FaultStory, Injection
 from tradewind.rehearsal.faults import Fault, PlannedFault
 
 
