@@ -46,7 +46,7 @@ test-fast: init ## run the pure tests only
 
 chaos: init ## train under the faults of 20 seeds, and nights of DAGs of 5 (others: CHAOS_SEEDS="20 21" NIGHT_SEEDS="7")
 	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" NIGHT_SEEDS="$${NIGHT_SEEDS:-$$(seq -s ' ' 0 4)}" \
-	    $(BIN)/python -m pytest tests/chaos $(ARGS)
+	    NIGHT_TROUBLES="$${NIGHT_TROUBLES:-10}" $(BIN)/python -m pytest tests/chaos $(ARGS)
 
 mutants: init ## break each guard on purpose and see a test fail (some of them: ARGS="records keeper")
 	$(BIN)/python -m scripts.mutants $(ARGS)
