@@ -17,8 +17,9 @@ import pytest
 
 from tradewind.plans.garbage import Garbage, Needs, find_garbage, remove_garbage, withdraw_results
 from tradewind.plans.withdrawal import UnreadableRecordError
+from tradewind.records import removal
 from tradewind.records.adoption import Adoption, adopt
-from tradewind.records.attempts import Attempt
+from tradewind.records.attempts import Attempt, attempt_path, read_attempt
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.files import list_files
 from tradewind.records.holding import KeptTurn, OutputBusyError
@@ -32,7 +33,7 @@ from tradewind.records.record import RecordState
 from tradewind.records.status import STATUS_FILE, Status, write_status
 from tradewind.records.step_info import INFO_FILE
 from tradewind.records.store import write_text
-from tradewind.records.turns import check_inputs_unchanged, commit_turn, input_digests, take_turn
+from tradewind.records.turns import check_inputs_unchanged, commit_turn, input_digests, next_number, take_turn
 from tradewind.runtime.keeper import Keeper
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.step_turns import MissingInputError, StepTurns, Turn
@@ -377,6 +378,34 @@ def test_a_removal_that_died_half_way_is_no_result_and_is_found_again(prefix: st
     assert read_record(path).state is RecordState.STOPPED
     remove_garbage(found_at(prefix), BY, keep)
     assert not find_outputs(prefix)
+
+
+def test_what_a_removal_that_died_half_way_left_is_no_checkpoint_to_go_on_from(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = steps(prefix, 1)[0]
+    for name in ("shard-0", "shard-1", "metadata.json"):
+        write_text(f"{step.output_path}/checkpoints/step-9/{name}", "whole")
+    path, place = made(step), "tradewind.records.removal._remove"
+    remove = removal._remove
+
+    def die_half_way(fs: Any, protocol: str | None, tags: dict[str, str | None]) -> None:
+        monkeypatch.setattr(place, remove)
+        remove(fs, protocol, dict(list(tags.items())[: len(tags) // 2]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, die_half_way)
+    with pytest.raises(KeyboardInterrupt):
+        remove_garbage(found_at(prefix), BY, keep)
+    assert any("checkpoints" in file.path for file in list_files(path))
+    aged([path])
+    store = LeaseStore(path)
+    over = store.read()
+    assert over is not None
+    number = next_number(path, over.lease)
+    assert take_turn(store, path, over, Attempt(number, "job", "cluster", {"run": "r"}, {}), "", 30.0)
+    attempt = read_attempt(attempt_path(path, number))
+    assert attempt is not None and attempt.withdraws
 
 
 # ---- whoever reads it

@@ -191,7 +191,9 @@ def check_inputs_unchanged(attempt: Attempt) -> None:
 
 
 def _left_to_withdraw(output_path: str, before: Lease) -> bool:
-    """Whether the turn before was to replace a result and has not removed it, perhaps before it had a file."""
+    """Whether the turn before was to replace or remove a result and has not done so, perhaps before it had a file."""
+    if before.incarnation is not None and read_attempt(attempt_path(output_path, before.attempt)) is None:
+        return True  # a removal that died half-way: every other keeper's attempt has a file
     newest = newest_attempt(output_path)
     if newest is None:
         return False
