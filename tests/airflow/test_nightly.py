@@ -1,47 +1,104 @@
-"""The nightly pipeline in a small size: once, and planned with another learning rate."""
+"""The nightly pipeline in a small size: backfilled over the night of a clock change, and with another learning rate."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.airflow.conftest import House, HouseRun
+from tests.airflow.conftest import NIGHTLY_ZONE, House, HouseRun
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SMALL: dict[str, Any] = {"train_steps": 12, "model_size": "tiny", "sample_percent": 15}
-STEPS = {"collection", "sample", "clean", "tokenizer", "tokens", "train", "evaluate", "report"}
+DAG = "nightly_code_lm"
+SMALL: dict[str, Any] = {"train_steps": 4, "model_size": "tiny", "sample_percent": 15}
+SHARED = {"collection", "tokenizer"}
+AFTER_TOKENS = {"train", "evaluate", "report"}
+NIGHTLY = {"sample", "clean", "tokens"} | AFTER_TOKENS
+SHORT_NIGHT = "2026-03-29"
+HOURS = {"2026-03-28": 24, SHORT_NIGHT: 23, "2026-03-30": 24}
 
 
 @pytest.fixture(scope="module")
-def first_run(house: House) -> HouseRun:
-    return house.run("nightly_code_lm", SMALL)
+def nights(house: House) -> dict[str, HouseRun]:
+    """Date → its run of the backfill."""
+    runs = house.backfill(DAG, "2026-03-28T00:00+01:00", "2026-03-30T00:00+02:00", SMALL)
+    return {interval(run)[0].date().isoformat(): run for run in runs}
+
+
+def interval(run: HouseRun) -> tuple[datetime, datetime]:
+    """Start and end of the run's data interval, by the clocks of the pipeline's zone."""
+    told = run.house.api.dag_run(run.dag_id, run.run_id)
+    start, end = (datetime.fromisoformat(told[f"data_interval_{side}"]) for side in ("start", "end"))
+    return start.astimezone(ZoneInfo(NIGHTLY_ZONE)), end.astimezone(ZoneInfo(NIGHTLY_ZONE))
+
+
+def hours(run: HouseRun) -> float:
+    start, end = (moment.astimezone(UTC) for moment in interval(run))
+    return (end - start).total_seconds() / 3600
 
 
 def decided(run: HouseRun, decision: str) -> set[str]:
     return {task_id.removeprefix("code_lm_") for task_id, made in run.decisions().items() if made == decision}
 
 
-def test_a_night_trains_evaluates_and_reports(house: House, first_run: HouseRun) -> None:
-    assert first_run.state == "success", first_run.states()
-    assert decided(first_run, "RUN") == STEPS
-    results = json.loads((house.output("code_lm/evaluate") / "results.json").read_text())
+def output(run: HouseRun, name: str) -> Path:
+    """Where the run's plan says that this step's output is."""
+    plan = run.house.api.xcom(run.dag_id, run.run_id, "plan")
+    [path] = [step["output_path"] for step in plan["steps"] if step["name"] == f"code_lm/{name}"]
+    return Path(path)
+
+
+def loss(run: HouseRun) -> float:
+    return float(json.loads((output(run, "evaluate") / "results.json").read_text())["checkpoint"]["loss"])
+
+
+def versions(house: House, name: str) -> int:
+    return len(list(house.store.glob(f"code_lm/{name}-??????")))
+
+
+def test_three_dates_train_three_models_of_one_collection(house: House, nights: dict[str, HouseRun]) -> None:
+    assert {date: run.state for date, run in nights.items()} == dict.fromkeys(HOURS, "success")
+    for run in nights.values():
+        assert decided(run, "RUN") - SHARED == NIGHTLY
+    assert {name: house.attempts(f"code_lm/{name}") for name in SHARED} == dict.fromkeys(SHARED, 1)
+    assert len({output(run, "train") for run in nights.values()}) == 3
+    assert len({loss(run) for run in nights.values()}) == 3
+
+
+def test_a_night_in_which_the_clocks_go_forward_is_a_night_like_others(nights: dict[str, HouseRun]) -> None:
+    assert {date: hours(run) for date, run in nights.items()} == HOURS
+    for date, run in nights.items():
+        assert [moment.time().isoformat() for moment in interval(run)] == ["00:00:00", "00:00:00"]
+        told = json.loads((output(run, "sample") / ".executor_info").read_text())
+        assert told["config"]["night"] == date
+
+
+def test_a_night_trains_evaluates_and_reports(nights: dict[str, HouseRun]) -> None:
+    run = nights[SHORT_NIGHT]
+    results = json.loads((output(run, "evaluate") / "results.json").read_text())
     assert results["checkpoint"]["loss"] == pytest.approx(results["hf"]["loss"], rel=1e-3)
     assert 1 < results["checkpoint"]["bpb"] < 8
     assert len(results["sample"]) > 50
-    report = house.output("code_lm/report")
+    report = output(run, "report")
     assert (report / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
     assert f"{results['checkpoint']['loss']:.4f}" in (report / "report.md").read_text()
-    hosts = sorted(path.name for path in (house.output("code_lm/train") / ".attempts/1").glob("host-*.log"))
+    hosts = sorted(path.name for path in (output(run, "train") / ".attempts/1").glob("host-*.log"))
     assert hosts == ["host-0.log", "host-1.log"]
-    log = first_run.log("code_lm_train")
-    assert log.count("step 12/12  validation loss") == 1
 
 
-def test_another_learning_rate_runs_only_what_depends_on_it(house: House, first_run: HouseRun) -> None:
-    run = house.run("nightly_code_lm", SMALL | {"learning_rate": 0.003, "dry_run": True})
+def test_another_learning_rate_trains_again_on_the_same_tokens(house: House, nights: dict[str, HouseRun]) -> None:
+    noon_after = datetime(2026, 3, 30, 12, tzinfo=ZoneInfo(NIGHTLY_ZONE))
+    run = house.begin(DAG, SMALL | {"learning_rate": 0.003}, noon_after)
+    run.wait()
     assert run.state == "success", run.states()
-    assert decided(run, "RUN") == {"train", "evaluate", "report"}
-    assert decided(run, "REUSE") == STEPS - {"train", "evaluate", "report"}
+    assert interval(run) == interval(nights[SHORT_NIGHT])
+    assert decided(run, "RUN") == AFTER_TOKENS
+    assert decided(run, "REUSE") == SHARED | NIGHTLY - AFTER_TOKENS
+    assert [versions(house, name) for name in ("tokens", "train", "report")] == [3, 4, 4]
+    assert run.log("code_lm_train").count("step 4/4  validation loss") == 1
+    assert loss(run) != loss(nights[SHORT_NIGHT])
