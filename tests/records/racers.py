@@ -23,39 +23,56 @@ from fsspec.core import split_protocol
 from tradewind.records.attempts import Attempt
 from tradewind.records.errors import LeaseLostError, StoreUnavailableError
 from tradewind.records.lease_store import LeaseStore
+from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.record import Record, RecordState
+from tradewind.records.status import Status, write_status
 from tradewind.records.store import write_text
 from tradewind.records.turns import commit_turn, next_number, take_turn
 from tradewind.runtime.keeper import Keeper
+from tradewind.runtime.process_guard import KernelTimer
 
 DEATHS_OF_100 = 25
 
 
 @dataclass(frozen=True)
 class Race:
-    """What is raced for, and where the proofs lie."""
+    """What is raced for, and where the proofs lie.
+
+    Attributes:
+        data: The name of the file that an attempt writes; racers that nobody can end in the middle of a write need one
+            for each attempt.
+    """
 
     outputs: list[str]
     proofs: str
     heartbeat_s: float
     racers: int
     deadline_s: float
+    data: str = "data"
 
     def prove(self, what: str) -> None:
         """Fails if somebody else has proven the same."""
         Path(self.proofs, what).open("x").close()
 
-    def run(self, name: str, die: Callable[[random.Random], None]) -> None:
-        """Race for every version until all are made."""
+    def run(
+        self, name: str, die: Callable[[random.Random], None], end_at: Callable[[float], None] = lambda at: None
+    ) -> None:
+        """Race for every version until all are made; ``end_at`` has this racer ended at a time by the boot clock."""
         luck = random.Random(name)
         waiting = dict(enumerate(self.outputs))
         while waiting:
             for number in list(waiting):
-                if self._is_made(number, luck, die):
+                if self._is_made(number, luck, die, end_at):
                     del waiting[number]
             time.sleep(luck.uniform(0.0, 2 * self.heartbeat_s))
 
-    def _is_made(self, number: int, luck: random.Random, die: Callable[[random.Random], None]) -> bool:
+    def _is_made(
+        self,
+        number: int,
+        luck: random.Random,
+        die: Callable[[random.Random], None],
+        end_at: Callable[[float], None],
+    ) -> bool:
         path = self.outputs[number]
         store = LeaseStore(path)
         seen = store.read()
@@ -66,7 +83,7 @@ class Race:
         if take_turn(store, path, seen, attempt, "v", self.heartbeat_s) is None:
             return False
         try:
-            self._make(number, store, attempt, luck, die)
+            self._make(number, store, attempt, luck, die, end_at)
         except (LeaseLostError, StoreUnavailableError):
             return False
         return True
@@ -78,12 +95,19 @@ class Race:
         attempt: Attempt,
         luck: random.Random,
         die: Callable[[random.Random], None],
+        end_at: Callable[[float], None],
     ) -> None:
         path = self.outputs[number]
         die(luck)
-        with Keeper(store, store.begin(attempt.job, uuid.uuid4().hex), lambda end: None) as keeper:
+        held = store.begin(attempt.job, uuid.uuid4().hex)
+        killed_s = held.lease.times.killed_s
+        with Keeper(store, held, lambda end: None, lambda at: end_at(at + killed_s)) as keeper:
             self.prove(f"{number}-run-{attempt.number}")
-            write_text(f"{path}/data-{attempt.number}", attempt.job)
+            write_status(path, Status.RUNNING)
+            if attempt.number > 1:
+                remove_leftovers(path, (), keeper.check)
+            keeper.check()
+            write_text(f"{path}/{self.data.format(attempt.number)}", attempt.job)
             die(luck)
             commit_turn(keeper.finish, path, attempt, keeper.check)
         self.prove(f"{number}-made")
@@ -125,7 +149,7 @@ def _fork(race: Race, name: str) -> int:
     if pid:
         return pid
     try:
-        race.run(name, killed_at_any_moment)
+        race.run(name, killed_at_any_moment, KernelTimer(signal.SIGKILL).set)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         os._exit(1)

@@ -31,7 +31,7 @@ def check(race: Race) -> int:
         assert record.lease is not None and record.lease.phase is Phase.COMMITTED
         ran = sorted(int(proof[2]) for proof in proofs if proof[:2] == [str(number), "run"])
         assert ran[-1] == record.lease.attempt, "nobody ran after the commit, and who committed did run"
-        assert read_text(f"{path}/data-{record.lease.attempt}") == record.lease.job
+        assert read_text(f"{path}/{race.data.format(record.lease.attempt)}") == record.lease.job
         complete_commit(path, record.lease)
         assert read_status(path) is Status.SUCCESS
     return sum(proof[1] == "run" for proof in proofs)
@@ -58,7 +58,7 @@ def test_one_of_many_processes_makes_a_version_on_s3(s3_folder: str, tmp_path: P
 
 
 def test_one_of_many_threads_makes_a_version_in_memory(tmp_path: Path) -> None:
-    race = Race([f"memory://race/{n}" for n in range(86)], str(tmp_path), 0.3, RACERS, PATIENCE_S)
+    race = Race([f"memory://race/{n}" for n in range(86)], str(tmp_path), 0.3, RACERS, PATIENCE_S, "data-{}")
 
     def die(luck: random.Random) -> None:
         if luck.randrange(100) < 20:
