@@ -18,7 +18,7 @@ from tradewind.records.turns import complete_commit
 
 REPOSITORY = Path(__file__).parents[2]
 RACERS = 32
-PATIENCE_S = 400.0
+PATIENCE_S = 700.0
 
 
 def check(race: Race) -> int:
@@ -46,15 +46,15 @@ def race_of_processes(folder: str, proofs: Path, versions: int, heartbeat_s: flo
 
 def test_one_of_many_processes_makes_a_version_on_a_shared_disk(tmp_path: Path) -> None:
     (tmp_path / "proofs").mkdir()
-    race_of_processes(str(tmp_path / "store"), tmp_path / "proofs", 90, 0.2)
+    race_of_processes(str(tmp_path / "store"), tmp_path / "proofs", 90, 0.3)
 
 
 def test_one_of_many_processes_makes_a_version_on_cloud_storage(gs_folder: str, tmp_path: Path) -> None:
-    race_of_processes(gs_folder, tmp_path, 16, 0.5)
+    race_of_processes(gs_folder, tmp_path, 16, 0.8)
 
 
 def test_one_of_many_processes_makes_a_version_on_s3(s3_folder: str, tmp_path: Path) -> None:
-    race_of_processes(s3_folder, tmp_path, 8, 1.2)  # it tells ages in whole seconds
+    race_of_processes(s3_folder, tmp_path, 8, 1.5)  # it tells ages in whole seconds
 
 
 def test_one_of_many_threads_makes_a_version_in_memory(tmp_path: Path) -> None:
