@@ -10,6 +10,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+import ray
 
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import until
@@ -93,6 +94,7 @@ def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
     for _ in range(4):
         assert host.poll(0.3, eager=False).exit_code is None
     until(lambda: not marked(MARK, mark), "the process to end")
+    host.end()  # what it does of itself is done then; the next host has the same mark in this process
 
 
 def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_asks_all_the_time(mark):
@@ -102,6 +104,7 @@ def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_a
     until(lambda: host.poll(0.1, eager=False, renewed_at=renewed_at).was_ended, "the process to be ended")
     assert boot_time() - renewed_at >= 2.0
     assert marked(MARK, mark) == []
+    host.end()
 
 
 def test_a_process_hears_of_a_notice_and_its_heartbeat_is_heard(tmp_path):
@@ -171,6 +174,7 @@ def test_a_host_that_hears_of_its_maintenance_tells_when_it_goes(monkeypatch):
     heard = host.poll(0.0, eager=False).preempted_by
     server.stop()
     assert announced + MAINTENANCE_SECONDS <= heard <= time.time() + MAINTENANCE_SECONDS
+    assert not ray.is_initialized()  # there is no node to drain, and none is made for it
 
 
 def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_stay(mark):

@@ -97,6 +97,7 @@ class PodHost:
         self._renewed_at = -math.inf
         self._term = Term()
         self._patience_s = patience_s
+        self._killing = threading.Lock()
         self._preempted_by: float | None = None
         self._said: list[str] = []
         self._ip = _own_ip()
@@ -173,10 +174,11 @@ class PodHost:
 
     def kill(self) -> Report:
         """End the process's whole group at once, and whatever else it started."""
-        if self._process is not None:
-            self._process.kill()
-            end_marked(self._mark)
-            self._process.wait(PATIENCE_SECONDS)
+        with self._killing:  # whoever comes second finds all of it gone
+            if self._process is not None:
+                self._process.kill()
+                end_marked(self._mark)
+                self._process.wait(PATIENCE_SECONDS)
         with self._changed:
             return self._report()
 
@@ -292,7 +294,12 @@ def _session_folder() -> str | None:
 
 
 def _drain_own_node(deadline: float) -> None:
-    """Tell Ray that this node goes, so that nothing new is put on it; once more does no harm."""
+    """Tell Ray that this node goes, so that nothing new is put on it; once more does no harm.
+
+    Outside of Ray there is no node, and to ask for one would start a Ray of our own.
+    """
+    if not ray.is_initialized():
+        return
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 
