@@ -16,7 +16,7 @@ from airflow.sdk.execution_time.task_runner import _build_asset_profiles, _seria
 from airflow.serialization.serialized_objects import DagSerialization
 
 from tradewind import ExecutorStep, experiment_dag
-from tradewind.operators.assets import AssetNameError, emit_made, emit_reused, step_alias
+from tradewind.operators.assets import AssetNameError, emit_made, emit_nothing, emit_reused, step_asset
 from tradewind.plans.plan import Decision, PlannedStep
 
 
@@ -36,41 +36,49 @@ def context_of(task: Any) -> Any:
     return {"task": task, "outlet_events": OutletEventAccessors()}
 
 
-def sent(context: Any) -> list[Any]:
-    return list(_serialize_outlet_events(context["outlet_events"]))
+def sent(context: Any) -> dict[str, Any]:
+    """Name to extra of the events that Airflow would give, were the task to end green now: one for every outlet."""
+    extras = {
+        event["dest_asset_key"]["name"]: event["extra"] for event in _serialize_outlet_events(context["outlet_events"])
+    }
+    outlets = [profile.name for profile in _build_asset_profiles(context["task"].outlets)]
+    assert extras.keys() <= set(outlets), "an extra without an outlet is lost"
+    return {name: extras.get(name, {}) for name in outlets}
 
 
 def planned(name: str, decision: Decision) -> PlannedStep:
     return PlannedStep(name, name, "abc123", f"gs://b/{name}-abc123", decision, "why", producer=f"who made {name}")
 
 
-def test_a_task_that_did_nothing_gives_no_event() -> None:
+def test_a_task_that_made_nothing_gives_no_event() -> None:
     dag = experiment_dag("made", [step("tokenize/code")])
     assert dag is not None
-    task = dag.get_task("tokenize_code")
-    assert [profile.type for profile in _build_asset_profiles(task.outlets)] == ["AssetAlias"]
-    assert sent(context_of(task)) == []
+    context = context_of(dag.get_task("tokenize_code"))
+    emit_nothing(context, ["tokenize/code"])
+    assert sent(context) == {}
 
 
 def test_what_a_task_made_is_an_event_of_the_steps_asset() -> None:
-    task = BaseOperator(task_id="t", outlets=[step_alias("tokenize/code")])
-    context = context_of(task)
+    context = context_of(BaseOperator(task_id="t", outlets=[step_asset("tokenize/code")]))
     emit_made(context, "tokenize/code", "tokenize/code-abc123", "gs://b/tokenize/code-abc123", "attempt 2 of run r")
-    (event,) = sent(context)
-    assert event["source_alias_name"] == "tokenize/code"
-    assert event["extra"] == {
-        "version": "tokenize/code-abc123",
-        "path": "gs://b/tokenize/code-abc123",
-        "producer": "attempt 2 of run r",
-    }
+    (event,) = _serialize_outlet_events(context["outlet_events"])
     others = Asset("tokenize/code")  # as a consumer writes it in its schedule
     assert event["dest_asset_key"] == {"name": others.name, "uri": others.uri}
+    assert sent(context) == {
+        "tokenize/code": {
+            "version": "tokenize/code-abc123",
+            "path": "gs://b/tokenize/code-abc123",
+            "producer": "attempt 2 of run r",
+        }
+    }
 
 
-def test_a_task_without_the_outlet_sends_nothing() -> None:
-    context = context_of(BaseOperator(task_id="t", outlets=[AssetAlias("other")]))
+@pytest.mark.parametrize("own", [Asset("other"), AssetAlias("other"), Asset("tokenize/code", "gs://b/mine")])
+def test_outlets_of_the_users_own_are_left_alone(own: Any) -> None:
+    context = context_of(BaseOperator(task_id="t", outlets=[own]))
     emit_made(context, "tokenize/code", "tokenize/code-abc123", "gs://b/x", "attempt 1")
-    assert sent(context) == []
+    emit_nothing(context, ["tokenize/code"])
+    assert sent(context) == {own.name: {}}
 
 
 def test_reused_outputs_give_events_only_when_that_was_asked_for() -> None:
@@ -80,25 +88,20 @@ def test_reused_outputs_give_events_only_when_that_was_asked_for() -> None:
     assert quiet is not None and talking is not None
     context = context_of(quiet.get_task("plan"))
     emit_reused(context, decided)
-    assert sent(context) == []
+    assert sent(context) == {}
     context = context_of(talking.get_task("plan"))
     emit_reused(context, decided)
-    (event,) = sent(context)
-    assert event["dest_asset_key"] == {"name": "a", "uri": "a"}
-    assert event["extra"] == {
-        "version": "a-abc123",
-        "path": "gs://b/a-abc123",
-        "producer": "who made a",
-        "cached": True,
-    }
+    told = {"version": "a-abc123", "path": "gs://b/a-abc123", "producer": "who made a", "cached": True}
+    assert sent(context) == {"a": told}
 
 
-def test_every_step_task_declares_its_alias_and_plan_only_on_request() -> None:
+def test_every_step_task_declares_its_asset_and_plan_only_on_request() -> None:
+    """Declared, so that Airflow knows the asset before the first events come, which may be two at once."""
     dag = experiment_dag("made", [step("x/a"), step("b")])
     assert dag is not None
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
-    outlets = {task.task_id: [alias.name for alias in task.outlets] for task in stored.tasks}
-    assert outlets == {"plan": [], "x_a": ["x/a"], "b": ["b"]}
+    outlets = {task.task_id: [(asset.name, asset.uri) for asset in task.outlets] for task in stored.tasks}
+    assert outlets == {"plan": [], "x_a": [("x/a", "x/a")], "b": [("b", "b")]}
 
 
 @pytest.mark.parametrize("name", ["self", "context", "airflow://x"])
@@ -110,7 +113,7 @@ def test_a_name_that_no_asset_can_have_is_refused_before_the_step_runs(name: str
 # ---- who is told, by Airflow's own bookkeeping
 
 DAGS = """
-from airflow.sdk import DAG, Asset, AssetAlias
+from airflow.sdk import DAG, Asset
 from airflow.providers.standard.operators.empty import EmptyOperator
 from tradewind import ExecutorStep, experiment_dag
 def nothing(config): ...
@@ -118,7 +121,6 @@ experiment_dag("made", [ExecutorStep(name, nothing, {}) for name in ("x/a", "b")
 schedules = {
     "by_name": [Asset("x/a")],
     "by_reference": [Asset.ref(name="x/a")],
-    "by_alias": [AssetAlias("x/a")],
     "by_both": [Asset("x/a"), Asset("b")],
     "of_another": [Asset("b")],
 }
@@ -128,7 +130,7 @@ for dag_id, schedule in schedules.items():
 """
 
 TELL = """
-import json, sys
+import copy, json, sys
 import pendulum
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 from airflow.jobs.job import Job
@@ -145,7 +147,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select, update
-from tradewind.operators.assets import emit_made
+from tradewind.operators.assets import emit_made, emit_nothing
 
 initdb()
 with create_session() as session:
@@ -158,12 +160,14 @@ with create_session() as session:
         run_id="run", run_after=pendulum.now(), run_type=DagRunType.MANUAL, session=session,
         triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.RUNNING,
     )
-task = bag.dags["made"].get_task("x_a")
 
 def end(has_made):
+    task = copy.deepcopy(bag.dags["made"].get_task("x_a"))  # each in a process of its own
     context = {"task": task, "outlet_events": OutletEventAccessors()}
     if has_made:
         emit_made(context, "x/a", "x/a-abc123", "/p/x/a-abc123", "me")
+    else:
+        emit_nothing(context, ["x/a"])
     with create_session() as session:
         instance = session.scalar(select(TaskInstance).where(TaskInstance.task_id == "x_a"))
         events = list(_serialize_outlet_events(context["outlet_events"]))
@@ -191,4 +195,4 @@ def test_whoever_names_the_step_in_a_schedule_runs_when_it_was_made(tmp_path: Pa
     assert after_nothing == [[], []]
     extras, to_run = after_making
     assert extras == [{"version": "x/a-abc123", "path": "/p/x/a-abc123", "producer": "me"}]
-    assert to_run == ["by_alias", "by_name", "by_reference"]
+    assert to_run == ["by_name", "by_reference"]

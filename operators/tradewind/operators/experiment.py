@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
-from airflow.sdk import DAG, AssetAlias, CronDataIntervalTimetable
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable
 from airflow.sdk import Param as AirflowParam
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
-from tradewind.operators.assets import step_alias
+from tradewind.operators.assets import step_asset
 from tradewind.operators.placement import check_function_place
 from tradewind.operators.plan import PlanOperator
 from tradewind.operators.run_context import ExperimentSettings
@@ -88,7 +88,7 @@ def build_dag(
             settings=settings,
             allow_cross_region=options.allow_cross_region,
             doc_md="Decides which steps run and which outputs are reused. The table is in the log.",
-            outlets=_aliases(every) if options.asset_events_of_reused else [],
+            outlets=_assets(every) if options.asset_events_of_reused else [],
         )
         _add_step_tasks(plan, every, task_ids, settings, options)
     add_run_params(dag, options.selection)
@@ -125,7 +125,7 @@ def _add_step_tasks(
             index=index,
             trigger_rule="none_failed",
             doc_md=resolved.step.description,
-            outlets=[step_alias(resolved.name)],
+            outlets=[step_asset(resolved.name)],
             **_bounds(resolved.step.resources, options),
         )
         tasks[resolved] = task
@@ -133,8 +133,8 @@ def _add_step_tasks(
         task.set_upstream([plan, *upstream])
 
 
-def _aliases(steps: Sequence[ResolvedStep]) -> list[AssetAlias]:
-    return [step_alias(name) for name in dict.fromkeys(step.name for step in steps)]
+def _assets(steps: Sequence[ResolvedStep]) -> list[Asset]:
+    return [step_asset(name) for name in dict.fromkeys(step.name for step in steps)]
 
 
 def _bounds(resources: Resources | None, options: DagOptions) -> dict[str, Any]:

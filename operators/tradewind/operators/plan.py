@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from tradewind.hooks.bucket_regions import refuse_cross_region_reads
-from tradewind.operators.assets import emit_reused
+from tradewind.operators.assets import emit_nothing, emit_reused
 from tradewind.operators.cluster_slices import refuse_missing_slice_types
 from tradewind.operators.code import code_folder
 from tradewind.operators.errors import asking_store, failing_at_once
@@ -71,7 +71,9 @@ class PlanOperator(BaseOperator):
             has_work = any(step.decision in _TO_DO for step in plan.steps)
             push_plan(context, plan, chunks(plan) if has_work else {})
             skipped = self._skipped(plan, experiment, context)
-        if not is_dry_run(context):
+        if is_dry_run(context):
+            emit_nothing(context, [step.name for step in plan.steps])
+        else:
             emit_reused(context, plan.steps)
         if to_skip := self._not_at_work(skipped, context):
             raise DownstreamTasksSkipped(tasks=to_skip)

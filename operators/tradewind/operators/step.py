@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 from airflow.sdk.exceptions import AirflowException
 
 from tradewind.links.ray import RayJobLink, RayLogLink, push_links
-from tradewind.operators.assets import emit_made
+from tradewind.operators.assets import emit_made, emit_nothing
 from tradewind.operators.claim_notes import ClaimNotes
 from tradewind.operators.cluster_slices import refuse_missing_slice_types
 from tradewind.operators.code import code_folder
@@ -375,13 +375,13 @@ class StepOperator(BaseOperator):
         by = f"by {task_name(lease.by)}, attempt {lease.attempt}" if lease is not None and lease.by else "elsewhere"
         self.log.info("Step %r, version %s, is finished: made %s.", turns.step.name, turns.step.hash, by)
         notes = StepNotes(context, self)
-        if lease is None or lease.is_marins:
-            return notes.finished(turns.path, 0)
-        task = Task(turns.by, claimed=ClaimNotes(context, turns.by).jobs())
-        if task.owns(lease) and not notes.told_of(lease.attempt):
-            return self._finish_made(turns, lease, context)  # an earlier try made it and died before it could say so
-        complete_commit(turns.path, lease)
-        return notes.finished(turns.path, lease.attempt)
+        if lease is not None and not lease.is_marins:
+            task = Task(turns.by, claimed=ClaimNotes(context, turns.by).jobs())
+            if task.owns(lease) and not notes.told_of(lease.attempt):
+                return self._finish_made(turns, lease, context)  # an earlier try made it and died before it said so
+            complete_commit(turns.path, lease)
+        emit_nothing(context, [turns.step.name])
+        return notes.finished(turns.path, 0 if lease is None or lease.is_marins else lease.attempt)
 
     def _finish_made(self, turns: StepTurns, lease: Lease | None, context: Context) -> dict[str, Any]:
         """End green with what this task made: complete the record, tell consumers, and note which attempt it was."""

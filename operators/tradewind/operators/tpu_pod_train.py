@@ -13,7 +13,7 @@ from airflow.sdk import Context
 from jinja2 import Environment
 
 from tradewind.cloud_tpu.slice_types import slice_type as named_slice_type
-from tradewind.operators.assets import step_alias
+from tradewind.operators.assets import step_asset
 from tradewind.operators.errors import failing_at_once
 from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.step import StepOperator
@@ -63,7 +63,7 @@ class TpuPodTrainOperator(StepOperator):
         step = ExecutorStep(
             name, train_lm, config, resources=resources, resumable=RESUMABLE, secrets=dict(secrets or {})
         )
-        super().__init__(step=step, plan_task_id="", **{"outlets": [step_alias(name)], **kwargs})
+        super().__init__(step=step, plan_task_id="", **{"outlets": [step_asset(name)], **kwargs})
         self.slice_type = slice_type
         self.ray_conn_id = ray_conn_id
         self.prefix = prefix
