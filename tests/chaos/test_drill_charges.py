@@ -57,6 +57,11 @@ def test_a_fault_that_is_charged_rightly_and_costs_what_it_may_is_passed(kind: F
     assert problems(story(kind), record(kind)) == []
 
 
+@pytest.mark.parametrize("kind", PREEMPTED)
+def test_a_machine_that_google_takes_may_drain_its_node_before_it_is_gone(kind: Fault) -> None:
+    assert bool(problems(story(kind), record(kind, cause="node drained"))) == (kind is Fault.HOST)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in Fault if kind is not Fault.STORE])
 def test_an_injector_that_says_it_did_it_and_did_nothing_is_found_out_by_the_record(kind: Fault) -> None:
     nothing_noted = record_of([PodEvent(1, 10.0, "started")], 1, 0.0)
@@ -88,7 +93,9 @@ def test_a_fault_of_another_kind_than_planned_is_told(planned: Fault, done: Faul
     if {planned, done} <= {*PREEMPTED}:  # a notice shows in what it cost, a damaged checkpoint in what was read
         seen = story(planned, resumed_at=story(done).resumed_at)
         noted = record(done, cause=Cause.PREEMPTED.value)
-        assert bool(problems(seen, noted)) == (planned in (Fault.DRAIN, Fault.CHECKPOINT))
+        assert bool(problems(seen, noted)) == (
+            planned is Fault.DRAIN or (planned, done) == (Fault.CHECKPOINT, Fault.DRAIN)
+        )
         return
     assert problems(story(planned), record(done))
 

@@ -8,7 +8,7 @@ the next fault's: the next one comes only after training has gone on. Nothing he
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tradewind.rehearsal.drill_records import PodEvent, RunRecord
@@ -35,12 +35,14 @@ class Charge:
 
 
 _LOST: Final = Charge("preempted", frozenset({Cause.NODE_DIED, Cause.PREEMPTED}))
+# Hosts drain their nodes as soon as the machine knows, which may be a moment before it is gone.
+_PREEMPTED: Final = replace(_LOST, causes=_LOST.causes | {Cause.DRAINED})
 _CUT_OFF: Final = frozenset({Cause.CUT_OFF})
 CHARGES: Final = {
     Fault.HOST: _LOST,
-    Fault.SLICE: _LOST,
-    Fault.STOCK_OUT: _LOST,
-    Fault.CHECKPOINT: _LOST,
+    Fault.SLICE: _PREEMPTED,
+    Fault.STOCK_OUT: _PREEMPTED,
+    Fault.CHECKPOINT: _PREEMPTED,
     Fault.DRAIN: Charge("preempted", frozenset({Cause.DRAINED, Cause.PREEMPTED, Cause.NOTICED})),
     Fault.HANG: Charge("failed", frozenset({Cause.SILENT})),
     Fault.DRIVER: Charge(None, beside=_CUT_OFF, new_attempt=True),
