@@ -232,3 +232,19 @@ def test_one_refusal_when_the_task_is_ended_from_outside_is_asked_again(refusing
         refusing.refusals = {".executor_status.lock": 1}
         raise KeyboardInterrupt
     assert read_record(step.output_path).state is RecordState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("written", "after"),
+    [(".executor_status.lock", 0), (".executor_status.lock", 1), ("1.json", 0), (".executor_info", 0)],
+    ids=["claim", "begin", "attempt", "info"],
+)
+def test_one_refusal_before_the_block_is_asked_again_and_is_not_the_tasks_end(
+    written: str, after: int, refusing: RefusingStorage
+) -> None:
+    task = PlainTask(f"gs://{refusing.buckets.create('outputs').name}/prefix")
+    refusing.refusals, refusing.let_through = {written: 1}, {written: after}
+    with task.as_task(1, 3, 0), task.step(7) as step:
+        write_text(f"{step.output_path}/made", "made")
+    assert refusing.refusals == {written: 0}
+    assert read_record(step.output_path).state is RecordState.FINISHED

@@ -16,6 +16,7 @@ from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record
+from tradewind.records.stores import StoreRefusedError
 from tradewind.triggers import lease as lease_trigger
 from tradewind.triggers import lease_reader
 from tradewind.triggers.claimed_lease import renew_while_claimed
@@ -134,9 +135,9 @@ async def test_the_attempt_that_is_told_is_the_last_that_was_at_work(asked: Aske
     assert await asyncio.wait_for(waiting, PATIENCE_S) == 2
 
 
-async def test_a_store_that_does_not_answer_is_asked_again(asked: Asked) -> None:
+async def test_a_store_that_does_not_answer_or_refuses_is_asked_again(asked: Asked) -> None:
     said: list[str] = []
-    asked.errors += [StoreUnavailableError("The store is away."), StoreUnavailableError("The store is away.")]
+    asked.errors += [StoreUnavailableError("The store is away."), StoreRefusedError("The store is away.")]
     assert await asyncio.wait_for(await_turn_end("memory://wait/0", 4, said.append), PATIENCE_S) == 4
     assert said == ["The store is away. Asking again."] * 2
 

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseHook, get_current_context
@@ -34,7 +35,8 @@ from tradewind.records.leases import Lease, Phase
 from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.turns import commit_turn, complete_commit, fail_turn, stop_turn
 from tradewind.runtime.keeper import Keeper, TurnEnd
-from tradewind.runtime.step_turns import StepTurns, task_name
+from tradewind.runtime.step_turns import StepTurns, Turn, task_name
+from tradewind.runtime.store_patience import until_answered
 from tradewind.steps import ExecutorStep, ResolvedStep, RunValues, resolve
 from tradewind.triggers.lease import await_turn_end
 
@@ -102,9 +104,10 @@ class StepVersionHook(BaseHook):
             resolved = self._resolve(name, config, None)
         push_unplanned(context, resolved)
         by = TaskKey.of(context).claim(context)
-        turns = StepTurns(resolved, by, heartbeat_s(), ClaimNotes(context, by).add)
+        claims = _Claims(ClaimNotes(context, by))
+        turns = StepTurns(resolved, by, heartbeat_s(), claims.add)
         with asking_store(f"Step {name!r}"):
-            held, attempt = _take(turns, context)
+            held, attempt = _take(turns, claims, context)
             keeper = Keeper(turns.store, held, _end_work)
             with keeper:
                 if attempt.number > 1:
@@ -118,17 +121,35 @@ class StepVersionHook(BaseHook):
         return resolve([step], self._settings.prefix_of(bound), bound).of(step)
 
 
-def _take(turns: StepTurns, context: Any) -> tuple[Held, Attempt]:
+class _Claims:
+    """The claims of this process, each noted before it is made."""
+
+    def __init__(self, notes: ClaimNotes) -> None:
+        self.notes = notes
+        self._last = ""
+
+    def add(self, job: str) -> None:
+        self.notes.add(job)
+        self._last = job
+
+    def make(self, turns: StepTurns, over: Lease | None, *, withdraws: bool) -> Turn | None:
+        """Claim the turn after ``over``; to be called again when the store takes a part of it and refuses the rest."""
+        if self._last and turns.end_unstarted(self._last, Phase.STOPPED, Outcome.LOST):
+            over = turns.read().lease
+        return turns.claim(over, lambda: _spec(turns.step), withdraws=withdraws)
+
+
+def _take(turns: StepTurns, claims: _Claims, context: Any) -> tuple[Held, Attempt]:
     """The lease and the attempt of the next turn, as its keeper, once nobody else is at work."""
-    task = Task(turns.by, claimed=ClaimNotes(context, turns.by).jobs())
+    task = Task(turns.by, claimed=claims.notes.jobs())
     while True:
-        record = turns.read()
+        record = until_answered(turns.read)
         start = decide_start(record, task, _asked(context))
         match start:
             case Finished():
                 raise _already_made(turns, task, start.lease, context)
             case Adopt():
-                raise AdoptedFailureError(_failure(turns, start.lease))
+                raise AdoptedFailureError(until_answered(partial(_failure, turns, start.lease)))
             case Doubt():
                 raise unnamed_deployment(turns.name, start.lease, turns.by)
             case Wait():
@@ -138,13 +159,18 @@ def _take(turns: StepTurns, context: Any) -> tuple[Held, Attempt]:
                 _await_end(turns, start.lease)
             case StopFirst():
                 logger.info("The task was cleared: attempt %d is stopped first.", start.lease.attempt)
-                turns.store.request_stop(start.lease.job, turns.by)
-                turns.end_unstarted(start.lease.job, Phase.STOPPED, Outcome.STOPPED)
+                until_answered(partial(_stop, turns, start.lease))
                 _await_end(turns, start.lease)
             case Claim():
-                turn = turns.claim(record.lease, lambda: _spec(turns.step), withdraws=start.withdraws)
-                if turn is not None:
-                    return turns.store.begin(turn.attempt.job, uuid.uuid4().hex), turn.attempt
+                make = partial(claims.make, turns, record.lease, withdraws=start.withdraws)
+                if (turn := until_answered(make)) is not None:
+                    begin = partial(turns.store.begin, turn.attempt.job, uuid.uuid4().hex)
+                    return until_answered(begin, turn.held.lease.fence_s), turn.attempt
+
+
+def _stop(turns: StepTurns, lease: Lease) -> None:
+    turns.store.request_stop(lease.job, turns.by)
+    turns.end_unstarted(lease.job, Phase.STOPPED, Outcome.STOPPED)
 
 
 def _await_end(turns: StepTurns, lease: Lease) -> None:
@@ -160,7 +186,7 @@ def _already_made(turns: StepTurns, task: Task, lease: Lease | None, context: An
     if lease is None or lease.is_marins:
         _note(context, 0)
         return AirflowSkipException(sentence)
-    complete_commit(turns.path, lease)
+    until_answered(partial(complete_commit, turns.path, lease))
     _note(context, lease.attempt)
     if task.owns(lease):
         return DownstreamTasksSkipped(tasks=[])  # of none: Airflow's one way to end a task well from within

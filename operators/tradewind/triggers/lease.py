@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.errors import StoreError
 from tradewind.records.record import Record, RecordState
 from tradewind.triggers.lease_reader import read_shared
 
@@ -55,7 +55,7 @@ async def await_turn_end(output_path: str, attempt: int, say: Callable[[str], No
     while True:
         try:
             record = await read_shared(output_path)
-        except StoreUnavailableError as error:
+        except StoreError as error:
             say(f"{error} Asking again.")
         else:
             if record.state is not RecordState.AT_WORK:
