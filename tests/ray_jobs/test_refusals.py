@@ -218,5 +218,5 @@ def test_a_worker_tells_of_a_refusal_now_and_then(monkeypatch: pytest.MonkeyPatc
             raise answers.pop()
         return "accepted"
 
-    assert following.past_refusals(call, told.append) == "accepted"
+    assert following.however_long(call, told.append) == "accepted"
     assert len(told) == 1 and told[0].startswith("refused. Its job is not judged by that")

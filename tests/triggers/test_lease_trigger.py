@@ -6,19 +6,22 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tradewind.records.conditional import Stored, write_if
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record
 from tradewind.records.stores import StoreRefusedError
+from tradewind.triggers import claimed_lease, lease_reader
 from tradewind.triggers import lease as lease_trigger
-from tradewind.triggers import lease_reader
 from tradewind.triggers.claimed_lease import renew_while_claimed
 from tradewind.triggers.lease import LeaseTrigger, await_turn_end
 from tradewind.triggers.lease_reader import read_shared
@@ -168,6 +171,25 @@ async def test_a_claimed_lease_is_renewed_until_its_keeper_takes_it_over() -> No
     begun_at = store.begin("job-1", "keeper").lease
     await asyncio.wait_for(renewing, PATIENCE_S)
     assert lease(path) == begun_at
+
+
+async def test_a_claimed_lease_is_renewed_after_a_refusal_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, refusals = "memory://wait/0", [StoreRefusedError("not now")]
+    store = LeaseStore(path)
+    store.claim(None, Claim(1, "job-1", "", {}, "v", 0.05))
+
+    def write(*args: Any) -> Stored | None:
+        if refusals:
+            raise refusals.pop()
+        return write_if(*args)
+
+    monkeypatch.setattr(claimed_lease, "LeaseStore", partial(LeaseStore, write=write))
+    renewing = asyncio.create_task(renew_while_claimed(path, "job-1"))
+    while lease(path).counter < 3:
+        await asyncio.sleep(0.01)
+        assert not renewing.done()
+    store.begin("job-1", "keeper")
+    await asyncio.wait_for(renewing, PATIENCE_S)
 
 
 @pytest.mark.parametrize("job", ["job-1", "another"])

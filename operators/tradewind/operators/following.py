@@ -54,20 +54,26 @@ def patiently(call: Callable[[], T], seconds: float, say: Callable[[str], None])
         pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
 
 
-def past_refusals(call: Callable[[], T], say: Callable[[str], None]) -> T:
-    """``call()``, again and again while the token is refused or cannot be had, for as long as it takes.
+def however_long(call: Callable[[], T], say: Callable[[str], None]) -> T:
+    """``call()``, again and again while the cluster does not answer, or its token is refused or cannot be had.
 
-    For a task that has a job there already: its end would let the job be stopped, and a refusal says nothing about
-    it. ``call`` reads the connection anew.
+    For a task that has a job there already, or had one that was lost with the cluster's head: the task's end would let
+    the job be stopped, and neither silence nor a refusal says anything about it. ``call`` reads the connection anew.
     """
-    pause_s, said_at = 1.0, float("-inf")
+    pause_s, said_at, said = 1.0, float("-inf"), None
     while True:
         try:
             return call()
-        except (RayAuthenticationError, BadTokenError) as error:
-            if time.monotonic() - said_at >= NOTICE_INTERVAL_S:
-                said_at = time.monotonic()
-                say(f"{error} Its job is not judged by that; the connection is read again until it is accepted.")
+        except (RayUnreachableError, RayAuthenticationError, BadTokenError) as error:
+            is_silent = isinstance(error, RayUnreachableError)
+            if is_silent is not said or time.monotonic() - said_at >= NOTICE_INTERVAL_S:
+                said_at, said = time.monotonic(), is_silent
+                until = (
+                    "it is asked again until it answers"
+                    if is_silent
+                    else "the connection is read again until it is accepted"
+                )
+                say(f"{error} Its job is not judged by that; {until}.")
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
 

@@ -17,8 +17,8 @@ from tradewind.operators.errors import failing_at_once, talking_to_cluster
 from tradewind.operators.following import (
     as_seconds,
     follow_here,
+    however_long,
     log_last_lines,
-    past_refusals,
     patiently,
     pause_before_attempt,
     stop_here,
@@ -87,7 +87,8 @@ class RayJobOperator(BaseOperator):
         metadata: Texts that Ray keeps with the job.
         timeout: After so long (``timedelta`` or seconds, from submission) the job is stopped and the task fails.
         queue_timeout: The same for the time until it is started. Without it, a job waits as long as it must.
-        connect_timeout: For how many seconds a cluster that does not answer is asked again before the try fails.
+        connect_timeout: For how many seconds a cluster that does not answer is asked again before the try fails;
+            one that has, or had, the task's job is waited for.
         log_bytes: How much of the job's log is copied to the task's log; 0 for nothing.
         wait_for_completion: Off: the task ends once the job is submitted. Only clearing the task stops the job.
         durable: Off: what an earlier try left running is stopped and run anew instead of joined.
@@ -174,7 +175,8 @@ class RayJobOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Submit the job, or join the one that an earlier try submitted, and wait for its end."""
-        jobs = self._connect(has_job=load_claim(context) is not None)
+        claim = load_claim(context)
+        jobs = self._connect(has_job=claim is not None and not claim.was_judged)
         with talking_to_cluster(self._who):
             claim = self._claimed(jobs, context)
         return self._go_round(jobs, claim, context)
@@ -198,13 +200,18 @@ class RayJobOperator(BaseOperator):
         return f"Task {self.task_id!r}"
 
     def _connect(self, *, has_job: bool) -> RayJobs:
-        """The cluster's jobs. A refused token ends only a task that has submitted nothing yet."""
+        """The cluster's jobs. Silence or a refused token ends only a task that has submitted nothing yet."""
         get_conn = RayHook(self.ray_conn_id).get_conn
         with talking_to_cluster(self._who):
-            return self._patiently(lambda: past_refusals(get_conn, self.log.warning) if has_job else get_conn())
+            if has_job:
+                return however_long(get_conn, self.log.warning)
+            return patiently(get_conn, self.connect_timeout, self.log.warning)
 
-    def _patiently(self, call: Callable[[], T]) -> T:
-        return patiently(call, self.connect_timeout, self.log.warning)
+    def _asked(self, jobs: RayJobs, ask: Callable[[RayJobs], T], *, has_job: bool) -> T:
+        """What the cluster answers, however long that takes if the task has, or had, a job there."""
+        if not has_job:
+            return patiently(lambda: ask(jobs), self.connect_timeout, self.log.warning)
+        return however_long(lambda: ask(RayHook(self.ray_conn_id).get_conn()), self.log.warning)
 
     def _claimed(self, jobs: RayJobs, context: Context) -> JobClaim:
         """The claim under which this try goes on, written down; what it must not leave running has ended."""
@@ -214,7 +221,8 @@ class RayJobOperator(BaseOperator):
             chosen = self.submission_id
             new = JobClaim.named(chosen, tries_allowed) if chosen else JobClaim.first(names, tries_allowed)
             return save_claim(context, new)
-        decision = decide_submission(claim, jobs.details(claim.job), tries_allowed, durable=self.durable)
+        details = self._asked(jobs, lambda jobs: jobs.details(claim.job), has_job=not claim.was_judged)
+        decision = decide_submission(claim, details, tries_allowed, durable=self.durable)
         if isinstance(decision, Submit) and decision.stop_first:
             self.log.info("The task was cleared: stopping Ray job %s before it is run again.", decision.stop_first)
             stop_here(jobs.cluster, decision.stop_first, self.log.info)
@@ -229,7 +237,9 @@ class RayJobOperator(BaseOperator):
     def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Done | Again:
         """Submit under ``claim`` unless that was done before, and follow the job."""
         with failing_at_once(), job_request(self, claim.job, context) as request, talking_to_cluster(self._who):
-            is_new = claim.submitted_at is None and self._patiently(lambda: jobs.submit_or_attach(request))
+            is_new = claim.submitted_at is None and self._asked(
+                jobs, lambda jobs: jobs.submit_or_attach(request), has_job=claim.attempt > 1
+            )
         if claim.submitted_at is None:
             claim = save_claim(context, claim.submitted(time.time()))
         verb = "submitted" if is_new else "joined: it was submitted before"

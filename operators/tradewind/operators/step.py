@@ -30,7 +30,7 @@ from tradewind.operators.plan_lines import planned_step, push_unplanned
 from tradewind.operators.pod_story import story_of
 from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.step_endings import job_end, process_ending
-from tradewind.operators.step_job import claimed_spec, connect, demand_of, submit
+from tradewind.operators.step_job import claimed_spec, cluster_of_job, connect, demand_of, submit
 from tradewind.operators.step_losses import after_loss
 from tradewind.operators.step_notes import StepNotes
 from tradewind.operators.step_progress import Progress
@@ -163,14 +163,15 @@ class StepOperator(BaseOperator):
         self, turns: StepTurns, lease: Lease | None, withdraws: bool, progress: Progress, context: Context
     ) -> dict[str, Any] | Progress:
         """Make the next attempt, or wait for an input; look again if somebody else was faster."""
+        has_job = lease is not None and self._has_job(turns, lease, context)
         try:
-            turn = self._claim(turns, lease, withdraws, context)
+            turn = self._claim(turns, lease, withdraws, has_job, context)
         except MissingInputError as error:
             if error.at_work is None:
                 raise PlanOutdatedError(f"{error} Clear the plan task too, and it will be made.") from error
             self.log.info("%s It is being made; waiting.", error)
             return self._wait(error.output_path, error.at_work.attempt, progress, context, is_theirs=False)
-        return progress if turn is None else self._run(turns, turn, progress, context)
+        return progress if turn is None else self._run(turns, turn, has_job, progress, context)
 
     def _turns(self, context: Context) -> StepTurns:
         with failing_at_once():
@@ -201,12 +202,18 @@ class StepOperator(BaseOperator):
         task = Task(turns.by, progress.waited_for, retries, ClaimNotes(context, turns.by).jobs())
         return decide_start(record, task, asked), record.lease
 
-    def _claim(self, turns: StepTurns, over: Lease | None, withdraws: bool, context: Context) -> Turn | None:
+    def _has_job(self, turns: StepTurns, lease: Lease, context: Context) -> bool:
+        """Whether this task may have a job at work, or had one in this try."""
+        owns = Task(turns.by, claimed=ClaimNotes(context, turns.by).jobs()).owns(lease)
+        return owns and (lease.is_live or lease.by.get("try") == turns.by.get("try"))
+
+    def _claim(
+        self, turns: StepTurns, over: Lease | None, withdraws: bool, has_job: bool, context: Context
+    ) -> Turn | None:
         code = code_folder(context["dag"])
         cluster = "" if self._is_in_worker else self.settings.cluster_of(self.step)
         if cluster:
-            is_ours = over is not None and Task(turns.by).owns(over)
-            connect(turns.step.name, cluster, has_job=is_ours)  # nothing is claimed for one that cannot be used
+            connect(turns.step.name, cluster, has_job=has_job)  # nothing is claimed for one that cannot be used
         with failing_at_once():
             refuse_missing_slice_types([turns.step], self.settings.cluster_of)
             return turns.claim(
@@ -217,30 +224,31 @@ class StepOperator(BaseOperator):
                 code_commit=CodeFolder(code).commit(),
             )
 
-    def _run(self, turns: StepTurns, turn: Turn, progress: Progress, context: Context) -> dict[str, Any] | Progress:
+    def _run(
+        self, turns: StepTurns, turn: Turn, has_job: bool, progress: Progress, context: Context
+    ) -> dict[str, Any] | Progress:
         attempt, code = turn.attempt, code_folder(context["dag"])
         if self._is_in_worker:
             self.log.info("Attempt %d at %s runs in this worker.", attempt.number, turns.name)
             exit_code = run_in_worker(attempt_path(turns.path, attempt.number), code, job_logger)
             return self._judge(turns, attempt.job, process_ending(exit_code), progress, context)
-        jobs = connect(turns.step.name, attempt.cluster)
         try:
             with renewed_while_claimed(turns.path, attempt.job):  # a large folder takes its time to travel
-                submit(jobs, attempt, code)
+                cluster = submit(attempt, code, has_job=has_job)
         except AirflowException:  # nobody has to wait until this claim runs out
             turns.end_unstarted(attempt.job, Phase.STOPPED, Outcome.LOST)
             raise
         self.log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, turns.name, attempt.job)
-        return self._follow(jobs.cluster, turns, attempt.number, progress, context)
+        return self._follow(cluster, turns, attempt.number, progress, context)
 
     def _rejoin(
         self, turns: StepTurns, lease: Lease, progress: Progress, context: Context
     ) -> dict[str, Any] | Progress | None:
         """Go on with the turn of an earlier try; None when nothing of it was ever submitted."""
-        jobs = connect(turns.step.name, lease.cluster, has_job=True) if lease.cluster else None
-        if jobs is not None and jobs.details(lease.job) is not None:
+        cluster = cluster_of_job(turns.step.name, lease.cluster, lease.job) if lease.cluster else None
+        if cluster is not None:
             self.log.info("Attempt %d at %s joined: Ray job %s.", lease.attempt, turns.name, lease.job)
-            return self._follow(jobs.cluster, turns, lease.attempt, progress, context)
+            return self._follow(cluster, turns, lease.attempt, progress, context)
         if lease.phase is Phase.CLAIMED:
             self.log.info("Attempt %d was claimed by a try that died before it submitted it.", lease.attempt)
             return None

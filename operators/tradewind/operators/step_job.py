@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import conf
 
 from tradewind.hooks.ray import RayHook
 from tradewind.operators.errors import talking_to_cluster
-from tradewind.operators.following import past_refusals, patiently
+from tradewind.operators.following import however_long, patiently
 from tradewind.operators.placement import check_function_place, placed
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.checks import check_request
@@ -28,8 +29,10 @@ from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.client import RayJobs
+    from tradewind.ray_jobs.cluster import RayCluster
     from tradewind.ray_jobs.demand import Demand
 
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +55,35 @@ def claimed_spec(step: ResolvedStep, code: Path) -> StepSpec:
 def connect(step_name: str, cluster: str, *, has_job: bool = False) -> RayJobs:
     """The jobs of ``cluster``, which has answered and accepted the token.
 
-    With ``has_job``, the task has submitted a job before, and a refused token is waited out.
+    With ``has_job``, the task has submitted a job before, and silence and refusals are waited out.
 
     Raises:
         ClusterUnreachableError: It does not answer.
         ClusterRefusedError: There is no such connection, or it is no good.
     """
     with talking_to_cluster(f"Step {step_name!r}"):
-        get_conn = RayHook(cluster).get_conn
-        connected = (lambda: past_refusals(get_conn, logger.warning)) if has_job else get_conn
-        return patiently(connected, CONNECT_TIMEOUT_S, logger.warning)
+        return _asked(RayHook(cluster).get_conn, has_job)
 
 
-def submit(jobs: RayJobs, attempt: Attempt, code: Path) -> bool:
-    """Submit the job of ``attempt`` unless that was done before; whether it was submitted now.
+def cluster_of_job(step_name: str, cluster: str, job: str) -> RayCluster | None:
+    """``cluster`` if it knows ``job``, as soon as it answers and accepts the token.
+
+    Raises:
+        ClusterRefusedError: There is no such connection, or it is no good.
+    """
+
+    def look() -> RayCluster | None:
+        jobs = RayHook(cluster).get_conn()
+        return jobs.cluster if jobs.details(job) is not None else None
+
+    with talking_to_cluster(f"Step {step_name!r}"):
+        return _asked(look, has_job=True)
+
+
+def submit(attempt: Attempt, code: Path, *, has_job: bool = False) -> RayCluster:
+    """Submit the job of ``attempt`` unless that was done before; the cluster that has it now.
+
+    With ``has_job``, the task has submitted another job before, and silence and refusals are waited out.
 
     Raises:
         ClusterUnreachableError: The cluster does not answer.
@@ -74,7 +92,17 @@ def submit(jobs: RayJobs, attempt: Attempt, code: Path) -> bool:
     spec = StepSpec.from_json(attempt.spec)
     with talking_to_cluster(f"Step {spec.name!r}"):
         request = check_request(step_request(attempt, spec, code))
-        return patiently(lambda: jobs.submit_or_attach(request), CONNECT_TIMEOUT_S, logger.warning)
+
+        def submitted() -> RayCluster:
+            jobs = RayHook(attempt.cluster).get_conn()
+            jobs.submit_or_attach(request)
+            return jobs.cluster
+
+        return _asked(submitted, has_job)
+
+
+def _asked(call: Callable[[], T], has_job: bool) -> T:
+    return however_long(call, logger.warning) if has_job else patiently(call, CONNECT_TIMEOUT_S, logger.warning)
 
 
 def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:

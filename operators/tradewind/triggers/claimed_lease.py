@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tradewind.records.errors import LeaseLostError, StoreUnavailableError
+from tradewind.records.errors import LeaseLostError, StoreError
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leases import Phase
 
@@ -51,6 +51,6 @@ def _renew(store: LeaseStore, job: str) -> float | None:
         return store.change(held).lease.heartbeat_s
     except LeaseLostError:
         return None
-    except StoreUnavailableError as error:
+    except StoreError as error:
         logger.warning("The lease cannot be renewed: %s", error)
         return SOON_S
