@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = Path("tests/mutants")
 TESTS_FAILED: Final = 1
 """Exit code of pytest when tests ran and one failed; every other one says that they did not run."""
+NO_END: Final = -1
+"""In place of an exit code: the tests hung, or the machine was too busy, which nobody can tell apart."""
 
 
 class MutantError(ValueError):
@@ -124,14 +127,14 @@ def copy_checkout(root: Path, target: Path) -> None:
 
 
 def run_tests(checkout: Path, tests: Sequence[str], timeout_s: float) -> tuple[int, str]:
-    """Run ``tests`` on the code of ``checkout``; pytest's exit code and its output. A hang counts as failed."""
+    """Run ``tests`` on the code of ``checkout``; pytest's exit code, or ``NO_END``, and its output."""
     code = os.pathsep.join(str(checkout / name) for name in ("operators", "plugins"))
     env = {**os.environ, "PYTHONPATH": code, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        return TESTS_FAILED, f"no end within {timeout_s:.0f} s"
+        return NO_END, f"no end within {timeout_s:.0f} s"
     return done.returncode, done.stdout[-4000:] + done.stderr[-1000:]
 
 
@@ -165,11 +168,13 @@ def hold(mutants: Sequence[Mutant], jobs: int, timeout_s: float, say: Callable[[
 
         def one(mutant: Mutant) -> Fate:
             checkout = copies.get()
+            begun = time.monotonic()
             try:
                 fate, output = fate_of(mutant, checkout, timeout_s)
             finally:
                 copies.put(checkout)
-            say(f"{fate.value:8}{mutant}" + (f"\n{output}" if fate is Fate.BROKEN else ""))
+            took = f"{time.monotonic() - begun:5.1f} s"
+            say(f"{fate.value:8}{took}  {mutant}" + (f"\n{output}" if fate is Fate.BROKEN else ""))
             return fate
 
         with ThreadPoolExecutor(jobs) as pool:

@@ -174,6 +174,15 @@ executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=TpuSlice(
     assert json.loads(lease_file.read_text())["phase"] == "running", done.stdout + done.stderr
 
 
+def test_a_script_ends_where_a_lease_cannot_be_read_before_it_runs_anything(tmp_path: Path) -> None:
+    assert run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store")).returncode == 0
+    (lease_file,) = (tmp_path / "store").glob("second-*/.executor_status.lock")
+    lease_file.write_text(lease_file.read_text()[:40])
+    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store"), "--force_run_failed", "true")
+    assert done.returncode == 1 and "working" not in done.stdout
+    assert f"error: The lease {lease_file} cannot be read, because it holds no JSON" in done.stderr
+
+
 def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, TWO_STEPS)
     assert done.returncode == 2

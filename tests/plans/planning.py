@@ -43,6 +43,8 @@ def record_of(step: ResolvedStep, state: RecordState) -> Record:
     """What the store holds of a step of ours in this state."""
     if state is RecordState.NONE:
         return Record()
+    if state is RecordState.UNREADABLE:
+        return Record(lease=Lease.from_json("{"))
     record = Record(lease=lease_of(step, PHASES[state]), has_output=state is RecordState.FINISHED)
     assert record.state is state
     return record

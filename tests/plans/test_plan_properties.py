@@ -16,6 +16,7 @@ from tradewind.records.record import RecordState
 from tradewind.steps import ResolvedStep
 
 FINISHED, FAILED, AT_WORK = RecordState.FINISHED, RecordState.FAILED, RecordState.AT_WORK
+UNREADABLE = RecordState.UNREADABLE
 STATES = st.sampled_from(list(RecordState))
 
 
@@ -78,13 +79,16 @@ def test_a_result_is_always_reused_unless_it_is_forced(situation: Any) -> None:
 
 
 @given(situations())
-def test_only_failures_block_and_only_when_they_are_not_to_be_tried_again(situation: Any) -> None:
+def test_only_unreadable_leases_block_and_failures_that_are_not_to_be_tried_again(situation: Any) -> None:
     reads, states, wanted, selection = situation
     decided = decisions(plan_of(experiment(reads), states, wanted, selection))
     for name, decision in decided.items():
         if decision == "BLOCKED":
-            assert not selection.force_run_failed
-            assert states[name] is FAILED or any(decided[each] == "BLOCKED" for each in inputs_of(reads, name))
+            is_failed = states[name] is FAILED and not selection.force_run_failed
+            is_cause = is_failed or states[name] is UNREADABLE
+            assert is_cause or any(decided[each] == "BLOCKED" for each in inputs_of(reads, name))
+        if states[name] is UNREADABLE:
+            assert decision in ("BLOCKED", "PRUNED")
 
 
 @given(situations(), st.randoms(use_true_random=False))

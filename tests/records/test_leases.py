@@ -75,8 +75,9 @@ def through(faults: Faulty, **clocks: Any) -> LeaseStore:
 
 def test_a_lease_is_the_same_after_it_was_written_and_read() -> None:
     lease = Lease(
-        new_owner(), 12.5, Phase.COMMITTED, 3, "job", "cluster", {"dag": "d"}, "v", 7.0, "me", "abc", "a/b", {"x": 1}, 9
+        new_owner(), 12.5, Phase.COMMITTED, 3, "job", "cluster", {"dag": "d"}, "v", 7.0, "me", "abc", "a/b", {"x": 1}
     )
+    lease = replace(lease, removing={"gc": "ada"}, counter=9)
     assert Lease.from_json(lease.to_json()) == lease
 
 
@@ -90,11 +91,6 @@ def test_a_lease_of_marins_has_no_phase_and_is_live() -> None:
     lease = Lease.from_json('{"worker_id": "theirs", "timestamp": 5.0}')
     assert lease.is_marins and lease.is_live
     assert (lease.stale_s, lease.worker_id) == (90.0, "theirs")
-
-
-@pytest.mark.parametrize("text", ["", "{", "null", "5", "[]", "{}", '{"worker_id": "a", "timestamp": 1, "phase": "?"}'])
-def test_what_cannot_be_read_counts_as_marins_so_that_nobody_takes_it_over_early(text: str) -> None:
-    assert Lease.from_json(text).is_marins
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:

@@ -26,6 +26,7 @@ from tradewind.records.attempts import utc_now
 from tradewind.records.experiment_info import write_experiment_info
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import step_info
+from tradewind.records.unreadable import check_readable
 from tradewind.runtime.references import CodeFolder, function_name
 from tradewind.runtime.spec import encode_resources, step_spec
 from tradewind.steps import (
@@ -97,6 +98,7 @@ def run_experiment(
         ExperimentError: The steps make no valid experiment.
         SpecError: A step that must run has no function, or none that a process of its own could import.
         PreviousTaskFailedError: A step that is needed failed before, and ``selection`` does not force it.
+        UnreadableLeaseError: The lease of a step that is needed cannot be read.
         ExperimentFailedError: At least one step failed; everything that does not need it was made.
     """
     if max_concurrent < 1:
@@ -149,6 +151,8 @@ def _tell_of_resources(due: Sequence[ResolvedStep]) -> None:
 
 
 def _refuse_blocked(run: _Run) -> None:
+    for step, _ in run.decided(Decision.BLOCKED):
+        check_readable(step.output_path, run.records[step.output_path].lease)
     failed = [
         step for step, _ in run.decided(Decision.BLOCKED) if run.records[step.output_path].state is RecordState.FAILED
     ]

@@ -11,6 +11,7 @@ from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsE
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.leases import Lease
 from tradewind.records.stores import UnsupportedStoreError
+from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.runtime.errors import RuntimeFault
 from tradewind.steps import ExperimentError
 
@@ -79,9 +80,12 @@ def asking_store(who: str) -> Iterator[None]:
 
     Raises:
         StoreSilentError: The store does not answer.
+        BadInputError: A lease there cannot be read; trying again would not help.
     """
     try:
         yield
+    except UnreadableLeaseError as error:
+        raise BadInputError(f"{who}: {error}") from error
     except StoreUnavailableError as error:
         raise StoreSilentError(f"{who}: {error}") from error
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from tradewind.plans.phrases import age_text, producer_text, time_text
 from tradewind.plans.selection import Selection, find_matches
-from tradewind.records.leases import Lease
+from tradewind.records.leases import Lease, lease_path
 from tradewind.records.record import Record, RecordState
+from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps import OutputPathConflictError, ResolvedStep
 
 
@@ -32,7 +33,7 @@ class Decision(Enum):
     WAIT = "WAIT"
     """Somebody else is at work on it; its task waits for that end and reuses the result."""
     BLOCKED = "BLOCKED"
-    """It, or an input of it, failed before, and failed steps are not to be run again."""
+    """It, or an input of it, failed before, and failed steps are not to be run again; or its lease cannot be read."""
     PRUNED = "PRUNED"
     """Its output is not there, but nothing that runs would read it; nothing is started."""
 
@@ -157,6 +158,7 @@ def make_plan(
     warnings += [f"force: {regex!r} matches no step." for regex in forced.unused]
     warnings += _check_versions(choice)
     warnings += choice.left_behind()
+    warnings += choice.unreadable()
     explained = explain(asked) if explain is not None and (asked := choice.unexplained()) else {}
     lines = tuple(_line(task_id, step, choice, explained.get(step.output_path), now) for task_id, step in tasks)
     return Plan(prefix, lines, tuple(warnings))
@@ -209,6 +211,14 @@ class _Choice:
             and (cause := next((each for each in step.dependencies if each in self.forced), None)) is not None
         ]
 
+    def unreadable(self) -> list[str]:
+        """Warnings of leases that cannot be read and keep a step from being made, with what to do about each."""
+        return [
+            f"{step.name!r}: {UnreadableLeaseError(lease_path(step.output_path), flaw)}"
+            for step, record in self.records.items()
+            if self.blockers.get(step) is step and record.lease is not None and (flaw := record.lease.flaw) is not None
+        ]
+
     def _has_own_reason(self, step: ResolvedStep) -> bool:
         match self.decisions[step]:
             case Decision.RUN:
@@ -243,15 +253,18 @@ class _Choice:
 
     def _find_blockers(self, needed: set[ResolvedStep]) -> dict[ResolvedStep, ResolvedStep]:
         blockers: dict[ResolvedStep, ResolvedStep] = {}
-        if self.selection.force_run_failed:
-            return blockers
         for step in self.steps:
             if step in needed and self._is_due(step):
-                if self.states[step] is RecordState.FAILED and step not in self.forced:
+                if self._blocks(step):
                     blockers[step] = step
                 elif (blocked := next((each for each in step.dependencies if each in blockers), None)) is not None:
                     blockers[step] = blockers[blocked]
         return blockers
+
+    def _blocks(self, step: ResolvedStep) -> bool:
+        is_failed = self.states[step] is RecordState.FAILED and step not in self.forced
+        is_left_failed = is_failed and not self.selection.force_run_failed
+        return is_left_failed or self.states[step] is RecordState.UNREADABLE
 
     def _decide(self, step: ResolvedStep) -> Decision:
         if step in self.blockers:
@@ -281,6 +294,7 @@ _STATES: Final = {
     RecordState.GONE: "ran, output gone",
     RecordState.FAILED: "failed before",
     RecordState.STOPPED: "stopped before",
+    RecordState.UNREADABLE: "lease cannot be read",
 }
 
 
@@ -310,10 +324,14 @@ def _reason(step: ResolvedStep, choice: _Choice, explained: str | None, now: flo
             return explained or f"in progress in {_producer(lease)}{job}"
         case Decision.RUN:
             return choice.forced.get(step) or explained or _STATES[choice.states[step]]
+        case Decision.BLOCKED if choice.states[step] is RecordState.UNREADABLE:
+            return f"{_STATES[RecordState.UNREADABLE]}: {lease.flaw if lease else None}"
         case Decision.BLOCKED if choice.blockers[step] is step:
             return f"{explained or _STATES[choice.states[step]]}; force_run_failed is off"
         case Decision.BLOCKED:
-            return f"needs `{choice.blockers[step].name}`, which failed before"
+            blocker = choice.blockers[step]
+            is_unreadable = choice.states[blocker] is RecordState.UNREADABLE
+            return f"needs `{blocker.name}`, {'whose lease cannot be read' if is_unreadable else 'which failed before'}"
     return choice.feeds(step)
 
 

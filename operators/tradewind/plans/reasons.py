@@ -17,9 +17,10 @@ from tradewind.plans.phrases import producer_text, shorten, time_text
 from tradewind.plans.stored_versions import read_texts
 from tradewind.records.attempts import attempt_path
 from tradewind.records.errors import RecordsError
-from tradewind.records.leases import Lease, Phase
+from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status
+from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps import ResolvedStep
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorL
             return _failed(step, record, read_error_line)
         case RecordState.AT_WORK:
             return _at_work(record.lease, since)
+        case RecordState.UNREADABLE:
+            return _unreadable(step, record)
     return _stopped(record)
 
 
@@ -143,6 +146,11 @@ def _stopped(record: Record) -> str:
         who = producer_text(lease.stop_requested or {})
         return f"stopped before by {who}" if who else "stopped before"
     return "started before, then lost without a word"
+
+
+def _unreadable(step: ResolvedStep, record: Record) -> str:
+    flaw = record.lease.flaw if record.lease is not None else None
+    return str(UnreadableLeaseError(lease_path(step.output_path), flaw or "nobody knows why"))
 
 
 def _made_by(lease: Lease | None) -> str:

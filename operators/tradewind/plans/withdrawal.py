@@ -27,9 +27,13 @@ from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import INFO_FILE
 from tradewind.records.store import read_many
+from tradewind.records.stores import NO_TEXT
+from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps.paths import is_absolute, self_and_parents
 
 _LEASES_AT_ONCE: Final = 500
+_AT_WORK: Final = frozenset({RecordState.AT_WORK, RecordState.UNREADABLE})
+"""Also where nobody can say whether somebody is."""
 
 
 class UnreadableRecordError(RecordsError):
@@ -70,7 +74,7 @@ def reads_at_work(records: Mapping[str, Record]) -> frozenset[str]:
     Raises:
         UnreadableRecordError: One of them does not say it.
     """
-    at_work = {path: record.lease for path, record in records.items() if record.state is RecordState.AT_WORK}
+    at_work = {path: record.lease for path, record in records.items() if record.state in _AT_WORK}
     files = dict(_stories(at_work))
     texts = read_many(list(files))
     read: set[str] = set()
@@ -107,8 +111,12 @@ def _records_at_work(prefixes: Collection[str]) -> dict[str, Record]:
     live: list[str] = []
     for first in range(0, len(found), _LEASES_AT_ONCE):
         files = {lease_path(path): path for path in found[first : first + _LEASES_AT_ONCE]}
-        live += [files[file] for file, text in read_many(list(files)).items() if Lease.from_json(text).is_live]
+        live += [files[file] for file, text in _texts(files).items() if Lease.from_json(text).is_live]
     return read_records(live)
+
+
+def _texts(lease_files: Mapping[str, str]) -> dict[str, str]:
+    return read_many(list(lease_files), errors=NO_TEXT)
 
 
 def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]:
@@ -116,8 +124,8 @@ def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]
     for path, lease in at_work.items():
         if lease is None or lease.removing is not None:
             continue  # a mark like ours reads nothing
-        if lease.is_marins and not lease.worker_id:
-            raise UnreadableRecordError(f"The lease {lease_path(path)} cannot be read, so everything is kept.")
+        if lease.flaw is not None:
+            raise UnreadableRecordError(f"{UnreadableLeaseError(lease_path(path), lease.flaw)} So everything is kept.")
         file = posixpath.join(path, INFO_FILE) if lease.is_marins else attempt_path(path, lease.attempt)
         yield file, lease
 

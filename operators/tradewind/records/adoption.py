@@ -32,6 +32,7 @@ from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
 from tradewind.records.step_info import write_step_info
 from tradewind.records.turns import commit_turn, next_number, stop_turn, take_turn
+from tradewind.records.unreadable import check_readable
 from tradewind.steps import ResolvedStep
 
 _COPIERS: Final = 8
@@ -87,6 +88,7 @@ def adopt(adoption: Adoption, keep: Keep) -> Lease:
         NothingToAdoptError: There are no such files, or they lie elsewhere and are not to be copied.
         AlreadyFinishedError: The step has a result.
         OutputBusyError: Somebody is at work on it.
+        UnreadableLeaseError: Nobody can say whether somebody is.
         LeaseLostError: Somebody else took the turn while this was under way.
     """
     path = adoption.step.output_path
@@ -141,7 +143,9 @@ def _files_to_adopt(adoption: Adoption) -> Sequence[StoredFile]:
 
 
 def _check_is_free(step: ResolvedStep) -> None:
-    match read_record(step.output_path).state:
+    record = read_record(step.output_path)
+    check_readable(step.output_path, record.lease)
+    match record.state:
         case RecordState.FINISHED:
             raise AlreadyFinishedError(f"Step {step.name!r} has a finished output at {step.output_path}.")
         case RecordState.AT_WORK:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tradewind.records.conditional import Stored, read_stored, write_if
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.leases import HEARTBEAT_S, Lease, Phase, lease_path, new_owner
+from tradewind.records.unreadable import UnreadableLeaseError
 
 
 class Read(Protocol):
@@ -101,7 +102,11 @@ class LeaseStore:
         return Held(Lease.from_json(stored.text), stored.tag, stored.age_s, asked_at - stored.age_s)
 
     def claim(self, over: Held | None, claim: Claim) -> Held | None:
-        """Take the turn after ``over``, which must be what is there; None when somebody else was faster."""
+        """Take the turn after ``over``, which must be what is there; None when somebody else was faster.
+
+        Raises:
+            UnreadableLeaseError: ``over`` cannot be read.
+        """
         lease = Lease(
             new_owner(),
             self._now(),
@@ -198,6 +203,8 @@ class LeaseStore:
         raise LeaseLostError(f"The turn of the lease {self._path} has ended.")
 
     def _swap(self, held: Held | None, lease: Lease) -> Held | None:
+        if held is not None and held.lease.flaw is not None:
+            raise UnreadableLeaseError(self._path, held.lease.flaw)
         asked_at = self.clock()
         stored = self._write(self._path, lease.to_json(), held.tag if held else None)
         return None if stored is None else Held(lease, stored.tag, stored.age_s, asked_at)

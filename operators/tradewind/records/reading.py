@@ -1,8 +1,8 @@
 """What the store says of many outputs, in a few rounds of requests that are each asked together.
 
-Round one reads all leases. Round two reads what the leases leave open: the age of those that are live, whether the
-witness of those that are committed is there, and the status where there is no lease of ours. Only outputs without any
-witness, which Marin made, cost a listing of their own.
+Round one reads all leases. Round two reads what the leases leave open: the age of those that are live, once more those
+that cannot be read, whether the witness of those that are committed is there, and the status where there is no lease of
+ours. Only outputs without any witness, which Marin made, cost a listing of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.record import Record
 from tradewind.records.status import Status, read_statuses
 from tradewind.records.store import existing_below, list_names, read_many
+from tradewind.records.stores import NO_TEXT
 
 MOST_AT_ONCE = 32
 
@@ -26,7 +27,7 @@ def read_records(output_paths: Sequence[str]) -> dict[str, Record]:
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    texts = read_many([lease_path(path) for path in output_paths])
+    texts = read_many([lease_path(path) for path in output_paths], errors=NO_TEXT)
     leases = {path: Lease.from_json(text) for path in output_paths if (text := texts.get(lease_path(path))) is not None}
     records = {path: Record(lease=leases.get(path)) for path in output_paths}
     records |= _aged([path for path, lease in leases.items() if lease.is_live or lease.removing is not None])

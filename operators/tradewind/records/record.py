@@ -24,6 +24,8 @@ class RecordState(Enum):
     """The last attempt was stopped or lost, or died long ago without a word."""
     AT_WORK = "at work"
     """Somebody is at work, or was until less than a lease's term ago."""
+    UNREADABLE = "unreadable lease"
+    """Nobody can say which of these it is; a person has to look."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Record:
     @property
     def state(self) -> RecordState:
         """The lease decides; the status counts only where no lease of ours does."""
+        if self.lease is not None and self.lease.flaw is not None:
+            return RecordState.UNREADABLE
         if self.is_being_removed:
             return RecordState.AT_WORK
         if self.lease is None or self.lease.is_marins:

@@ -35,12 +35,16 @@ def read_text(path: str) -> str | None:
             return None
 
 
-def read_many(paths: Sequence[str]) -> dict[str, str]:
-    """The texts of those of ``paths`` that exist, read together where the store can."""
+def read_many(paths: Sequence[str], *, errors: str = "strict") -> dict[str, str]:
+    """The texts of those of ``paths`` that exist, read together where the store can.
+
+    Args:
+        errors: What to do about bytes that are no text, as ``bytes.decode`` has it.
+    """
     texts: dict[str, str] = {}
     for fs, names in _by_store(paths):
         with failures_told(_some_of(names)):
-            texts |= {names[name]: data.decode() for name, data in _contents(fs, list(names)).items()}
+            texts |= {names[name]: data.decode(errors=errors) for name, data in _contents(fs, list(names)).items()}
     return texts
 
 

@@ -31,6 +31,7 @@ from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status, read_status, write_status
 from tradewind.records.store import read_many
+from tradewind.records.stores import NO_TEXT
 
 
 class InputChangedError(RecordsError):
@@ -172,7 +173,7 @@ def check_inputs_unchanged(attempt: Attempt) -> None:
     Raises:
         InputChangedError: One was withdrawn or is another result now.
     """
-    texts = read_many([lease_path(path) for path in attempt.inputs])
+    texts = read_many([lease_path(path) for path in attempt.inputs], errors=NO_TEXT)
     leases = {path: Lease.from_json(texts[lease_path(path)]) for path in attempt.inputs if lease_path(path) in texts}
     marins = [path for path in attempt.inputs if path not in leases or leases[path].is_marins]
     there = read_records(marins)
@@ -184,6 +185,8 @@ def check_inputs_unchanged(attempt: Attempt) -> None:
             is_same = lease is not None and lease.phase is Phase.COMMITTED and lease.digest == digest
         if not is_same:
             what = "is gone, or is no result any more," if path in there else "was made again"
+            if lease is not None and lease.flaw is not None:
+                what = f"has a lease that cannot be read, because {lease.flaw},"
             raise InputChangedError(
                 f"The input {path} {what} while attempt {attempt.number} was at work, so its output does not count; "
                 "the next attempt reads the new one."

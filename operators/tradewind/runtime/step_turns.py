@@ -22,6 +22,7 @@ from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import write_step_info
 from tradewind.records.turns import end_left_turn, end_unstarted_turn, input_digests, next_number, take_turn, unfinished
+from tradewind.records.unreadable import check_readable
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import ResolvedStep
 
@@ -69,8 +70,14 @@ class StepTurns:
         self._will_claim = will_claim
 
     def read(self) -> Record:
-        """What the store says now."""
-        return read_record(self.path)
+        """What the store says now.
+
+        Raises:
+            UnreadableLeaseError: Nobody can say whose turn it is.
+        """
+        record = read_record(self.path)
+        check_readable(self.path, record.lease)
+        return record
 
     def claim(
         self,
@@ -88,6 +95,7 @@ class StepTurns:
 
         Raises:
             MissingInputError: An input is no result.
+            UnreadableLeaseError: Nobody can say whether an input is.
             SpecError: The step cannot be written down for the cluster.
         """
         inputs = self._inputs()
@@ -143,6 +151,7 @@ class StepTurns:
         records = self._input_records()
         if missing := unfinished(records):
             path, record = missing[0], records[missing[0]]
+            check_readable(path, record.lease)
             names = {dependency.output_path: dependency.name for dependency in self.step.dependencies}
             raise MissingInputError(
                 f"Step {self.step.name!r} reads step {names[path]!r}, which has no finished output at {path}.",

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tradewind.records.errors import StoreUnavailableError
-from tradewind.records.stores import Stored, StoreRefusedError
+from tradewind.records.stores import NO_TEXT, Stored, StoreRefusedError
 from tradewind.records.stores.waiting import ask, at_once
 
 _REREADS = 5
@@ -50,7 +50,7 @@ async def _read(fs: Any, bucket: str, name: str) -> Stored | None:
             _, data = await fs._call("GET", url, alt="media", generation=about["generation"])
         except FileNotFoundError:
             continue
-        return Stored(data.decode(), about["generation"], _age(about, headers))
+        return Stored(data.decode(errors=NO_TEXT), about["generation"], _age(about, headers))
     raise StoreUnavailableError(f"gs://{bucket}/{name} changes faster than it can be read")
 
 

@@ -23,7 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tradewind.records import stores
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.store import write_aside
-from tradewind.records.stores import Stored
+from tradewind.records.stores import NO_TEXT, Stored
 from tradewind.records.stores.failures import failures_told
 
 GUARD_SUFFIX = ".guard"
@@ -76,7 +76,8 @@ def _read(file: Path) -> Stored | None:
             data, written = opened.read(), os.fstat(opened.fileno()).st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Stored(data.decode(), _digest(data), max(0.0, _clock(file.parent, otherwise=written) - written))
+    age_s = max(0.0, _clock(file.parent, otherwise=written) - written)
+    return Stored(data.decode(errors=NO_TEXT), _digest(data), age_s)
 
 
 def _tag(file: Path) -> str | None:

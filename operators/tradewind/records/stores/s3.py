@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tradewind.records.stores import PATIENCE_S, Stored, StoreRefusedError, UnsupportedStoreError
+from tradewind.records.stores import NO_TEXT, PATIENCE_S, Stored, StoreRefusedError, UnsupportedStoreError
 from tradewind.records.stores.failures import answered
 from tradewind.records.stores.waiting import ask, at_once
 
@@ -49,7 +49,7 @@ async def _read(fs: Any, bucket: str, key: str) -> Stored | None:
         return None
     async with answer["Body"] as body:
         data = await body.read()
-    return Stored(data.decode(), answer["ETag"], _age(answer))
+    return Stored(data.decode(errors=NO_TEXT), answer["ETag"], _age(answer))
 
 
 async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) -> str | None:

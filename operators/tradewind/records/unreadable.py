@@ -1,0 +1,44 @@
+"""A lease whose file cannot be read blocks its output until a person has looked at it.
+
+It may be somebody's turn, or a result: whoever guessed could let two write at once, or take half an output for a whole.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from fsspec.core import split_protocol
+
+from tradewind.records.errors import RecordsError
+from tradewind.records.leases import Lease, lease_path
+
+
+class UnreadableLeaseError(RecordsError):
+    """The lease of an output cannot be read, so nothing is made, reused or removed there."""
+
+    def __init__(self, lease_file: str, flaw: str) -> None:
+        super().__init__(
+            f"The lease {lease_file} cannot be read, because {flaw}: whose turn it is there cannot be said, so nothing "
+            "is made, reused or removed. If a newer Tradewind wrote it, update this one; else, when nobody is at work "
+            f"there, remove it with `{_removal(lease_file)}`."
+        )
+
+
+def check_readable(output_path: str, lease: Lease | None) -> None:
+    """Refuse to go on where the lease cannot be read.
+
+    Raises:
+        UnreadableLeaseError: It cannot.
+    """
+    if lease is not None and lease.flaw is not None:
+        raise UnreadableLeaseError(lease_path(output_path), lease.flaw)
+
+
+def _removal(file: str) -> str:
+    protocol, name = split_protocol(file)
+    match protocol:
+        case "gs" | "gcs":
+            return f"gcloud storage rm {shlex.quote(f'gs://{name}')}"
+        case "s3" | "s3a":
+            return f"aws s3 rm {shlex.quote(f's3://{name}')}"
+    return f"rm {shlex.quote(name)}"
