@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tradewind.cloud_tpu.repair_terms import RepairSettings, Scope
+from tradewind.cloud_tpu.repair_turn import RepairTurn
 from tradewind.cloud_tpu.repairing import SliceRepair
 from tradewind.cloud_tpu.slice_records import SliceRecords
 from tradewind.cloud_tpu.tpu_api import TpuApi
+from tradewind.records.conditional import read_stored, write_if
 from tradewind.rehearsal.tpu_cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu_state import NodeState, QueueState
 
@@ -68,9 +70,12 @@ class World:
             scope or Scope(labels={"cluster": "one"}),
             SliceRecords(str(self.folder)),
             settings,
-            clock=lambda: self.now,
-            **options,
+            **{"clock": lambda: self.now, "turn": self.turn(), **options},
         )
+
+    def turn(self, **times: float) -> RepairTurn:
+        """The turn of the folder, for one repair."""
+        return RepairTurn(str(self.folder / "turn"), read_stored, write_if, **times)
 
     def create(self, name: str, body: Mapping[str, Any] = BODY) -> None:
         self.api.create(name, body)

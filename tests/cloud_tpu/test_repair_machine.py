@@ -33,8 +33,8 @@ class MortalApi(TpuApi):
 
     lives: int | None = None
 
-    def begin_delete(self, name: str, is_queue: bool) -> TpuOperation | None:
-        return self._around(lambda: TpuApi.begin_delete(self, name, is_queue))
+    def begin_delete(self, *args: Any, **options: Any) -> TpuOperation | None:
+        return self._around(lambda: TpuApi.begin_delete(self, *args, **options))
 
     def begin_create(self, name: str, body: Any) -> TpuOperation:
         return self._around(lambda: TpuApi.begin_create(self, name, body))

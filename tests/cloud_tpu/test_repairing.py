@@ -149,8 +149,8 @@ class DyingApi(TpuApi):
     dies_before = ""
     dies_after = ""
 
-    def begin_delete(self, name: str, is_queue: bool) -> TpuOperation | None:
-        return self._around("delete", lambda: TpuApi.begin_delete(self, name, is_queue))
+    def begin_delete(self, *args: Any, **options: Any) -> TpuOperation | None:
+        return self._around("delete", lambda: TpuApi.begin_delete(self, *args, **options))
 
     def begin_create(self, name: str, body: Any) -> TpuOperation:
         return self._around("create", lambda: TpuApi.begin_create(self, name, body))

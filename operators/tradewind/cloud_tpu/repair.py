@@ -21,6 +21,7 @@ from tradewind.cloud_tpu.tpu_resources import (
     QueuedTpu,
     TpuNode,
     body_kind,
+    is_name,
     is_queue_body,
     labelled_body,
     node_names,
@@ -187,7 +188,8 @@ def _queue_state(queue: QueuedTpu, nodes: Sequence[TpuNode], sight: Sight, setti
     missing = [name for name in queue.nodes if name not in states]
     if queue.state == "ACTIVE" and not troubled and not missing:
         return _State(Verdict.WORKS, "; ".join(dict.fromkeys(one.reason for one in states.values())) or "ACTIVE")
-    if keeper := next((node.name for node in nodes if _may_work(node, sight)), None):
+    there = [node.name for node in nodes if _may_work(node, sight)]
+    if keeper := next(iter([*there, *(name for name in missing if (sight.hosts or {}).get(name))]), None):
         return _kept(queue, keeper, troubled, missing)
     if queue.state in _QUEUE_GONE:
         return _State(Verdict.DEAD, f"Google says {queue.state}{f' ({queue.why})' if queue.why else ''}", queue.state)
@@ -210,7 +212,7 @@ def _is_certainly_gone(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> bool:
 def _kept(queue: QueuedTpu, keeper: str, troubled: Mapping[str, _State], missing: Sequence[str]) -> _State:
     """A queued resource is deleted whole or not at all."""
     others = [f"slice {name} of it is not well: {one.reason}" for name, one in troubled.items() if name != keeper]
-    others += [f"slice {name} of it is not there" for name in missing]
+    others += [f"slice {name} of it is not there" for name in missing if name != keeper]
     words = "; ".join(others) or f"Google says {queue.state}"
     return _State(Verdict.GRACE, f"{words}; left alone while slice {keeper} of it may be at work", "SIBLING")
 
@@ -269,6 +271,9 @@ def _absent(name: str, sight: Sight, scope: Scope) -> Finding:
     why = "deleted for repair, and not created again yet" if record.is_wanted else "expected, but not there"
     if body is None:
         reason = f"{why}, and nothing says what creates it: create it by hand, or give its body in `expected`"
+        return Finding(name, Verdict.DEAD, reason, trouble="ABSENT", slices=(name,), needs_person=True)
+    if not is_name(name):
+        reason = f"{why}; {name[:80]!r} is no name that Google takes: lower-case letters, digits and hyphens, up to 63"
         return Finding(name, Verdict.DEAD, reason, trouble="ABSENT", slices=(name,), needs_person=True)
     is_queue = is_queue_body(body)
     finding = Finding(
@@ -345,12 +350,31 @@ def _within_limits(findings: Sequence[Finding], sight: Sight, settings: RepairSe
     kept = []
     for finding in findings:
         if finding.deletes and not finding.is_certain:
-            left -= 1
-            if left < 0:
-                reason = f"{finding.reason}; put off: {lately} were deleted in the last hour, or enough in this pass"
-                finding = replace(finding, deed=Deed.NOTHING, reason=reason)
+            if wait_s := _pause_s(_deleted_lately(finding, sight), sight, settings):
+                finding = _put_off(
+                    finding, f"deleted before in the last hour, and again in {wait_s:.0f} s at the soonest"
+                )
+            elif (left := left - 1) < 0:
+                finding = _put_off(finding, f"{lately} were deleted in the last hour, or enough in this pass")
         kept.append(finding)
     return kept
+
+
+def _put_off(finding: Finding, why: str) -> Finding:
+    return replace(finding, deed=Deed.NOTHING, reason=f"{finding.reason}; put off: {why}")
+
+
+def _deleted_lately(finding: Finding, sight: Sight) -> list[float]:
+    record = sight.records.get(finding.name)
+    return [at for at in record.deleted_at if at > sight.now - KEEP_S] if record else []
+
+
+def _pause_s(deleted_at: Sequence[float], sight: Sight, settings: RepairSettings) -> float:
+    """How long to wait still: what dies again and again waits longer each time, and leaves the limits to others."""
+    if not deleted_at:
+        return 0.0
+    pause = min(settings.stock_out_pause_s * 2.0 ** (len(deleted_at) - 1), settings.max_stock_out_pause_s)
+    return max(0.0, max(deleted_at) + pause - sight.now)
 
 
 def _hosts(nodes: Sequence[TpuNode], sight: Sight) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from tradewind.cloud_tpu.repair import decide
 from tradewind.cloud_tpu.repair_terms import Deed, Finding, RepairSettings, Scope, Sight
+from tradewind.cloud_tpu.repair_turn import RepairTurn, boot_time
 from tradewind.cloud_tpu.slice_records import Deletion, SliceRecord, SliceRecords
 from tradewind.cloud_tpu.tpu_api import AT_ONCE, TpuApi, TpuOperation
 from tradewind.cloud_tpu.tpu_errors import (
@@ -41,6 +42,10 @@ FIRST_S: Final = 120.0
 LONGEST_S: Final = 600.0
 """For how long the others are waited for; what is not over by then, the next pass goes on with."""
 _FIRST_PAUSE_S: Final = 0.25
+LOOK_LASTS_S: Final = 10.0
+"""How old a look may be when something is deleted: the process may have been frozen since."""
+TURN_PATIENCE_S: Final = 15.0
+"""For how long the turn is waited for while another repair has it."""
 _LOOK_FOR: Final = 256
 """How many are deleted after one look: it is a second old by the last of them."""
 
@@ -95,6 +100,7 @@ class RepairDeeds:
         settings: How patient and how bold to be.
         records: What must not be forgotten.
         clock: Seconds since the epoch.
+        turn: Whose turn it is to delete, where several repairs share the records.
 
     Attributes:
         denied: Whose creation was refused in a way that waiting does not mend.
@@ -108,6 +114,7 @@ class RepairDeeds:
         settings: RepairSettings,
         records: SliceRecords,
         clock: Callable[[], float],
+        turn: RepairTurn | None = None,
     ) -> None:
         self.denied: set[str] = set()
         self._api = api
@@ -116,6 +123,7 @@ class RepairDeeds:
         self._settings = settings
         self._records = records
         self._clock = clock
+        self._turn = turn
         self._refused: dict[str, str] = {}
         self._pool: ThreadPoolExecutor
 
@@ -133,8 +141,7 @@ class RepairDeeds:
         return done
 
     def _work_off(self, works: Sequence[_Work], patience_s: float) -> None:
-        for begin in range(0, len(works), _LOOK_FOR):
-            self._delete(_at(works[begin : begin + _LOOK_FOR], _Stage.DELETE))
+        self._delete_in_turn(_at(works, _Stage.DELETE))
         self._each(self._create, _at(works, _Stage.CREATE))
         look, pause, waited_s = 0, min(_FIRST_PAUSE_S, self._api.poll_s), 0.0
         while waiting := _at(works, _Stage.GOING, _Stage.COMING):
@@ -151,11 +158,34 @@ class RepairDeeds:
 
     # ---- deletions
 
+    def _delete_in_turn(self, works: Sequence[_Work]) -> None:
+        """Have these deleted, while no other repair does."""
+        works = [work for work in works if not self._is_put_off(work)]
+        try:
+            for begin in range(0, len(works), _LOOK_FOR):
+                here = works[begin : begin + _LOOK_FOR]
+                if self._has_turn():
+                    self._delete(here)
+                else:
+                    for work in here:
+                        work.end("left alone: another repair is deleting slices at present")
+        finally:
+            if self._turn is not None:
+                self._turn.give_back()
+
+    def _has_turn(self) -> bool:
+        """Take the turn, for a while if another repair has it; with each batch anew, for its whole time."""
+        waited_s, pause = 0.0, _FIRST_PAUSE_S
+        while self._turn is not None and not self._turn.take():
+            if waited_s >= TURN_PATIENCE_S:
+                return False
+            self._api.pause(pause * random.uniform(0.5, 1.0))
+            waited_s, pause = waited_s + pause, min(2 * pause, self._api.poll_s)
+        return True
+
     def _delete(self, works: Sequence[_Work]) -> None:
         """Have these deleted, unless one more look says otherwise."""
-        works = [work for work in works if not self._is_put_off(work)]
-        if not works:
-            return
+        looked_at = boot_time()
         sight = self._look()
         again = {one.name: one for one in decide(sight, self._scope, self._settings)}
         for work in works:
@@ -163,20 +193,30 @@ class RepairDeeds:
                 work.end(why)
         works = _at(works, _Stage.DELETE)
         now = self._clock()
-        self._records.write_deletions([one for work in works if (one := _deletion(work, now)) is not None])
+        self._records.write_deletions([_deletion(work.finding, now) for work in works])
         is_few = len(works) <= AT_ONCE
-        self._each(lambda work: self._begin_deleting(work, is_few), works)
+        self._each(lambda work: self._begin_deleting(work, is_few, looked_at), works)
 
-    def _begin_deleting(self, work: _Work, is_few: bool) -> None:
-        """Among few, each is looked at by itself just before: it costs little, and leaves the least time."""
+    def _begin_deleting(self, work: _Work, is_few: bool, looked_at: float) -> None:
+        """Among few, each is looked at by itself just before: it costs little, and leaves the least time.
+
+        So is one of which the list says that it is still there although it was deleted: the list may be an old one.
+        """
         finding = work.finding
-        there = self._api.found(finding.name, finding.is_queue) if is_few else None
-        if there is not None and there.identity != finding.identity:
-            work.end("left alone: somebody else has replaced it")
-            return
+        if is_few or work.record.identity == finding.identity:
+            looked_at = boot_time()
+            there = self._api.found(finding.name, finding.is_queue)
+            if there is not None and there.identity != finding.identity:
+                work.end("left alone: somebody else has replaced it")
+                return
+
+        def may_send() -> bool:
+            is_ours = self._turn is None or self._turn.is_ours
+            return is_ours and boot_time() - looked_at < LOOK_LASTS_S
+
         logger.info("Deleting slice %s: %s.", finding.name, finding.reason)
-        work.stage, work.operation = _Stage.GOING, self._api.begin_delete(finding.name, finding.is_queue)
-        work.next_ask = 2
+        operation = self._api.begin_delete(finding.name, finding.is_queue, finding.identity, may_send)
+        work.stage, work.operation, work.next_ask = _Stage.GOING, operation, 2
 
     def _follow(self, work: _Work, sight: Sight, look: int) -> None:
         if work.stage is _Stage.GOING:
@@ -322,11 +362,7 @@ def _why_not(finding: Finding, again: Finding | None, sight: Sight) -> str:
     return "" if again.deletes else f"left alone: {again.reason}"
 
 
-def _deletion(work: _Work, now: float) -> Deletion | None:
-    """What is to be written down; None if an earlier pass that could not delete it has written all of it."""
-    finding, record = work.finding, work.record
+def _deletion(finding: Finding, now: float) -> Deletion:
+    """What is to be written down: all of it, because what was written before may just have been settled."""
     body = finding.body if finding.deed is Deed.REPLACE else None
-    is_known = record.is_wanted and record.identity == finding.identity and record.body == body
-    if is_known and finding.is_certain:
-        return None
-    return Deletion(finding.name, finding.identity, now, None if is_known else body, finding.is_certain)
+    return Deletion(finding.name, finding.identity, now, body, finding.is_certain)

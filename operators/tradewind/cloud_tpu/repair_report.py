@@ -63,4 +63,4 @@ class RepairReport:
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
-    return "  ".join([*cells, row[4] + (f" → {row[5]}" if row[5] else "")]).rstrip()
+    return " ".join("  ".join([*cells, row[4] + (f" → {row[5]}" if row[5] else "")]).splitlines()).rstrip()

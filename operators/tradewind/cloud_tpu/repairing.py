@@ -16,6 +16,7 @@ from tradewind.cloud_tpu.repair import decide, is_back
 from tradewind.cloud_tpu.repair_deeds import RepairDeeds
 from tradewind.cloud_tpu.repair_report import RepairReport
 from tradewind.cloud_tpu.repair_terms import Deed, Finding, RepairSettings, Scope, Sight, Verdict
+from tradewind.cloud_tpu.repair_turn import RepairTurn
 from tradewind.cloud_tpu.slice_records import SliceRecord, SliceRecords
 from tradewind.cloud_tpu.tpu_api import TpuApi
 
@@ -34,6 +35,7 @@ class SliceRepair:
         settings: How patient and how bold to be.
         dry_run: Only say what would be done.
         clock: Seconds since the epoch.
+        turn: Whose turn it is to delete; None if no other repair has these records.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class SliceRepair:
         *,
         dry_run: bool = False,
         clock: Callable[[], float] = time.time,
+        turn: RepairTurn | None = None,
     ) -> None:
         self.api = api
         self.registered_hosts = registered_hosts
@@ -53,6 +56,7 @@ class SliceRepair:
         self.records = records
         self.settings = settings or RepairSettings()
         self.dry_run = dry_run
+        self.turn = turn
         self._clock = clock
 
     def run_once(self) -> RepairReport:
@@ -71,7 +75,9 @@ class SliceRepair:
         records = self._note(findings, sight)
         if not due:
             return RepairReport(findings)
-        deeds = RepairDeeds(self.api, self._look_again(sight), self.scope, self.settings, self.records, self._clock)
+        deeds = RepairDeeds(
+            self.api, self._look_again(sight), self.scope, self.settings, self.records, self._clock, self.turn
+        )
         done = deeds.carry_out(due, records)
         told = [replace(one, needs_person=True) if one.name in deeds.denied else one for one in findings]
         return RepairReport(told, done)

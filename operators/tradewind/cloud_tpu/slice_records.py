@@ -103,7 +103,8 @@ class SliceRecord:
 
     def deleted(self, deletion: Deletion) -> SliceRecord:
         """The record with one deletion more."""
-        counted = self.deleted_at if deletion.is_certain else (*self.deleted_at, deletion.at)
+        is_counted = deletion.is_certain or deletion.at in self.deleted_at  # two repairs may have tidied up at once
+        counted = self.deleted_at if is_counted else (*self.deleted_at, deletion.at)
         if deletion.body is None:
             return replace(self, deleted_at=counted)
         return replace(self, deleted_at=counted, is_wanted=True, body=deletion.body, identity=deletion.identity)
@@ -162,8 +163,8 @@ class SliceRecords:
     def settle(self, is_back: Callable[[Deletion], bool], now: float) -> None:
         """Forget, of what was read, the way back of slices that are back, and deletions that are long over."""
         deletions = [one for file in self._files.values() for one in file]
-        kept = [replace(one, body=None) if one.body is not None and is_back(one) else one for one in deletions]
-        kept = [one for one in kept if one.body is not None or one.at > now - KEEP_S]
+        kept = [replace(one, body=None) if one.body is not None and is_back(one) else one for one in _newest(deletions)]
+        kept = [one for one in kept if one.body is not None or (one.at > now - KEEP_S and not one.is_certain)]
         if kept == deletions and len(self._files) <= _MANY_FILES:
             return
         self.write_deletions(kept)
@@ -185,6 +186,14 @@ class SliceRecords:
             _replace_file(path, text)
         else:
             self._fs.pipe_file(path, text)
+
+
+def _newest(deletions: Sequence[Deletion]) -> list[Deletion]:
+    """Each, but the way back only with the newest of the same slice: it may have been tried many times."""
+    newest = {
+        (one.name, one.identity): one for one in sorted(deletions, key=lambda one: one.at) if one.body is not None
+    }
+    return [one if newest.get((one.name, one.identity)) is one else replace(one, body=None) for one in deletions]
 
 
 def _noted(fields: Any) -> dict[str, SliceRecord]:

@@ -7,11 +7,12 @@ hours. Everything here blocks: an event loop runs it in a thread.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,7 @@ from tradewind.cloud_tpu.tpu_client import ENDPOINT_VARIABLE, make_client
 from tradewind.cloud_tpu.tpu_errors import (
     BadSliceError,
     OperationTimeoutError,
+    TpuAbortedError,
     TpuApiError,
     TpuConflictError,
     TpuNotFoundError,
@@ -40,6 +42,7 @@ _LONGEST_PAUSE_S: Final = 15.0
 
 T = TypeVar("T")
 Resource = TpuNode | QueuedTpu
+R = TypeVar("R", TpuNode, QueuedTpu)
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,12 @@ class TpuApi:
 
     def nodes(self) -> list[TpuNode]:
         """Every node of the zone."""
-        return [TpuNode.from_json(one) for one in self._list("nodes", "the nodes")]
+        return self._once([TpuNode.from_json(one) for one in self._list("nodes", "the nodes")], is_queue=False)
 
     def queued_resources(self) -> list[QueuedTpu]:
         """Every queued resource of the zone."""
-        return [QueuedTpu.from_json(one) for one in self._list("queued_resources", "the queued resources")]
+        listed = [QueuedTpu.from_json(one) for one in self._list("queued_resources", "the queued resources")]
+        return self._once(listed, is_queue=True)
 
     def node(self, name: str) -> TpuNode:
         """The node called ``name``; raises TpuNotFoundError if there is none."""
@@ -137,18 +141,40 @@ class TpuApi:
         request = {"parent": self.parent, f"{kind}_id": name, kind: resource}
         return self._begin(f"creating {self._label(kind, name)}", f"create_{kind}", request, is_creation=True)
 
-    def begin_delete(self, name: str, is_queue: bool) -> TpuOperation | None:
+    def begin_delete(
+        self, name: str, is_queue: bool, identity: str, may_send: Callable[[], bool] = lambda: True
+    ) -> TpuOperation | None:
         """Have a node, or a queued resource with its nodes, deleted, without waiting for the end.
 
-        The API knows only names: the caller has just looked at what is there. None: it is gone, or being deleted.
+        The API knows only names: the caller has just looked at what is there. When nobody answers, it may be done all
+        the same, and something new be there already; so that is looked at before it is tried again.
+
+        Args:
+            identity: Of what is to be deleted.
+            may_send: Asked just before each try.
+
+        Returns:
+            None: it is gone, or being deleted.
+
+        Raises:
+            TpuConflictError: By now there is another one of this name.
+            TpuAbortedError: ``may_send`` says no.
         """
         kind, path = ("queued_resource", "queuedResources") if is_queue else ("node", "nodes")
         request = {"name": f"{self.parent}/{path}/{name}", **({"force": True} if is_queue else {})}
+        what, tries = f"deleting {self._label(kind, name)}", itertools.count()
+
+        def check() -> None:
+            if next(tries):
+                self._check_identity(name, is_queue, identity, what)
+            if not may_send():
+                raise TpuAbortedError(f"Cloud TPU API, {what}: it took too long since it was looked at. Look again.")
+
         try:
-            return self._begin(f"deleting {self._label(kind, name)}", f"delete_{kind}", request)
+            return self._begin(what, f"delete_{kind}", request, check=check)
         except TpuNotFoundError:
             return None
-        except TpuUnreachableError:
+        except (TpuUnreachableError, TpuConflictError):
             raise
         except TpuApiError:
             there = self.found(name, is_queue)
@@ -231,14 +257,44 @@ class TpuApi:
         if (there := self.found(name, is_queue)) is None:
             return
         if there.identity != identity:
-            raise TpuConflictError(f"Cloud TPU API, {what}: it is another one by now, which is left alone.")
-        if (operation := self.begin_delete(name, is_queue)) is not None:
+            raise _another(what)
+        if (operation := self.begin_delete(name, is_queue, identity)) is not None:
             self._wait_for(operation, deadline)
         while (there := self.found(name, is_queue)) and there.identity == identity:
             self._pause_until(deadline, f"{what}: it is still there")
 
-    def _begin(self, what: str, method: str, request: Mapping[str, Any], *, is_creation: bool = False) -> TpuOperation:
+    def _check_identity(self, name: str, is_queue: bool, identity: str, what: str) -> None:
+        """Whether the one that is to be deleted is there, and not being deleted."""
+        there = self.found(name, is_queue)
+        if there is None or there.state == "DELETING":
+            raise TpuNotFoundError(f"Cloud TPU API, {what}: it is gone.")
+        if there.identity != identity:
+            raise _another(what)
+
+    def _once(self, listed: Sequence[R], *, is_queue: bool) -> list[R]:
+        """Each name once. What changed while the pages were read may be told of twice: it is read by itself."""
+        by_name: dict[str, list[R]] = {}
+        for one in listed:
+            by_name.setdefault(one.name, []).append(one)
+        found = [same[0] if same.count(same[0]) == len(same) else None for same in by_name.values()]
+        if None in found:
+            again = [one or self.found(name, is_queue) for name, one in zip(by_name, found, strict=True)]
+            return [one for one in again if one is not None]  # type: ignore[misc]
+        return found  # type: ignore[return-value]
+
+    def _begin(
+        self,
+        what: str,
+        method: str,
+        request: Mapping[str, Any],
+        *,
+        is_creation: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> TpuOperation:
+        """``check`` is asked before each try, and may raise."""
+
         def start() -> Any:
+            check()
             return self._method(method)(request, timeout=CALL_TIMEOUT_S)
 
         return TpuOperation(what, self._call(what, start, is_creation=is_creation), is_creation)
@@ -285,6 +341,10 @@ class TpuApi:
             return message.from_json(json.dumps(whole))
         except ParseError as error:
             raise BadSliceError(f"Slice {name!r} cannot be created: {error}") from error
+
+
+def _another(what: str) -> TpuConflictError:
+    return TpuConflictError(f"Cloud TPU API, {what}: it is another one by now, which is left alone.")
 
 
 def _with_parents(body: Mapping[str, Any], parent: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,6 +24,7 @@ _NODE_INPUTS: Final = (
 _QUEUE_INPUTS: Final = ("spot", "guaranteed", "reservationName")
 ANY_KIND: Final = "*"
 """In place of a ``body_kind``: whatever is asked for."""
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _RAY_KIND: Final = "ray-node-type"
 """The label by which Ray's autoscaler tells its heads from its workers."""
 
@@ -61,7 +63,7 @@ class TpuNode:
         kind = str(fields.get("acceleratorType", ""))
         return TpuNode(
             name=_last(fields["name"]),
-            state=fields.get("state", "STATE_UNSPECIFIED"),
+            state=str(fields.get("state", "STATE_UNSPECIFIED")),
             identity=f"{fields.get('id', '')}/{fields.get('createTime', '')}",
             slice_type=kind,
             hosts=_hosts(kind, fields),
@@ -118,7 +120,7 @@ class QueuedTpu:
         labels = [set(((spec.get("node") or {}).get("labels") or {}).items()) for spec in specs]
         return QueuedTpu(
             name=name,
-            state=state.get("state", "STATE_UNSPECIFIED"),
+            state=str(state.get("state", "STATE_UNSPECIFIED")),
             identity=str(fields.get("createTime", "")),
             nodes=node_names(name, fields),
             is_reserved=any(key in fields for key in ("guaranteed", "reservationName"))
@@ -145,7 +147,8 @@ def queue_body(fields: Mapping[str, Any]) -> dict[str, Any]:
     body: dict[str, Any] = {name: fields[name] for name in _QUEUE_INPUTS if name in fields}
     if span := (fields.get("queueingPolicy") or {}).get("validUntilDuration"):
         body["queueingPolicy"] = {"validUntilDuration": span}
-    specs = [{**spec, "node": node_body(spec.get("node") or {})} for spec in (fields.get("tpu") or {})["nodeSpec"]]
+    specs = (fields.get("tpu") or {}).get("nodeSpec") or []
+    specs = [{**spec, "node": node_body(spec.get("node") or {})} for spec in specs]
     return {**body, "tpu": {"nodeSpec": specs}}
 
 
@@ -159,6 +162,11 @@ def labelled_body(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> dict[str, Any]:
         common = {**(node.get("labels") or {}), **(dict(set.intersection(*labels)) if labels else {})}
         specs.append({**spec, "node": {**node, "labels": common}} if common else spec)
     return {**queue.body, "tpu": {"nodeSpec": specs}}
+
+
+def is_name(text: str) -> bool:
+    """Whether Google takes it for the name of a node or of a queued resource."""
+    return _NAME.fullmatch(text) is not None
 
 
 def body_kind(body: Mapping[str, Any]) -> str:

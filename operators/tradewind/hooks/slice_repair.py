@@ -19,6 +19,10 @@ RECORDS_FOLDER = "slice-records"
 """Where records lie in the cluster's bucket unless the task names a folder."""
 
 
+TURN_FILE = "turn"
+"""In that folder: whose turn it is to delete."""
+
+
 @dataclass(frozen=True)
 class RepairRequest:
     """Which slices to look after, and how: the arguments of the sensor, as plain JSON without any secret."""
@@ -55,23 +59,27 @@ def build_repair(request: RepairRequest, sleep: Callable[[float], None] = time.s
         TpuApiError: The API cannot be used as the connection says.
         RayJobsError: The Ray connection is no good.
     """
+    from tradewind.cloud_tpu.repair_turn import RepairTurn
     from tradewind.cloud_tpu.repairing import SliceRepair
     from tradewind.cloud_tpu.slice_records import SliceRecords
     from tradewind.hooks.cloud_tpu import CloudTpuHook
     from tradewind.hooks.ray import RayHook
+    from tradewind.records.conditional import read_stored, write_if
 
     ray = RayHook(request.ray_conn_id)
     cluster = ray.cluster()
     api = CloudTpuHook(request.gcp_conn_id, request.impersonation_chain).tpu_api(
         request.zone, request.project_id, sleep=sleep
     )
+    folder = _folder(request, ray.bucket(), api.project)
     return SliceRepair(
         api,
         lambda: registered_hosts(cluster),
         Scope(request.expected, request.labels),
-        SliceRecords(_folder(request, ray.bucket(), api.project)),
+        SliceRecords(folder),
         RepairSettings(**request.settings),  # type: ignore[arg-type]
         dry_run=request.dry_run,
+        turn=RepairTurn(f"{folder}/{TURN_FILE}", read_stored, write_if),
     )
 
 
