@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tradewind.operators.errors import ClusterRefusedError, ClusterUnreachableEr
 from tradewind.operators.reconcile import RayReconcileOperator, orphans, task_of
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.details import JobDetails
+from tradewind.records.lease_store import Claim, LeaseStore
 
 KEY = TaskKey("dag", "run", "task", -1, 1)
 MAPPED = TaskKey("dag", "run", "many", 2, 1)
@@ -121,3 +123,47 @@ def test_clusters_that_cannot_be_looked_at_are_told_of_after_the_others_were(hea
 def test_a_cluster_that_refuses_is_not_asked_again_by_airflow(head: LoopbackHead) -> None:
     with pytest.raises(ClusterRefusedError, match="no connection 'unknown'"):
         reconcile(Tasks(), "unknown", "there")
+
+
+def test_a_job_that_the_head_lists_twice_is_stopped_once(head: LoopbackHead) -> None:
+    unwanted = has_job(head, KEY)
+    head.jobs["again"] = head.jobs[unwanted]
+    assert reconcile(Tasks(task={-1: "failed"}), "there") == [unwanted]
+
+
+@pytest.mark.parametrize("output_path", ["\x00", "s3://", "nonsense://out"])
+def test_a_job_whose_lease_nobody_can_read_is_stopped_by_ray_alone(head: LoopbackHead, output_path: str) -> None:
+    head.has("step", "RUNNING", metadata={**KEY.metadata(), "step": "s", "output_path": output_path})
+    assert reconcile(Tasks(task={-1: "failed"}), "there") == ["step"]
+    assert head.jobs["step"]["status"] == "STOPPED"
+
+
+def test_a_cluster_that_answers_nonsense_does_not_keep_the_others_from_being_looked_at(
+    head: LoopbackHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mad = LoopbackHead()
+    mad.jobs["no-status"] = {"submission_id": "no-status"}
+    mad.start()
+    try:
+        monkeypatch.setenv("AIRFLOW_CONN_MAD", json.dumps({"conn_type": "ray", "host": mad.url}))
+        unwanted, tasks = has_job(head, KEY), Tasks(task={-1: "failed"})
+        with pytest.raises(ClusterUnreachableError, match="'mad'"):
+            reconcile(tasks, "mad", "there")
+    finally:
+        mad.stop()
+    assert tasks.xcoms == {"return_value": [unwanted]}
+
+
+@pytest.mark.parametrize(("owner", "is_stopped"), [("prod", False), ("staging", True), (None, True)])
+def test_a_job_whose_lease_says_that_it_is_another_deployment_s_is_left_alone(
+    head: LoopbackHead, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: str | None, is_stopped: bool
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__DEPLOYMENT", "staging")
+    output = str(tmp_path / "out")
+    by = {"dag": "dag", "run": "run", "task": "task", **({"deployment": owner} if owner else {})}
+    LeaseStore(output).claim(None, Claim(1, "step", "there", by, "v"))
+    head.has("step", "RUNNING", metadata={**KEY.metadata(), "step": "s", "output_path": output})
+    assert reconcile(Tasks(task={-1: "failed"}), "there") == (["step"] if is_stopped else [])
+    assert head.jobs["step"]["status"] == ("STOPPED" if is_stopped else "RUNNING")
+    held = LeaseStore(output).read()
+    assert held is not None and held.lease.is_live is not is_stopped

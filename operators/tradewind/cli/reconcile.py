@@ -61,11 +61,11 @@ def _reconcile_one(cluster: RayCluster, dry_run: bool, interrupts: Interrupts) -
 def _orphans(cluster: RayCluster) -> list[JobDetails]:
     from airflow.sdk import conf
 
-    from tradewind.operators.reconcile import orphans, task_of
+    from tradewind.operators.reconcile import orphans, waited_for
     from tradewind.ray_jobs.client import RayJobs
 
     # First the jobs, then the tasks: a task that starts in between has no job in the list yet.
-    active = [(job, key) for job in RayJobs(cluster).jobs() if not job.has_ended and (key := task_of(job))]
+    active = waited_for(RayJobs(cluster).jobs())
     knows_all = bool(conf.get("tradewind", "deployment", fallback=""))
     return orphans(active, task_states(key for _, key in active), knows_all=knows_all)
 

@@ -64,6 +64,9 @@ class RayReconcileOperator(BaseOperator):
             except (ClusterUnreachableError, ClusterRefusedError) as error:
                 self.log.warning("%s", error)
                 problems.append(error)
+            except Exception as error:  # whatever one cluster answers, the others are looked at
+                self.log.warning("Connection %r:", ray_conn_id, exc_info=True)
+                problems.append(ClusterUnreachableError(f"Task {self.task_id!r}: {ray_conn_id!r}: {error!r}."))
         if problems:
             context["ti"].xcom_push(key="return_value", value=stopped)  # a task that fails returns nothing
             raise _worth_a_retry(problems)(" ".join(str(problem) for problem in problems))
@@ -72,7 +75,7 @@ class RayReconcileOperator(BaseOperator):
     def _reconcile(self, ray_conn_id: str, stopped: list[str], context: Context) -> None:
         """Stop the orphans of one cluster; each is added to ``stopped`` once it has ended."""
         jobs = RayHook(ray_conn_id).get_conn()
-        active = [(job, key) for job in jobs.jobs() if not job.has_ended and (key := task_of(job))]
+        active = waited_for(jobs.jobs())
         states = _states_of([key for _, key in active], context)
         unwanted = orphans(active, states, knows_all=bool(conf.get("tradewind", "deployment", fallback="")))
         for job in unwanted:
@@ -90,8 +93,8 @@ class RayReconcileOperator(BaseOperator):
         by = {"reconciler": self.task_id}
 
         async def stop(job: JobDetails) -> None:
-            await stop_any_job(cluster, job, by, self.log.info)
-            stopped.append(job.job)
+            if await stop_any_job(cluster, job, by, self.log.info):
+                stopped.append(job.job)
 
         async with asyncio.timeout(STOP_TIMEOUT_S):
             outcomes = await asyncio.gather(*(stop(job) for job in jobs), return_exceptions=True)
@@ -103,6 +106,12 @@ class RayReconcileOperator(BaseOperator):
 def task_of(job: JobDetails) -> TaskKey | None:
     """The task of this deployment that waits for ``job``, if it is such a job."""
     return TaskKey.from_metadata(job.metadata)
+
+
+def waited_for(jobs: Iterable[JobDetails]) -> list[tuple[JobDetails, TaskKey]]:
+    """The jobs that are not over and that a task of this deployment waits for; each once, however often it is told."""
+    active = {job.job: (job, key) for job in jobs if not job.has_ended and (key := task_of(job))}
+    return list(active.values())
 
 
 def orphans(jobs: Iterable[tuple[JobDetails, TaskKey]], states: States, *, knows_all: bool) -> list[JobDetails]:
