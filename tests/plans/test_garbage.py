@@ -17,7 +17,7 @@ import pytest
 
 from tradewind.plans.garbage import Garbage, Needs, find_garbage, remove_garbage, withdraw_results
 from tradewind.plans.withdrawal import UnreadableRecordError
-from tradewind.records import removal
+from tradewind.records import pins, removal
 from tradewind.records.adoption import Adoption, adopt
 from tradewind.records.attempts import Attempt, attempt_path, read_attempt
 from tradewind.records.errors import LeaseLostError
@@ -27,7 +27,7 @@ from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import LEASE_FILE, Phase
 from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.outputs import find_outputs
-from tradewind.records.pins import Pin, add_pin, remove_pin
+from tradewind.records.pins import Pin, add_pin, is_pinned, remove_pin, set_pin
 from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import RecordState
 from tradewind.records.status import STATUS_FILE, Status, write_status
@@ -301,6 +301,54 @@ def test_what_was_pinned_after_it_was_marked_stays_a_result(any_prefix: str, mon
     record = read_record(path)
     assert record.state is RecordState.FINISHED and record.lease is not None and lease is not None
     assert record.lease.digest == lease.digest
+
+
+def test_what_is_pinned_before_it_is_taken_for_removal_keeps_its_files(any_prefix: str) -> None:
+    path = made(steps(any_prefix, 1)[0])
+    [withdrawn] = withdraw_results([found_at(any_prefix)], BY)
+
+    def pinned(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
+        add_pin(any_prefix, Pin(path, "ada", "now"))
+        return keep(store, held)
+
+    with pytest.raises(OutputBusyError, match="was pinned meanwhile: its files stay"):
+        remove_garbage(withdrawn, BY, pinned)
+    assert "part/model" in [file.path for file in list_files(path)]
+    assert read_record(path).state is RecordState.STOPPED
+
+
+def test_a_pin_of_what_is_being_removed_is_refused_and_leaves_no_pin(any_prefix: str) -> None:
+    path = made(steps(any_prefix, 1)[0])
+    garbage, pin = found_at(any_prefix), Pin(path, "ada", "now")
+
+    def refused(store: LeaseStore, held: Held) -> AbstractContextManager[KeptTurn]:
+        with pytest.raises(OutputBusyError, match="is being removed by `tradewind gc`, so it is not pinned"):
+            set_pin(any_prefix, pin)
+        return keep(store, held)
+
+    remove_garbage(garbage, BY, refused)
+    assert not find_outputs(any_prefix) and not is_pinned(path)
+
+
+@pytest.mark.parametrize("happens", ["marked", "withdrawn"])
+def test_a_pin_that_comes_just_after_the_look_for_pins_is_refused_and_taken_away(
+    happens: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(steps(prefix, 1)[0])
+    store, add = LeaseStore(path), pins.add_pin
+    seen = store.read()
+
+    def late(*arguments: Any) -> bool:
+        marked = store.mark_removing(seen, BY)
+        if happens == "withdrawn":
+            assert marked is not None
+            store.withdraw(marked)
+        return add(*arguments)
+
+    monkeypatch.setattr(pins, "add_pin", late)
+    with pytest.raises(OutputBusyError, match="is not pinned"):
+        set_pin(prefix, Pin(path, "ada", "now"))
+    assert not is_pinned(path)
 
 
 def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:

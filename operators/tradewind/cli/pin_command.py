@@ -12,8 +12,9 @@ from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.experiments import default_prefix
 from tradewind.cli.output import say, write_lines
 from tradewind.records.attempts import utc_now
+from tradewind.records.holding import OutputBusyError
 from tradewind.records.outputs import find_outputs, is_output
-from tradewind.records.pins import Pin, add_pin, read_pins, remove_pin
+from tradewind.records.pins import Pin, read_pins, remove_pin, set_pin
 from tradewind.steps.paths import below, self_and_parents
 
 
@@ -22,7 +23,7 @@ def pin(arguments: argparse.Namespace) -> int:
 
     Raises:
         UsageError: The options do not go together.
-        CommandError: There is no such output, or no such pin.
+        CommandError: There is no such output, or no such pin, or the output is being removed.
     """
     if (arguments.output is None) != arguments.list or (arguments.list and arguments.remove):
         raise UsageError("say which output is to be pinned (or no longer, with --remove), or --list alone.")
@@ -44,7 +45,11 @@ def _added(prefix: str, word: str, note: str) -> Pin:
     elif prefix.rstrip("/") not in self_and_parents(path):
         raise UsageError(f"{path} does not lie below {prefix}, where its pin would be: say below what, with --prefix.")
     new = Pin(path, user_name(), utc_now(), note)
-    if not add_pin(prefix, new):
+    try:
+        is_new = set_pin(prefix, new)
+    except OutputBusyError as error:
+        raise CommandError(str(error)) from error
+    if not is_new:
         say(f"{new.path} is pinned already.")
         return next(one for one in read_pins(prefix) if one.path == new.path)
     return new

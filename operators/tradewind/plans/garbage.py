@@ -199,6 +199,9 @@ def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: Keep) -> None:
     held = _withdrawn(store, garbage, by)
     with keep(store, held) as turn:
         check_goes_on(turn)
+        if is_pinned(garbage.path):  # who pins it from now on sees this turn, and is refused
+            turn.finish(phase=Phase.STOPPED)
+            raise OutputBusyError(f"{garbage.path} was pinned meanwhile: its files stay.")
         files = [file for file in own_files(garbage.path) if file.path not in (LEASE_FILE, _GUARD_FILE)]
         files.sort(key=lambda file: file.path != STATUS_FILE)  # first, since it is what Marin's executor believes
         remove_listed(garbage.path, files, lambda: check_goes_on(turn))

@@ -1,6 +1,8 @@
 """Pins: outputs that a person wants to keep, whatever else needs them; ``{prefix}/.tradewind/pins/{digest}.json``.
 
 The digest is of the output's path, so an output has one pin however many people set it at once: the first one counts.
+Whoever removes an output marks or claims its lease and then looks for pins; whoever pins it sets the pin and then looks
+at the lease. So one of the two sees the other: the removal ends, or the pin is taken away again and that is said.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from typing import Any, Final
 
 from tradewind.records.conditional import write_if
 from tradewind.records.files import remove_files
+from tradewind.records.holding import OutputBusyError
+from tradewind.records.reading import read_record
+from tradewind.records.record import Record, RecordState
 from tradewind.records.store import existing_many, list_names, read_many
 from tradewind.steps.paths import self_and_parents
 
@@ -51,6 +56,25 @@ def add_pin(prefix: str, pin: Pin) -> bool:
     return write_if(pin_path(prefix, pin.path), json.dumps(pin.to_json(), indent=2) + "\n", None) is not None
 
 
+def set_pin(prefix: str, pin: Pin) -> bool:
+    """``add_pin`` for an output that nobody removes.
+
+    Raises:
+        OutputBusyError: Somebody does; there is no pin.
+    """
+    before = _unless_removed(pin.path)
+    if not add_pin(prefix, pin):
+        return False
+    try:
+        after = _unless_removed(pin.path)
+        if before.state is RecordState.FINISHED and after.state in (RecordState.STOPPED, RecordState.NONE):
+            raise _being_removed(pin.path)
+    except OutputBusyError:
+        remove_pin(prefix, pin.path)
+        raise
+    return True
+
+
 def remove_pin(prefix: str, output_path: str) -> bool:
     """Take the pin of an output away; whether there was one."""
     path = pin_path(prefix, output_path)
@@ -82,3 +106,18 @@ def pin_path(prefix: str, output_path: str) -> str:
     """Where the pin of an output lies."""
     digest = hashlib.sha256(output_path.rstrip("/").encode()).hexdigest()[:32]
     return posixpath.join(prefix, PINS_FOLDER, f"{digest}.json")
+
+
+def _unless_removed(output_path: str) -> Record:
+    """The output's record. Raises ``OutputBusyError`` if somebody is about to remove it, or removes it."""
+    record = read_record(output_path)
+    if record.is_being_removed or (record.state is RecordState.AT_WORK and record.lease and "gc" in record.lease.by):
+        raise _being_removed(output_path)
+    return record
+
+
+def _being_removed(output_path: str) -> OutputBusyError:
+    return OutputBusyError(
+        f"{output_path} is being removed by `tradewind gc`, so it is not pinned: look in two minutes whether it is "
+        "still there, and pin it then."
+    )
