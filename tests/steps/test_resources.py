@@ -87,7 +87,8 @@ def test_a_spec_of_an_earlier_version_loads_with_todays_budgets() -> None:
         ("max_preemptions", [-1, 1.5, True, "3", None]),
         ("max_failures", [-1, 0.5, False, "3", None]),
         ("stall_limit_s", [0, -1, math.inf, True, "60"]),
-        ("frozen_s", [0, math.inf, "60"]),
+        ("frozen_s", [0, 1e-9, 9.9, 3601, 1e12, math.nan, math.inf, -60.0, True, "60", None]),
+        ("spare", [0, 1, 2, "yes"]),
         ("slice_type", ["", None, 4]),
     ],
 )
@@ -107,7 +108,7 @@ def test_a_slice_refuses_what_makes_no_sense_and_names_the_field(field: str, val
         ("max_preemptions", [-1]),
         ("max_failures", [-1]),
         ("stall_limit_s", [0]),
-        ("frozen_s", [0]),
+        ("frozen_s", [0, 1e-9, 1e12, math.nan]),
     ],
 )
 def test_a_group_of_hosts_refuses_what_makes_no_sense_and_names_the_field(field: str, values: list[Any]) -> None:

@@ -13,6 +13,8 @@ _MAX_PREEMPTIONS: Final = 1_000_000
 _MAX_FAILURES: Final = 10
 _STALL_LIMIT_S: Final = 1200.0
 _FROZEN_S: Final = 60.0
+_LEAST_FROZEN_S: Final = 10.0
+_MOST_FROZEN_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class TpuSlice:
         max_preemptions: After how many lost slices an attempt gives up.
         max_failures: After how many failures of the function; the same one twice without progress ends it earlier.
         stall_limit_s: How long a training may go without a new step before it counts as hanging.
-        frozen_s: How long a process may give no sign of life before it counts as frozen. It cannot give one while
-            something holds Python's interpreter lock, such as a library that reads a very large file.
+        frozen_s: How long a process may give no sign of life before it counts as frozen, from 10 s to an hour. It
+            cannot give one while something holds Python's interpreter lock, such as a library that reads a large file.
         spare: Whether processes get ready on another free slice while it runs, which then is never idle for Ray's
             autoscaler. None means yes, unless the cluster has an autoscaler.
     """
@@ -89,8 +91,11 @@ class TpuSlice:
             raise ValueError(f"TpuSlice(slice_type={self.slice_type!r}): give a slice type such as 'v4-8'.")
         object.__setattr__(self, "num_slices", _counts_of_slices(self.num_slices))
         _check_budgets("TpuSlice", self.max_preemptions, self.max_failures, self.stall_limit_s, self.frozen_s)
-        if self.spare not in (None, True, False):
-            raise ValueError(f"TpuSlice(spare={self.spare!r}): give True, False, or None.")
+        if self.spare is not None and not isinstance(self.spare, bool):
+            raise ValueError(
+                f"TpuSlice(spare={self.spare!r}): give True, False, or None: it is a choice and no number of slices, "
+                "since processes get ready on one."
+            )
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,8 @@ class Hosts:
         max_preemptions: After how many lost hosts an attempt gives up.
         max_failures: After how many failures of the function; the same one twice without progress ends it earlier.
         stall_limit_s: How long a training may go without a new step before it counts as hanging.
-        frozen_s: How long a process may give no sign of life before it counts as frozen. It cannot give one while
-            something holds Python's interpreter lock, such as a library that reads a very large file.
+        frozen_s: How long a process may give no sign of life before it counts as frozen, from 10 s to an hour. It
+            cannot give one while something holds Python's interpreter lock, such as a library that reads a large file.
     """
 
     count: int
@@ -177,7 +182,17 @@ def _check_budgets(owner: str, max_preemptions: int, max_failures: int, stall_li
     _check_whole(owner, "max_preemptions", max_preemptions, 0)
     _check_whole(owner, "max_failures", max_failures, 0)
     _check_amount(owner, "stall_limit_s", stall_limit_s)
-    _check_amount(owner, "frozen_s", frozen_s)
+    _check_frozen(owner, frozen_s)
+
+
+def _check_frozen(owner: str, value: float) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not _LEAST_FROZEN_S <= value <= _MOST_FROZEN_S:
+        raise ValueError(
+            f"{owner}(frozen_s={value!r}): give seconds from {_LEAST_FROZEN_S:.0f} to {_MOST_FROZEN_S:.0f}. A process "
+            "gives a sign of life each second, and a busy machine makes some of them late; with more than an hour a "
+            "frozen one would hold its hosts unseen."
+        )
 
 
 def _check_whole(owner: str, field: str, value: object, least: int) -> None:
