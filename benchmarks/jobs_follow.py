@@ -44,6 +44,8 @@ class Followed:
     received: float
     memory: float
     """Bytes for each job."""
+    idle_cpu: float
+    """What the same processes take in a minute without any follower; it is not in ``cpu_seconds``."""
     kinds: str
 
 
@@ -59,6 +61,7 @@ def cost_of(way: str, jobs: int, sample: Sample, idle: Sample) -> Followed:
         requests=sample.traffic.total / job_minutes,
         received=sample.traffic.received / job_minutes,
         memory=max(0, sample.memory - idle.memory) / jobs,
+        idle_cpu=idle.cpu_seconds / idle.minutes,
         kinds=f"{kinds or 'no requests'} in {sample.minutes * 60:.0f} s",
     )
 
@@ -82,7 +85,7 @@ def costs_of(house: House, sizes: Sequence[int], window: float, settle: float) -
     way = house.provider.name
     submit = _submitter(house.proxy.target)
     time.sleep(settle)  # what is measured next is the idle cost, without the start of Airflow in it
-    idle = _sample(house, window / 3)
+    idle = _sample(house, window)
     for first, size in batches(sizes):
         if house.provider.defers:  # the other's operators submit by themselves
             for job in job_ids(way, size)[first : min(size, RUNNING)]:
@@ -107,7 +110,11 @@ def follow_table(found: Sequence[Followed]) -> Table:
             "workers, less those without followers. requests, received: what comes to and from the head.",
             f"google needs a worker process for each job: no more than {WORKER_PROCESSES - SPARE_WORKERS} here.",
             "÷ ours: beside ours with as many jobs, or where there is none, with the most.",
-            *(f"{one.way}, {one.jobs} jobs: {one.kinds}" for one in found if one.jobs == _largest(found, one.way)),
+            *(
+                f"{one.way}, {one.jobs} jobs: {one.kinds}; without followers {one.idle_cpu:.2f} CPU s a minute"
+                for one in found
+                if one.jobs == _largest(found, one.way)
+            ),
         ),
     )
     for one in sorted(found, key=lambda row: (row.way != "ours", row.way, row.jobs)):

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.jobs_follow import Followed
 from benchmarks.jobs_latency import BY_HAND, Latency
 from benchmarks.jobs_lines import Lines
-from benchmarks.report import Table, ratio
+from benchmarks.report import Table, ratio, seconds
 
 MOST_OVERHEAD_S = 1.0
 LINES_PER_SECOND = 2000
+END_SEEN_S = 2.0
 
 Row = tuple[str, str, str, str]
 _COSTS: dict[str, Callable[[Followed], float]] = {
@@ -35,6 +36,9 @@ def _overheads(found: Sequence[Latency]) -> Iterator[Row]:
             overhead = one.overhead(by_hand[one.job_seconds])
             name = f"overhead beyond `{BY_HAND}` and an empty task, {one.job_seconds} s job"
             yield name, f"< {MOST_OVERHEAD_S:g} s", f"{overhead:+.2f} s", _said(overhead < MOST_OVERHEAD_S)
+        if one.way == "ours" and one.end_seen is not None:
+            name = f"from the end of a {one.job_seconds} s job to its trigger's event"
+            yield name, f"<= {END_SEEN_S:g} s", seconds(one.end_seen), _said(one.end_seen <= END_SEEN_S)
 
 
 def _following(found: Sequence[Followed]) -> Iterator[Row]:

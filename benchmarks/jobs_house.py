@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks import jobs_printer
 from benchmarks.jobs_history import remember
 from benchmarks.jobs_ids import HEAD_CPUS, SIZES_VARIABLE
-from benchmarks.jobs_logs import Seen, lines_of_task
+from benchmarks.jobs_logs import Seen, fired_at, lines_of_task
 from benchmarks.jobs_peers import ROOT, Provider
 from benchmarks.jobs_proxy import CountingProxy
 from tradewind.rehearsal.airflow_api import AirflowApi
@@ -40,6 +40,8 @@ class TaskRun:
     first_lag: float | None
     """How long that line was on its way, from its print to the log."""
     end: float
+    end_seen: float | None
+    """How long after the job's end its trigger fired; None where nothing is deferred."""
     lines: list[Seen]
 
 
@@ -63,12 +65,15 @@ class House:
             log = self.api.task_log(dag_id, run_id, "job", task["try_number"])
             raise RuntimeError(f"{self.provider.name}: {dag_id} ended as {run['state']}:\n{log[-3000:]}")
         start, end = (datetime.fromisoformat(task[key]).timestamp() for key in ("start_date", "end_date"))
-        seen = lines_of_task(self.airflow.home / "logs", dag_id, run_id, "job")
+        where = (self.airflow.home / "logs", dag_id, run_id, "job")
+        seen, fired = lines_of_task(*where), fired_at(*where)
         first = seen[0] if seen else None
+        job_ended = first.printed + lines / rate if first else None
         return TaskRun(
             first_line=first.logged - start if first else None,
             first_lag=first.logged - first.printed if first else None,
             end=end - start,
+            end_seen=fired - job_ended if fired and job_ended else None,
             lines=seen,
         )
 

@@ -33,6 +33,7 @@ class Latency:
     repeats: int
     first_line: float | None
     first_lag: float | None
+    end_seen: float | None
     end: float
     own_task: float
     """What an empty task of the same kind takes in the same Airflow."""
@@ -66,12 +67,14 @@ def median_of(way: str, job_seconds: int, runs: Sequence[TaskRun], own_task: flo
     """One row of the table; a first line that any run lacks is missing altogether."""
     firsts = [run.first_line for run in runs if run.first_line is not None]
     lags = [run.first_lag for run in runs if run.first_lag is not None]
+    ends_seen = [run.end_seen for run in runs if run.end_seen is not None]
     return Latency(
         way,
         job_seconds,
         len(runs),
         first_line=statistics.median(firsts) if len(firsts) == len(runs) else None,
         first_lag=statistics.median(lags) if len(lags) == len(runs) else None,
+        end_seen=statistics.median(ends_seen) if ends_seen else None,
         end=statistics.median(run.end for run in runs),
         own_task=own_task,
     )
@@ -81,10 +84,23 @@ def latency_table(found: Sequence[Latency], job_seconds: Sequence[int]) -> Table
     """Every way beside ours, and beside Ray's command line."""
     table = Table(
         "jobs: from the task's start to the job's first line in the task's log, and to the task's end (medians)",
-        ("way", "job", "runs", "first line", "÷ ours", "on its way", "end", "÷ ours", "empty task", "overhead"),
+        (
+            "way",
+            "job",
+            "runs",
+            "first line",
+            "÷ ours",
+            "on its way",
+            "end seen",
+            "end",
+            "÷ ours",
+            "empty task",
+            "overhead",
+        ),
         notes=(
-            "on its way: from the first line's print to its place in the log. empty task: a task that does nothing",
-            "but what the way does too (start; or start, defer, resume), by the same Airflow.",
+            "on its way: from the first line's print to its place in the log. end seen: from the job's end to its",
+            "trigger's event. empty task: a task that does nothing but what the way does too (start; or start, defer,",
+            "resume), by the same Airflow.",
             f"overhead: end less `{BY_HAND}` less empty task. google follows in the worker, the others do not.",
             "google polls every 5 s; astro every 60 s by default, and 1 s is the shortest that it takes.",
         ),
@@ -107,6 +123,7 @@ def _cells(one: Latency, hand: Latency | None, ours: Latency | None) -> list[str
         _or_dash(one.first_line),
         ratio(one.first_line, ours.first_line) if ours and one.first_line and ours.first_line else "-",
         _or_dash(one.first_lag),
+        "-" if one.end_seen is None else seconds(one.end_seen),
         seconds(one.end),
         ratio(one.end, ours.end) if ours else "-",
         "-" if is_hand else seconds(one.own_task),
@@ -140,4 +157,4 @@ def _submit(address: str, lines: int, rate: float) -> TaskRun:
                 lag = time.time() - float(line.split()[2])
     if process.returncode:
         raise RuntimeError(f"`{' '.join(command)}` ended with exit code {process.returncode}.")
-    return TaskRun(first_line=first, first_lag=lag, end=time.time() - started, lines=[])
+    return TaskRun(first_line=first, first_lag=lag, end=time.time() - started, end_seen=None, lines=[])

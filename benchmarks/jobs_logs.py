@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.jobs_printer import PADDING
 
 _LINE = re.compile(rf"bench-line (\d{{7}}) (\d+\.\d{{6}}) {re.escape(PADDING)}")
+_FIRED = '"Trigger fired event"'
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,20 @@ class Carried:
 
 def lines_of_task(logs: Path, dag_id: str, run_id: str, task_id: str) -> list[Seen]:
     """Every line of the task's job, in the order in which they were logged; the worker's and the triggerer's files."""
+    seen = lines_in(_records(logs, dag_id, run_id, task_id))
+    return sorted(seen, key=lambda line: line.logged)  # stable: lines of one moment stay in the file's order
+
+
+def fired_at(logs: Path, dag_id: str, run_id: str, task_id: str) -> float | None:
+    """When the task's last trigger fired, in seconds since 1970, by Airflow's own line; None if it has had none."""
+    fired = [record for record in _records(logs, dag_id, run_id, task_id) if _FIRED in record]
+    return datetime.fromisoformat(json.loads(fired[-1])["timestamp"]).timestamp() if fired else None
+
+
+def _records(logs: Path, dag_id: str, run_id: str, task_id: str) -> list[str]:
     folder = logs / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
     files = sorted(folder.glob("attempt=*.log*"), key=lambda file: file.stat().st_mtime)
-    seen = [line for file in files for line in lines_in(file.read_text(errors="replace").splitlines())]
-    return sorted(seen, key=lambda line: line.logged)  # stable: lines of one moment stay in the file's order
+    return [record for file in files for record in file.read_text(errors="replace").splitlines()]
 
 
 def lines_in(records: Iterable[str]) -> Iterator[Seen]:

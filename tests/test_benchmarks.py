@@ -124,6 +124,9 @@ def test_the_log_of_a_task_is_put_together_from_the_workers_and_the_triggerers_f
     (folder / "attempt=1.log").write_text(log_record(30.0, job_line(1, 29.0)) + "\n")
     (folder / "attempt=1.log.trigger.7.log").write_text(log_record(20.0, job_line(0, 19.0)) + "\n")
     assert [line.number for line in jobs_logs.lines_of_task(tmp_path, "d", "r", "t")] == [0, 1]
+    assert jobs_logs.fired_at(tmp_path, "d", "r", "t") is None
+    (folder / "attempt=1.log.trigger.7.log").write_text(log_record(25.0, "Trigger fired event") + "\n")
+    assert jobs_logs.fired_at(tmp_path, "d", "r", "t") == 25.0
 
 
 def test_the_printer_prints_as_many_lines_as_it_is_told() -> None:
@@ -151,24 +154,25 @@ def test_the_cost_of_following_is_for_each_job_and_minute_without_what_an_idle_a
     traffic = jobs_proxy.Traffic(Counter({"GET /api/jobs/": 8}), 4000)
     cost = jobs_follow.cost_of("ours", 10, jobs_follow.Sample(2.0, 24.0, 3000, traffic), idle)
     assert (cost.cpu_seconds, cost.requests, cost.received, cost.memory) == (1.0, 0.4, 200.0, 200.0)
-    assert cost.kinds == "8 GET /api/jobs/ in 120 s"
+    assert cost.kinds == "8 GET /api/jobs/ in 120 s" and cost.idle_cpu == 2.0
 
 
 def test_goals_are_judged_by_the_figures_of_the_run() -> None:
     latencies = [
-        jobs_latency.Latency("ray job submit", 1, 1, 2.0, 0.1, 4.0, 0.0),
-        jobs_latency.Latency("ours", 1, 1, 2.0, 0.1, 8.5, 3.0),
+        jobs_latency.Latency("ray job submit", 1, 1, 2.0, 0.1, None, 4.0, 0.0),
+        jobs_latency.Latency("ours", 1, 1, 2.0, 0.1, 1.5, 8.5, 3.0),
     ]
     followed = [
-        jobs_follow.Followed("ours", 300, 0.1, 0.01, 2.0, 1.0, ""),
-        jobs_follow.Followed("astro", 300, 0.1, 0.4, 1.0, 1.0, ""),
-        jobs_follow.Followed("google", 8, 0.1, 20.0, 1.0, 1.0, ""),
+        jobs_follow.Followed("ours", 300, 0.1, 0.01, 2.0, 1.0, 0.5, ""),
+        jobs_follow.Followed("astro", 300, 0.1, 0.4, 1.0, 1.0, 0.5, ""),
+        jobs_follow.Followed("google", 8, 0.1, 20.0, 1.0, 1.0, 0.5, ""),
     ]
     rate = jobs_lines.Rate(2000, 10)
     lines = [jobs_lines.Lines("ours", rate, jobs_logs.Carried(20_000, 1, 0, True, 1900.0, 0.5))]
     rows = jobs_goals.goals_table(latencies, followed, lines).rows
     assert [(row[2], row[3]) for row in rows] == [
         ("+1.50 s", "no"),
+        ("1.50 s", "yes"),
         ("1.00 times", "yes"),
         ("0.02 times", "yes"),
         ("2.00 times", "no"),
@@ -177,7 +181,7 @@ def test_goals_are_judged_by_the_figures_of_the_run() -> None:
 
 
 def test_tables_put_ours_first_and_every_peer_beside_it() -> None:
-    runs = [jobs_house.TaskRun(2.0, 0.5, 4.0, []), jobs_house.TaskRun(None, None, 6.0, [])]
+    runs = [jobs_house.TaskRun(2.0, 0.5, 4.0, 1.5, []), jobs_house.TaskRun(None, None, 6.0, None, [])]
     latencies = [
         jobs_latency.median_of("google", 1, runs, 0.1),
         jobs_latency.median_of("ours", 1, runs[:1], 3.0),
@@ -185,8 +189,8 @@ def test_tables_put_ours_first_and_every_peer_beside_it() -> None:
     ]
     table = jobs_latency.latency_table(latencies, [1])
     assert [row[0] for row in table.rows] == ["ray job submit", "ours", "google"]
-    assert table.rows[2][3] == "never" and list(table.rows[2][6:8]) == ["5.00 s", "1.25"]
-    assert table.rows[2][9] == "+0.90 s"
+    assert table.rows[2][3] == "never" and list(table.rows[2][6:9]) == ["1.50 s", "5.00 s", "1.25"]
+    assert table.rows[2][10] == "+0.90 s"
 
 
 async def test_the_proxy_passes_bodies_refusals_and_websockets_and_counts_them() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.ray_jobs.log_end import LAST_LINES, LogEnd
-from tradewind.ray_jobs.log_lines import BATCH_S, JobLog, LogPosition
+from tradewind.ray_jobs.log_lines import BATCH_S, JobLog, LogPosition, Pace
 from tradewind.ray_jobs.progress_bars import bar_state
 
 
@@ -47,6 +47,33 @@ def test_lines_that_come_together_are_given_together() -> None:
     log.tick()
     assert reader.batches == [["a", "b", "c"]]
     assert log.position.chars == 3
+
+
+def test_logs_that_share_a_pace_give_together_and_not_too_often() -> None:
+    reader, pace = Reader(), Pace(2.0)
+    moments: list[float] = []
+    logs = [JobLog(reader.give, pace=pace, clock=lambda: reader.now) for _ in range(3)]
+    for tenth in range(100):  # each of three prints a line a second, at a time of its own
+        reader.now = tenth / 10
+        if tenth % 10 in (0, 3, 6):
+            logs[tenth % 10 // 3].read(f"{tenth}\n")
+        before = len(reader.batches)
+        for log in logs:
+            log.tick()
+        moments += [reader.now] * (len(reader.batches) - before)
+    assert moments == [0.2, *[moment for moment in (2.2, 4.2, 6.2, 8.2) for _ in logs]], "the first one as soon as ever"
+    assert reader.lines[:7] == ["0", "10", "20", "3", "13", "6", "16"]
+
+
+def test_a_line_after_a_pause_does_not_wait_for_the_pace() -> None:
+    reader, pace = Reader(), Pace(2.0)
+    log = JobLog(reader.give, pace=pace, clock=lambda: reader.now)
+    for reader.now in (0.0, 7.0):
+        log.read("a\n")
+        assert log.wait_s() == pytest.approx(BATCH_S)
+        reader.now += BATCH_S
+        log.tick()
+    assert reader.batches == [["a"], ["a"]]
 
 
 def test_a_line_waits_for_its_newline_or_the_end() -> None:

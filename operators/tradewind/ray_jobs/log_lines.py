@@ -13,12 +13,29 @@ from dataclasses import replace
 from tradewind.ray_jobs.log_position import LineReader, LogPosition
 from tradewind.ray_jobs.progress_bars import BarFold
 
-__all__ = ["MAX_BYTES", "JobLog", "LogPosition"]
+__all__ = ["MAX_BYTES", "JobLog", "LogPosition", "Pace"]
 
 MAX_BYTES = 20 * 1024 * 1024
 BATCH_S = 0.2
 """How long lines are collected before they are given."""
 _BATCH_LINES = 1000
+
+
+class Pace:
+    """When the logs that share it give their lines: at the same moments, and not more often than ``every_s``.
+
+    For readers to whom being woken costs more than the lines do. What comes after a pause is given as soon as ever.
+    """
+
+    def __init__(self, every_s: float = BATCH_S) -> None:
+        self._every_s = every_s
+        self._moment = float("-inf")
+
+    def next_moment(self, now: float) -> float:
+        """When lines that have come ``now`` are to be given."""
+        if self._moment <= now:
+            self._moment = max(now + BATCH_S, self._moment + self._every_s)
+        return self._moment
 
 
 class JobLog:
@@ -29,6 +46,7 @@ class JobLog:
         start: What was given before, by this or another process.
         max_bytes: How much is given in all; then one line says where the rest is. None: no limit.
         full_log: Where the whole log can be read, for that line.
+        pace: When lines are given; its own if it shares none.
         clock: Seconds of a clock that never goes back.
     """
 
@@ -39,18 +57,20 @@ class JobLog:
         max_bytes: int | None = MAX_BYTES,
         full_log: str = "",
         *,
+        pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.full_log = full_log
         self._give = give
         self._max_bytes = max_bytes
+        self._pace = pace or Pace()
         self._clock = clock
         self._hidden: str | None = None
         self._given = self._taken = self._shown = start
         self._reader = LineReader(start)
         self._bars = BarFold()
         self._batch: list[str] = []
-        self._batch_since = 0.0
+        self._give_at = 0.0
 
     @property
     def position(self) -> LogPosition:
@@ -88,7 +108,7 @@ class JobLog:
 
     def wait_s(self) -> float | None:
         """After how long ``tick`` should be called if nothing more is read; None: no need."""
-        times = [self._batch_since + BATCH_S] if self._batch else []
+        times = [self._give_at] if self._batch else []
         if self._bars.due_at is not None:
             times.append(self._bars.due_at)
         return max(0.01, min(times) - self._clock()) if times else None
@@ -99,7 +119,7 @@ class JobLog:
         if due := self._bars.show(now):
             self._show(due)
             self._shown = self._taken
-        if self._batch and (now >= self._batch_since + BATCH_S or len(self._batch) >= _BATCH_LINES):
+        if self._batch and (now >= self._give_at or len(self._batch) >= _BATCH_LINES):
             self.flush()
 
     def flush(self) -> None:
@@ -124,7 +144,7 @@ class JobLog:
 
     def _show(self, lines: Sequence[str]) -> None:
         if lines and not self._batch:
-            self._batch_since = self._clock()
+            self._give_at = self._pace.next_moment(self._clock())
         self._batch.extend(lines)
 
     def _within_budget(self, lines: list[str]) -> tuple[list[str], int, bool]:

@@ -54,6 +54,7 @@ async def _tail(watched: WatchedJob, log: JobLog, notice: Callable[[str], None])
         before, opened = log.taken_chars, time.monotonic()
         with contextlib.suppress(RayUnreachableError):  # the watcher tells of it
             await _read(watched, log)
+        log.flush()  # who reads it need not wait until the stream is open again
         went_well = log.taken_chars > before or time.monotonic() - opened > _QUIET_S
         vain = 0 if went_well else vain + 1
         if vain <= 1:

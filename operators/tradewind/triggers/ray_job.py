@@ -25,7 +25,7 @@ from tradewind.triggers.place_in_log import (
 )
 
 if TYPE_CHECKING:
-    from tradewind.ray_jobs.log_lines import JobLog
+    from tradewind.ray_jobs.log_lines import JobLog, Pace
 
 logger = logging.getLogger(__name__)
 job_logger = logging.getLogger("ray.job")
@@ -36,6 +36,9 @@ FEW_LINES = 20
 """Up to so many lines at once are logged one by one; more of them go into one record, which Airflow carries faster."""
 LONGEST_RECORD = 4000
 """Characters in such a record."""
+TOGETHER_S = 2.0
+"""How often the lines of all followed jobs are logged, together. Whatever a trigger sends, be it one line, makes its
+triggerer go through Airflow's database once more, which costs more than all else that following does."""
 
 
 class RayJobTrigger(BaseTrigger):
@@ -136,9 +139,9 @@ class RayJobTrigger(BaseTrigger):
 
         place = await load_place(self._address, job) if self.trigger_id is not None else None
         if place is not None and not place.is_exact:
-            job_logger.info("The triggerer was killed; lines of its last second may come again below.")
+            job_logger.info("The triggerer was killed; lines of its last seconds may come again below.")
         start = LogPosition.from_json(place.position) if place else LogPosition()
-        return JobLog(self._give, start, max_bytes=self.log_bytes, full_log=self.full_log)
+        return JobLog(self._give, start, max_bytes=self.log_bytes, full_log=self.full_log, pace=_pace())
 
     async def _save_places(self) -> None:
         """Write the place down at once, so that whoever comes next knows, and then as long as it changes."""
@@ -158,6 +161,14 @@ class RayJobTrigger(BaseTrigger):
     def _give(self, lines: Sequence[str]) -> None:
         give_lines(lines)
         self._lines_given.set()
+
+
+@functools.cache
+def _pace() -> Pace:
+    """One for all triggers of this process."""
+    from tradewind.ray_jobs.log_lines import Pace
+
+    return Pace(TOGETHER_S)
 
 
 def give_lines(lines: Sequence[str]) -> None:
