@@ -96,7 +96,7 @@ def costs_of(house: House, sizes: Sequence[int], window: float, settle: float) -
         run_id = house.api.trigger(dag_id)
         until(partial(_are_following, house, dag_id, run_id), f"{way}: {dag_id} to follow")
         _settle(house, settle, before if first < RUNNING else None)
-        yield cost_of(way, size, _sample(house, window if size == sizes[-1] else window / 2), idle)
+        yield cost_of(way, size, _sample(house, window), idle)
 
 
 def follow_table(found: Sequence[Followed]) -> Table:
