@@ -13,7 +13,9 @@ def test_every_mutant_can_be_made() -> None:
     mutants = read_mutants(ROOT)
     assert len({str(mutant) for mutant in mutants}) == len(mutants) > 0
     for mutant in mutants:
-        compile(mutant.broken(ROOT), mutant.file, "exec")
+        text = mutant.broken(ROOT)
+        if mutant.file.endswith(".py"):
+            compile(text, mutant.file, "exec")
 
 
 def checkout(tmp_path: Path, test: str) -> Path:

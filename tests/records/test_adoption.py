@@ -25,7 +25,7 @@ from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status, write_status
 from tradewind.records.store import list_names
 from tradewind.records.stores import StoreRefusedError
-from tradewind.records.turns import commit_turn
+from tradewind.records.turns import commit_turn, next_number
 from tradewind.runtime.keeper import Keeper
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
@@ -188,6 +188,37 @@ def test_nobody_can_take_the_turn_while_files_are_copied_and_a_turn_that_is_lost
     now = LeaseStore(step.output_path).read()
     assert now is not None and (now.lease.attempt, now.lease.phase) == (7, Phase.CLAIMED)
     assert read_status(step.output_path) is None
+
+
+def test_nothing_is_copied_once_the_turn_is_over(step: ResolvedStep, prefix: str) -> None:
+    source = files_at(f"{prefix}/elsewhere", model="weights")
+
+    @contextmanager
+    def lose(store: LeaseStore, held: Held) -> Iterator[KeptTurn]:
+        with Keeper(store, held, end_work=lambda end: None) as keeper:
+            store.claim(held, Claim(7, "another", "cluster", {"run": "r"}, VERSION))
+            keeper.look()
+            yield keeper
+
+    with pytest.raises(LeaseLostError):
+        adopt(adoption_of(step, source, copies=True), lose)
+    assert "model" not in list_names(step.output_path)
+
+
+def test_who_is_faster_than_an_adoption_keeps_the_turn(
+    step: ResolvedStep, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LeaseStore(files_at(step.output_path, model="weights"))
+
+    def counts_slowly(path: str, lease: Lease | None) -> int:
+        store.claim(None, Claim(1, "another", "cluster", {"run": "r"}, VERSION))
+        return next_number(path, lease)
+
+    monkeypatch.setattr("tradewind.records.adoption.next_number", counts_slowly)
+    with pytest.raises(OutputBusyError, match="has just begun to make"):
+        adopt(adoption_of(step, step.output_path), keep)
+    held = store.read()
+    assert held is not None and (held.lease.job, held.lease.phase) == ("another", Phase.CLAIMED)
 
 
 @pytest.mark.parametrize("is_told", [True, False])

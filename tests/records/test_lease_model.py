@@ -425,6 +425,23 @@ LeaseMachine.TestCase.settings = settings(
 TestLeases = LeaseMachine.TestCase
 
 
+# ---- what a search finds seldom
+
+
+def test_nobody_takes_over_while_the_kernel_has_still_to_end_a_function_whose_keeper_and_guard_are_frozen() -> None:
+    machine = LeaseMachine()
+    machine.a_try_starts("one", False, 40)
+    machine.ray_starts_a_job(0, 40)
+    machine.time_passes(74.0)  # past the fence, of which they could not hear
+    machine.a_try_starts("two", False, 40)
+    machine.a_function_writes(0)  # beside no other turn
+    machine.time_passes(17.0)
+    assert not any(child.lives for child in machine.children)
+    machine.a_try_starts("three", False, 40)
+    assert [job.attempt.number for job in machine.jobs] == [1, 2]
+    machine.teardown()
+
+
 # ---- a model that finds nothing would prove nothing
 
 
