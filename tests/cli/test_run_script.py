@@ -143,18 +143,41 @@ executor_main([plain, ExecutorStep("training", work, Config(versioned(1)), resou
     assert "plain" not in told[0]
 
 
-def test_in_a_ray_job_a_script_says_so_of_single_gpus_only(tmp_path: Path) -> None:
+def test_in_a_ray_job_no_step_runs_on_the_cpus_of_the_driver_instead_of_where_its_resources_say(
+    tmp_path: Path,
+) -> None:
     body = """
 from tradewind import Gpu, Hosts, TpuSlice
-wishes = {"training": TpuSlice("v4-16"), "several": Hosts(2), "single": Gpu()}
+wishes = {"training": TpuSlice("v4-16"), "several": Hosts(2), "single": Gpu(), "part": Gpu(0.5)}
 executor_main([ExecutorStep(name, work, Config(versioned(name)), resources=wish) for name, wish in wishes.items()])
 """
     done = run(
         tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true", RAY_JOB_CONFIG_JSON_ENV_VAR="{}"
     )
-    told = [line for line in done.stdout.splitlines() if "will run on the CPUs of this machine" in line]
-    assert len(told) == 1 and told[0].startswith("'single' (Gpu("), done.stdout + done.stderr
-    assert "'training'" not in told[0] and "'several'" not in told[0]
+    assert "will run on the CPUs of this machine" not in done.stdout, done.stdout + done.stderr
+    told = [line for line in done.stdout.splitlines() if "will have whole GPUs" in line]
+    assert len(told) == 1 and told[0].startswith("'part' (Gpu(count=0.5"), done.stdout + done.stderr
+
+
+def test_in_a_ray_job_a_step_on_a_gpu_reserves_a_host_with_gpus_of_its_cluster(tmp_path: Path) -> None:
+    body = """
+from tradewind import Gpu
+
+def kept(config, devices):
+    print("devices", devices)
+    import psutil
+    psutil.Process().parent().parent().kill()
+
+work.preflight = kept
+wish = Gpu(2, "A100", num_cpus=3)
+executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=wish)])
+"""
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), RAY_JOB_CONFIG_JSON_ENV_VAR="{}")
+    assert "devices 2" in done.stdout and "working" not in done.stdout, done.stdout + done.stderr
+    (attempt,) = (tmp_path / "store").glob("s-*/.attempts/1.json")
+    wanted = json.loads(attempt.read_text())["spec"]["resources"]
+    assert (wanted["kind"], wanted["count"], wanted["num_cpus"]) == ("hosts", 1, 3)
+    assert (wanted["gpus"], wanted["gpu_type"], wanted["max_failures"]) == (2, "A100", 0)
 
 
 def test_the_lease_of_a_pod_whose_driver_dies_is_left_to_go_stale(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Running an experiment as a script: planned as every other run, then each step as soon as its inputs are there.
 
-Drivers run on this machine; inside a Ray job those of steps on slices or on several hosts reserve these on its cluster.
+Drivers run on this machine; inside a Ray job those of steps on slices, GPUs or several hosts reserve these on its
+cluster.
 
 A step that fails keeps only those from running that read its output; what the others make is reused by the next run.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -127,27 +129,43 @@ def _plan(steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Sel
 
 
 def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder) -> LocalStep:
-    spec = step_spec(step, code)
-    return LocalStep(step, spec if _runs_on_pod(step) else replace(spec, resources=encode_resources(Cpu())), planned)
+    return LocalStep(step, replace(step_spec(step, code), resources=encode_resources(_place(step))), planned)
 
 
-def _runs_on_pod(step: ResolvedStep) -> bool:
-    return isinstance(step.step.resources, (TpuSlice, Hosts)) and in_ray_job(os.environ)
+def _place(step: ResolvedStep) -> Cpu | TpuSlice | Hosts:
+    """Where the function of a step runs: on hosts of its own that are reserved, or beside its driver.
+
+    A step on GPUs is a group of one host, which starts again where its node is lost, and fails as a job does.
+    """
+    wanted = step.step.resources
+    if in_ray_job(os.environ):
+        match wanted:
+            case TpuSlice() | Hosts():
+                return wanted
+            case Gpu(count, kind, num_cpus):
+                return Hosts(1, num_cpus, gpus=math.ceil(count), gpu_type=kind, max_failures=0)
+    return Cpu()
 
 
 def _tell_of_resources(due: Sequence[ResolvedStep]) -> None:
     """Say which steps would run elsewhere in a DAG: a training on CPUs should surprise nobody."""
     wishing = [step for step in due if isinstance(step.step.resources, (TpuSlice, Hosts, Gpu))]
-    if here := [step for step in wishing if not _runs_on_pod(step)]:
-        wishes = ", ".join(f"{step.name!r} ({step.step.resources!r})" for step in here)
-        why = "outside a Ray job, a script does not look at resources"
-        if in_ray_job(os.environ):
-            why = "a script reserves slices and several hosts, but no single GPU"
+    if here := [step for step in wishing if isinstance(_place(step), Cpu)]:
         print(
-            f"{wishes} will run on the CPUs of this machine: {why}. Run the experiment as a DAG to run each step where "
-            "its resources say.",
+            f"{_wishes(here)} will run on the CPUs of this machine: outside a Ray job, a script does not look at "
+            "resources. Run the experiment as a DAG to run each step where its resources say.",
             flush=True,
         )
+    elif rounded := [step for step in wishing if _asks_for_a_part(step.step.resources)]:
+        print(f"{_wishes(rounded)} will have whole GPUs: a script does not share them among steps.", flush=True)
+
+
+def _asks_for_a_part(resources: object) -> bool:
+    return isinstance(resources, Gpu) and resources.count != int(resources.count)
+
+
+def _wishes(steps: Sequence[ResolvedStep]) -> str:
+    return ", ".join(f"{step.name!r} ({step.step.resources!r})" for step in steps)
 
 
 def _refuse_blocked(run: _Run) -> None:

@@ -93,6 +93,7 @@ def test_waiting_says_for_what_since_when_and_what_there_is():
         waiting_text("v4-16 slice", 61.3, {"v4-8": 1, "v4-16": 2})
         == "waiting for a free v4-16 slice since 61 s; the cluster has 2 hosts of v4-16, 1 host of v4-8"
     )
+    assert waiting_text("1-host A100 group", 0, {}, "GPU").endswith("; the cluster has no GPU hosts")
 
 
 def test_progress_bars_and_broken_characters_become_lines():

@@ -138,13 +138,13 @@ def how_it_ended(exit_code: int) -> str:
         return f"was killed by signal {-exit_code}"
 
 
-def waiting_text(wanted: str, seconds: float, pod_types: Mapping[str, int]) -> str:
-    """What the job log says while nothing is free; ``pod_types`` counts the live hosts of each slice type."""
+def waiting_text(wanted: str, seconds: float, pod_types: Mapping[str, int], kind: str = "TPU") -> str:
+    """What the job log says while nothing is free; ``pod_types`` counts the live hosts of each slice type or GPU."""
     has = ", ".join(
         f"{count} {'host' if count == 1 else 'hosts'} of {name}" for name, count in sorted(pod_types.items())
     )
     since = "" if seconds < 1 else f" since {seconds:.0f} s"
-    return f"waiting for a free {wanted}{since}; the cluster has {has or 'no TPU hosts'}"
+    return f"waiting for a free {wanted}{since}; the cluster has {has or f'no {kind} hosts'}"
 
 
 class LineSplitter:

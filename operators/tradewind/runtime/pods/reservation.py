@@ -154,7 +154,8 @@ class Reserving:
                     raise NoFreeSliceError(self._in_vain(timeout_s))
                 if waited >= say_at:
                     say_at = waited + _SAY_EVERY_SECONDS
-                    self._say(waiting_text(self._wanted(), waited, live_hosts()))
+                    kind = "TPU" if self._group.is_tpu else "GPU" if self._group.has_gpus else "CPU"
+                    self._say(waiting_text(self._wanted(), waited, live_hosts(self._group), kind))
                 self._stopped.wait(_SOON_SECONDS if waited < _LAND_SECONDS else _LOOK_SECONDS)
             return None
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.liveness import (
@@ -57,6 +58,10 @@ def alike(slices: Sequence[Slice]) -> list[Slice]:
     return [one for one in slices if len(one.nodes) == counts.most_common(1)[0][0]]
 
 
+_TYPE: Final = "accelerator_type:"
+"""What Ray calls the resource that says a node's type of GPU, without the type."""
+
+
 def free_slices(group: HostGroup, avoided: Iterable[str] = (), suspects: Collection[str] = ()) -> list[Slice]:
     """The slices that could be taken now: complete, alive, not being drained, no host in ``avoided`` (node ids).
 
@@ -89,6 +94,16 @@ def chips_of(node: Node, group: HostGroup) -> float:
     return node.chips or group.resources["TPU"]
 
 
-def live_hosts() -> Counter[str]:
-    """How many live hosts of each slice type there are."""
-    return Counter(one.pod_type for one in live_nodes() if one.pod_type)
+def live_hosts(group: HostGroup) -> Counter[str]:
+    """How many live hosts there are of each kind that the group could ask for: slice types, GPUs, or any."""
+    if group.is_tpu:
+        return Counter(one.pod_type for one in live_nodes() if one.pod_type)
+    if group.has_gpus:
+        return Counter(_gpu_of(one) for one in live_nodes() if one.resources.get("GPU"))
+    return Counter({"CPUs": len(live_nodes())})
+
+
+def _gpu_of(node: Node) -> str:
+    """``2 GPUs``, or ``2 GPUs (A100)`` where Ray knows the type."""
+    types = [name.removeprefix(_TYPE) for name in node.resources if name.startswith(_TYPE)]
+    return f"{node.resources['GPU']:.0f} GPUs" + (f" ({', '.join(types)})" if types else "")
