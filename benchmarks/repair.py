@@ -33,16 +33,30 @@ def passes_table(passes: Sequence[Pass], count: int) -> Table:
     """What each pass took, beside what it may."""
     table = Table(
         f"repair: one pass over {count:,} nodes v4-8, {LATENCY_S * 1000:.0f} ms per request",
-        ("nodes", "seconds", "goal", "deletions", "creations", "requests", "bound", "store", "passes more"),
+        (
+            "nodes",
+            "seconds",
+            "goal",
+            "deletions",
+            "creations",
+            "requests",
+            "bound",
+            "store",
+            "client CPU",
+            "server CPU",
+            "passes more",
+        ),
         notes=(
             "bound: deletions, creations, the pages of both lists for each look, and up to 16 nodes read singly.",
+            "CPU: seconds of the process that repairs, and of the one that is the Cloud TPU, on this machine.",
             "store: requests to the store of the records. passes more: until one finds every slice at work.",
         ),
     )
     for one in passes:
         goal = f"{'met' if one.seconds < MOST_SECONDS else 'missed'} (< {MOST_SECONDS:.0f} s)"
         cells = (one.deletions, one.creations, one.requests, bound(one), one.store_requests)
-        table.add(one.kind, seconds(one.seconds), goal, *(f"{cell:,}" for cell in cells), str(one.passes))
+        cpu = (seconds(one.client_cpu_s), seconds(one.server_cpu_s))
+        table.add(one.kind, seconds(one.seconds), goal, *(f"{cell:,}" for cell in cells), *cpu, str(one.passes))
     return table
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 from google.cloud.tpu_v2 import types
 
@@ -18,11 +19,13 @@ from tradewind.rehearsal.tpu_state import NodeState
 
 
 class CountingCloud(LocalTpuCloud):
-    """It also tells how many calls of each name it has answered."""
+    """It also tells how many calls of each name it has answered, and how many CPU seconds it has used."""
 
     def answer(self, call: Call) -> Answer:
         if call.path == "/calls":
             return Answer("calls", body=json.dumps(self.requests).encode())
+        if call.path == "/cpu":
+            return Answer("calls", body=json.dumps(time.process_time()).encode())
         return super().answer(call)
 
 

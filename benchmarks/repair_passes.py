@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -14,9 +14,11 @@ from typing import Any
 from urllib.request import urlopen
 
 from tradewind.cloud_tpu.repair_terms import RepairSettings, Scope
+from tradewind.cloud_tpu.repair_turn import RepairTurn
 from tradewind.cloud_tpu.repairing import SliceRepair
 from tradewind.cloud_tpu.slice_records import SliceRecords
 from tradewind.cloud_tpu.tpu_api import AT_ONCE, PAGE_SIZE, TpuApi
+from tradewind.records.conditional import read_stored, write_if
 
 LABELS = {"cluster": "bench"}
 LIFTED = RepairSettings(max_deletes_per_pass=10**6, max_deletes_per_hour=10**6, host_grace_s=0.0, start_grace_s=0.0)
@@ -37,6 +39,8 @@ class Pass:
         looks: How often both lists were read.
         requests: Calls of the Cloud TPU API, of whatever kind.
         store_requests: How often the store of the records was asked.
+        client_cpu_s: How many CPU seconds this process used, which repairs.
+        server_cpu_s: And the one of the Cloud TPU, on the same machine.
         passes: How many passes more it takes until one finds all slices at work; 0 where there is nothing to do.
     """
 
@@ -49,6 +53,8 @@ class Pass:
     looks: int
     requests: int
     store_requests: int
+    client_cpu_s: float
+    server_cpu_s: float
     passes: int
 
 
@@ -66,33 +72,38 @@ def measure(kind: str, count: int, latency_s: float) -> Pass:
         ray = Ray(api, is_lost=kind != "healthy")
         settings = LIFTED if kind.startswith("dead") else RepairSettings()
         clock = Clock()
-        repair = SliceRepair(api, ray.hosts, Scope(labels=LABELS), records, settings, clock=clock.now)
+        turn = RepairTurn(f"{records.folder}/turn", records.counted(read_stored), records.counted(write_if))
+        repair = SliceRepair(api, ray.hosts, Scope(labels=LABELS), records, settings, clock=clock.now, turn=turn)
         if kind.startswith("dead"):  # READY without hosts: only the time that it lasts tells that it is dead
             repair.run_once()
             clock.offset_s += 60.0
         before, records.requests = _calls(url), 0
-        began = time.monotonic()
+        began, cpu, server_cpu = time.monotonic(), time.process_time(), _asked(url, "cpu")
         repair.run_once()
-        took = time.monotonic() - began
+        took, cpu, server_cpu = time.monotonic() - began, time.process_time() - cpu, _asked(url, "cpu") - server_cpu
         calls, store_requests = _without(_calls(url), before), records.requests
         ray.is_lost = False
         passes = 0 if not calls.get("DeleteNode") else _passes_until_well(repair)
-        return _told(kind, took, count, calls, store_requests, passes)
+        return Pass(
+            kind,
+            took,
+            count,
+            **_counted(calls),
+            store_requests=store_requests,
+            client_cpu_s=cpu,
+            server_cpu_s=server_cpu,
+            passes=passes,
+        )
 
 
-def _told(kind: str, took: float, count: int, calls: Mapping[str, int], store_requests: int, passes: int) -> Pass:
-    return Pass(
-        kind,
-        took,
-        count,
-        deletions=calls.get("DeleteNode", 0),
-        creations=calls.get("CreateNode", 0),
-        lists=calls.get("ListNodes", 0) + calls.get("ListQueuedResources", 0),
-        looks=calls.get("ListQueuedResources", 0),
-        requests=sum(calls.values()),
-        store_requests=store_requests,
-        passes=passes,
-    )
+def _counted(calls: Mapping[str, int]) -> dict[str, int]:
+    return {
+        "deletions": calls.get("DeleteNode", 0),
+        "creations": calls.get("CreateNode", 0),
+        "lists": calls.get("ListNodes", 0) + calls.get("ListQueuedResources", 0),
+        "looks": calls.get("ListQueuedResources", 0),
+        "requests": sum(calls.values()),
+    }
 
 
 def _passes_until_well(repair: SliceRepair) -> int:
@@ -130,18 +141,21 @@ class CountedRecords(SliceRecords):
     def __init__(self, folder: str, latency_s: float) -> None:
         super().__init__(folder)
         self.requests = 0
+        self._latency_s = latency_s
         store = self._fs
-
-        def slow(name: str) -> Any:
-            def call(*args: Any, **options: Any) -> Any:
-                self.requests += 1
-                time.sleep(latency_s)
-                return getattr(store, name)(*args, **options)
-
-            return call
-
-        methods = {name: staticmethod(slow(name)) for name in ("ls", "cat_file", "pipe_file", "rm_file")}
+        names = ("ls", "cat_file", "pipe_file", "rm_file")
+        methods = {name: staticmethod(self.counted(getattr(store, name))) for name in names}
         self._fs = type("SlowStore", (), {**methods, "invalidate_cache": staticmethod(store.invalidate_cache)})()
+
+    def counted(self, request: Callable[..., Any]) -> Callable[..., Any]:
+        """The same request, which takes its time and is counted."""
+
+        def call(*args: Any, **options: Any) -> Any:
+            self.requests += 1
+            time.sleep(self._latency_s)
+            return request(*args, **options)
+
+        return call
 
 
 @contextmanager
@@ -157,8 +171,12 @@ def _cloud(kind: str, count: int, latency_s: float) -> Iterator[str]:
 
 
 def _calls(url: str) -> dict[str, int]:
-    with urlopen(f"{url}/calls", timeout=60) as answer:
-        return dict(json.load(answer))
+    return dict(_asked(url, "calls"))
+
+
+def _asked(url: str, what: str) -> Any:
+    with urlopen(f"{url}/{what}", timeout=60) as answer:
+        return json.load(answer)
 
 
 def _without(calls: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from google.cloud.tpu_v2 import types
 
 from tests.cloud_tpu.cloud import BODY, World, queued, until
 from tradewind.cloud_tpu.slice_types import slice_type
-from tradewind.cloud_tpu.tpu_api import TpuApi
+from tradewind.cloud_tpu.tpu_api import AT_ONCE, TpuApi
 from tradewind.cloud_tpu.tpu_errors import (
     BadEndpointError,
     BadSliceError,
@@ -201,3 +201,32 @@ def test_an_endpoint_without_tls_is_only_taken_on_this_machine(endpoint: str) ->
         TpuApi("p", "z", endpoint=endpoint)
     with pytest.raises(BadEndpointError, match="carrier pigeon"):
         TpuApi("p", "z", endpoint="http://127.0.0.1:1", transport="carrier pigeon")
+
+
+def test_an_endpoint_on_this_machine_is_asked_without_the_proxy_of_the_environment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert world.new_api(patience_s=0.0).nodes() == []
+
+
+def test_as_many_connections_are_kept_as_there_are_calls_at_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    api, together = world.new_api(), threading.Barrier(AT_ONCE)
+    world.cloud.latency_s = 0.1
+
+    def ask() -> None:
+        together.wait()
+        api.nodes()
+
+    for _ in range(2):
+        threads = [threading.Thread(target=ask) for _ in range(AT_ONCE)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert "pool is full" not in caplog.text

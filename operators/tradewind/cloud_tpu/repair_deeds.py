@@ -46,8 +46,8 @@ LOOK_LASTS_S: Final = 10.0
 """How old a look may be when something is deleted: the process may have been frozen since."""
 TURN_PATIENCE_S: Final = 15.0
 """For how long the turn is waited for while another repair has it."""
-_LOOK_FOR: Final = 256
-"""How many are deleted after one look: it is a second old by the last of them."""
+_LOOK_FOR: Final = 512
+"""How many are deleted after one look: it is two seconds old by the last of them."""
 
 _NO_PLACE: Final = (StockOutError, QuotaError)
 _FOR_ANY: Final = (TpuDeniedError,)
@@ -200,10 +200,12 @@ class RepairDeeds:
     def _begin_deleting(self, work: _Work, is_few: bool, looked_at: float) -> None:
         """Among few, each is looked at by itself just before: it costs little, and leaves the least time.
 
-        So is one of which the list says that it is still there although it was deleted: the list may be an old one.
+        So is one of which the list says that it is still there although it was deleted: the list may be an old one. And
+        so is each when the look at all of them is not new any more.
         """
         finding = work.finding
-        if is_few or work.record.identity == finding.identity:
+        is_old = boot_time() - looked_at > LOOK_LASTS_S / 2
+        if is_few or is_old or work.record.identity == finding.identity:
             looked_at = boot_time()
             there = self._api.found(finding.name, finding.is_queue)
             if there is not None and there.identity != finding.identity:

@@ -94,7 +94,7 @@ class TpuApi:
         self._clock = clock
         self._sleep = sleep
         self._quiet_until = clock()
-        self._client = make_client(endpoint or os.environ.get(ENDPOINT_VARIABLE), transport, credentials)
+        self._client = make_client(endpoint or os.environ.get(ENDPOINT_VARIABLE), transport, credentials, AT_ONCE)
 
     @property
     def parent(self) -> str:

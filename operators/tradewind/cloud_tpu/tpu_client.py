@@ -12,8 +12,8 @@ ENDPOINT_VARIABLE: Final = "TRADEWIND_TPU_ENDPOINT"
 TRANSPORTS: Final = ("rest", "grpc")
 
 
-def make_client(endpoint: str | None, transport: str, credentials: Any) -> Any:
-    """A ``tpu_v2.TpuClient``.
+def make_client(endpoint: str | None, transport: str, credentials: Any, at_once: int) -> Any:
+    """A ``tpu_v2.TpuClient`` for so many calls at once.
 
     Raises:
         BadEndpointError: The endpoint or the transport is no good.
@@ -27,16 +27,32 @@ def make_client(endpoint: str | None, transport: str, credentials: Any) -> Any:
 
     try:
         if endpoint is None:
-            return TpuClient(transport=transport, credentials=credentials)
+            return _with_connections(TpuClient(transport=transport, credentials=credentials), at_once)
         scheme, host, is_here = tpu_endpoint(endpoint)
         if is_here:
-            return TpuClient(transport=_local_transport(scheme, host, transport))
-        return TpuClient(transport=transport, credentials=credentials, client_options=ClientOptions(api_endpoint=host))
+            return _with_connections(TpuClient(transport=_local_transport(scheme, host, transport)), at_once, scheme)
+        options = ClientOptions(api_endpoint=host)
+        client = TpuClient(transport=transport, credentials=credentials, client_options=options)
+        return _with_connections(client, at_once)
     except GoogleAuthError as error:
         raise TpuDeniedError(
             f"No Google credentials for the Cloud TPU API were found here ({type(error).__name__}): name a connection "
             "that has some, or give the machine a service account."
         ) from None
+
+
+def _with_connections(client: Any, at_once: int, scheme: str = "https") -> Any:
+    """Keep a connection for each call at once: by itself, requests throws away more than ten, and begins anew.
+
+    Without TLS, which is on this machine, no proxy of the environment is asked.
+    """
+    from requests.adapters import HTTPAdapter
+
+    session = getattr(client.transport, "_session", None)  # of REST; gRPC has one connection for all
+    if session is not None:
+        session.mount(f"{scheme}://", HTTPAdapter(pool_maxsize=at_once))
+        session.trust_env = scheme != "http"
+    return client
 
 
 def tpu_endpoint(endpoint: str) -> tuple[str, str, bool]:

@@ -34,6 +34,8 @@ _PATIENCE: Final = RepairSettings(
     transition_grace_s=60.0,
     start_grace_s=10.0,
     host_grace_s=10.0,  # a head that comes back takes some seconds to hear of its hosts
+    # Its own slices lose hosts while Google calls them READY, which no certain death is: a drill of many faults kills
+    # more of them in an hour than the default of 20, and would stand still for the rest of it.
     max_deletes_per_hour=1000,
     stock_out_pause_s=1.0,
     max_stock_out_pause_s=4.0,
