@@ -1,5 +1,6 @@
 """The guard: a command ends with whoever asked for it, and with all that it started. No Ray here."""
 
+import math
 import os
 import shlex
 import signal
@@ -12,6 +13,8 @@ import psutil
 import pytest
 
 from tests.runtime.marked import alive, marked
+from tradewind.runtime import process_guard
+from tradewind.runtime.child import why_it_gave_up
 from tradewind.runtime.process_guard import TERM_OVER, boot_time, descendants
 from tradewind.runtime.process_guard import guarded as guarded_command
 from tradewind.runtime.term import Term
@@ -182,10 +185,10 @@ def test_who_forks_and_ends_all_the_time_ends_too(mark, script):
 # ---- whose term is over
 
 
-def under(term: Term, mark: str, script: str, grace: str = "600") -> subprocess.Popen[str]:
+def under(term: Term, mark: str, script: str, grace: str = "600", **streams: int) -> subprocess.Popen[str]:
     command = guarded_command(["sh", "-c", script], [], term=term.descriptor)
     env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": grace}
-    return subprocess.Popen(command, env=env, start_new_session=True, text=True, pass_fds=[term.descriptor])
+    return subprocess.Popen(command, env=env, start_new_session=True, text=True, pass_fds=[term.descriptor], **streams)
 
 
 def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_lives(mark):
@@ -195,6 +198,35 @@ def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_
     term.set(boot_time() + 0.5)
     assert guard.wait(30) == TERM_OVER
     assert not alive(sleepers)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "said"),
+    [(0.5, "tradewind: the term of the lease is over, since its keeper gave no sign of life.\n"), (-math.inf, "")],
+)
+def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said):
+    term = Term()
+    guard = under(term, mark, "exec sleep 600", stderr=subprocess.PIPE)
+    pids(guard, "sleep")
+    term.set(boot_time() + left_s)
+    assert guard.communicate(timeout=30)[1] == said
+    assert guard.returncode == TERM_OVER
+    assert why_it_gave_up(guard.returncode).startswith("the step's process was ended, because the term of its lease")
+
+
+def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monkeypatch, capsys):
+    term = Term()
+    term.set(boot_time() + 60)
+    seen = process_guard._Term(term.descriptor)
+    assert not seen.is_over
+    before_s = process_guard.suspended_s()
+    monkeypatch.setattr(process_guard, "boot_time", lambda: boot_time() + 90)
+    monkeypatch.setattr(process_guard, "suspended_s", lambda: before_s + 90)
+    assert seen.is_over
+    seen.say_why()
+    assert capsys.readouterr().err == (
+        "tradewind: the term of the lease is over, since this machine was suspended for 90 s.\n"
+    )
 
 
 def test_a_term_that_is_prolonged_goes_on(mark):

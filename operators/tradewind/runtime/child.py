@@ -18,11 +18,11 @@ from typing import Final
 
 from tradewind.records.attempts import AttemptError, attempt_folder
 from tradewind.records.store import list_names, read_json, write_text
-from tradewind.runtime.process_guard import guarded, has_children, kill_descendants
+from tradewind.runtime.process_guard import TERM_OVER, guarded, has_children, kill_descendants
 from tradewind.runtime.term import Term
 
-GAVE_UP: Final = 75
-"""Exit code of a child that could not go on without a fault of its function (EX_TEMPFAIL of sysexits.h)."""
+GAVE_UP: Final = 76
+"""Exit code of a child that could not go on without a fault of its function; ``TERM_OVER`` is that of its guard."""
 _ERROR_FILE: Final = re.compile(r"error-(?P<rank>\d+)(?:\.(?P<restart>\d+))?\.json")
 
 
@@ -47,6 +47,17 @@ def run_here(command: Sequence[str], env: Mapping[str, str], term: Term) -> int:
     finally:
         if has_children():
             kill_descendants(os.getpid())
+
+
+def why_it_gave_up(code: int) -> str | None:
+    """Why a child with this exit code and without an error of its function was not let go on, if that is so."""
+    if code == TERM_OVER:
+        return (
+            "the step's process was ended, because the term of its lease was over: it had not been renewed in time, as "
+            "when this machine was suspended, or its keeper frozen or cut off from the store. This attempt does not "
+            "count."
+        )
+    return "the store did not take the step's result: this attempt does not count." if code == GAVE_UP else None
 
 
 def how_it_was_killed(number: int) -> str:

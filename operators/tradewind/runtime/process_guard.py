@@ -109,7 +109,9 @@ def main(arguments: Sequence[str]) -> int:
         return 127
     term = _Term(order.term)
     _wait([command.descriptor, stop_reader, *guardians], term, command, math.inf)
-    if not term.is_over:
+    if term.is_over:
+        term.say_why()
+    else:
         _end_politely(command, term, float(os.environ.get(GRACE_VARIABLE, GRACE_SECONDS)))
     kill_descendants(os.getpid(), command.reap)
     return TERM_OVER if term.is_over else command.ended()
@@ -128,6 +130,11 @@ def exit_like(code: int) -> None:
 def boot_time() -> float:
     """Seconds since the machine was started, those in which it was suspended included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def suspended_s() -> float:
+    """For how many seconds the machine was suspended since it was started."""
+    return boot_time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def adopt_orphans() -> None:
@@ -211,6 +218,7 @@ class _Term:
         self._descriptor = descriptor
         self._timer = None if descriptor is None else KernelTimer(signal.SIGKILL)
         self._end = math.inf
+        self._suspended_s = suspended_s()
 
     @property
     def left_s(self) -> float:
@@ -219,12 +227,22 @@ class _Term:
         end, killed_at, again = TERM.unpack(os.pread(self._descriptor, TERM.size, 0))
         if end == again and end != self._end:
             self._end = end
+            self._suspended_s = suspended_s()
             self._timer.set(killed_at)
         return self._end - boot_time()
 
     @property
     def is_over(self) -> bool:
         return self.left_s <= 0
+
+    def say_why(self) -> None:
+        """Say why it is over, unless it was ended by its keeper, who says it."""
+        if math.isfinite(self._end):
+            slept_s = suspended_s() - self._suspended_s
+            why = (
+                f"this machine was suspended for {slept_s:.0f} s" if slept_s >= 1 else "its keeper gave no sign of life"
+            )
+            print(f"tradewind: the term of the lease is over, since {why}.", file=sys.stderr, flush=True)
 
 
 class _Command:

@@ -34,7 +34,7 @@ from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
-from tradewind.runtime.child import GAVE_UP, how_it_was_killed, left_error, run_here
+from tradewind.runtime.child import how_it_was_killed, left_error, run_here, why_it_gave_up
 from tradewind.runtime.cut_off import CutOff
 from tradewind.runtime.errors import RuntimeFault, SecretError, SpecError
 from tradewind.runtime.keeper import Keeper, TurnEnd
@@ -217,8 +217,8 @@ def _run_children(
     if code == 0:
         return None
     left = keeper.until_answered(lambda: left_error(spec.output_path, attempt.number))
-    if left is None and code == GAVE_UP:
-        raise ChildGaveUpError("the store did not let the step's process go on: this attempt does not count.")
+    if left is None and (why := why_it_gave_up(code)) is not None:
+        raise ChildGaveUpError(why)
     if left is None and code < 0:
         raise ChildKilledError(how_it_was_killed(-code))
     return left or AttemptError("ProcessDied", f"the step's process ended with exit code {code}.")
