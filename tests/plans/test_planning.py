@@ -13,7 +13,7 @@ from tradewind.plans.chunks import chunk_key, chunks, planned_in
 from tradewind.plans.plan import EVERYTHING, Decision, Plan
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
-from tradewind.plans.start import Asked, Claim, Finished, Task, decide_start
+from tradewind.plans.start import Asked, Claim, Finished, Task, decide_start, start_warning
 from tradewind.records.attempts import Attempt, utc_now
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.reading import read_record
@@ -119,6 +119,19 @@ def test_a_step_that_is_made_again_meanwhile_is_reused_though_the_plan_found_it_
     made(step, attempt=2)
     start = decide_start(read_record(step.output_path), Task({"run": "ours"}), asked)
     assert isinstance(start, Finished) and start.lease is not None and start.lease.attempt == 2
+
+
+def test_a_task_that_takes_the_result_of_another_version_says_what_the_plan_would(tmp_path: Path) -> None:
+    def at_one_path(n: int) -> ResolvedStep:
+        step = ExecutorStep("first", nothing, {"n": versioned(n)}, override_output_path=f"{tmp_path}/shared")
+        return resolve([step], str(tmp_path)).of(step)
+
+    mine, other = at_one_path(1), at_one_path(2)
+    made(other)  # after my plan, in which nobody had made it
+    start = decide_start(read_record(mine.output_path), Task({"run": "mine"}), Asked())
+    assert start_warning(start, mine) == "'first' is reused from another version: its output path is given by hand."
+    assert plan([("first", mine), ("second", mine)]).warnings == (start_warning(start, mine),)
+    assert start_warning(start, other) is None and start_warning(Claim(), mine) is None
 
 
 def test_a_full_check_says_which_outputs_it_cannot_compare(tmp_path: Path) -> None:

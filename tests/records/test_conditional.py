@@ -256,6 +256,16 @@ def test_a_store_that_ignores_conditions_is_refused(
     assert not any(s3.buckets[s3_folder.split("/")[2]])
 
 
+@pytest.mark.parametrize("header", ["If-Match", "If-None-Match"])
+def test_a_store_that_heeds_only_one_of_the_conditions_is_refused(
+    s3: LocalS3, s3_folder: str, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setattr(s3, "ignores", frozenset({header}))
+    with pytest.raises(UnsupportedStoreError, match=f"ignores {header}"):
+        write_if(f"{s3_folder}/x", "text", None)
+    assert not any(s3.buckets[s3_folder.split("/")[2]])
+
+
 def test_many_are_read_and_found_at_once(any_folder: str) -> None:
     for number in range(5):
         write_text(f"{any_folder}/{number}", str(number))

@@ -18,7 +18,7 @@ from typing import Any
 
 from tradewind.cli.job_driver import driver_env
 from tradewind.plans.plan import PlannedStep
-from tradewind.plans.start import Adopt, Asked, Claim, Finished, Task, decide_start
+from tradewind.plans.start import Adopt, Asked, Claim, Finished, Task, decide_start, start_warning
 from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.leases import Lease, Phase
@@ -130,6 +130,8 @@ def make_output(local: LocalStep, drivers: Drivers, task: Task) -> None:
         record = turns.read()
         start = decide_start(record, task, asked)
         if isinstance(start, Finished):
+            if warning := start_warning(start, local.step):
+                print(warning, flush=True)
             return
         if isinstance(start, Adopt):
             raise _failure(local, start.lease)

@@ -28,7 +28,19 @@ from tradewind.operators.plan_lines import push_unplanned
 from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
 from tradewind.operators.step_notes import compared, tries_now
 from tradewind.operators.task_key import TaskKey
-from tradewind.plans.start import Adopt, Asked, Claim, Doubt, Finished, Rejoin, StopFirst, Task, Wait, decide_start
+from tradewind.plans.start import (
+    Adopt,
+    Asked,
+    Claim,
+    Doubt,
+    Finished,
+    Rejoin,
+    StopFirst,
+    Task,
+    Wait,
+    decide_start,
+    start_warning,
+)
 from tradewind.records.attempts import Attempt, AttemptError, Outcome
 from tradewind.records.lease_store import Held
 from tradewind.records.leases import Lease, Phase
@@ -147,6 +159,8 @@ def _take(turns: StepTurns, claims: _Claims, context: Any) -> tuple[Held, Attemp
         start = decide_start(record, task, _asked(context))
         match start:
             case Finished():
+                if warning := start_warning(start, turns.step):
+                    logger.warning("%s", warning)
                 raise _already_made(turns, task, start.lease, context)
             case Adopt():
                 raise AdoptedFailureError(until_answered(partial(_failure, turns, start.lease)))

@@ -49,6 +49,7 @@ from tradewind.plans.start import (
     Task,
     Wait,
     decide_start,
+    start_warning,
 )
 from tradewind.ray_jobs.endings import Ending, EndingKind
 from tradewind.ray_jobs.outcome import Watch
@@ -141,6 +142,8 @@ class StepOperator(BaseOperator):
         start, lease = self._decide(turns, planned, progress, context)
         match start:
             case Finished():
+                if warning := start_warning(start, turns.step):
+                    self.log.warning("%s", warning)
                 return self._finish_reused(turns, start.lease, context)
             case Adopt():
                 raise self._failure(turns, start.lease)

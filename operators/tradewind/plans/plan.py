@@ -363,5 +363,10 @@ def _check_versions(choice: _Choice) -> list[str]:
                 "first six digits are the same: change the step's name or a versioned value of its config."
             )
         if choice.decisions[step] is Decision.REUSE:
-            warnings.append(f"{step.name!r} is reused from another version: its output path is given by hand.")
+            warnings.append(reused_from_elsewhere(step))
     return warnings
+
+
+def reused_from_elsewhere(step: ResolvedStep) -> str:
+    """What a person should know of a step whose output another version made, at a path that both were given."""
+    return f"{step.name!r} is reused from another version: its output path is given by hand."

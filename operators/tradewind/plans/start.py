@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tradewind.plans.plan import Decision, PlannedStep
+from tradewind.plans.plan import Decision, PlannedStep, reused_from_elsewhere
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.record import Record, RecordState
+from tradewind.steps import ResolvedStep
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,12 @@ def decide_start(record: Record, task: Task, asked: Asked) -> Start:
     if state is RecordState.FAILED and _adopts(lease, task):
         return Adopt(lease)
     return Claim(withdraws=state is RecordState.GONE)
+
+
+def start_warning(start: Start, step: ResolvedStep) -> str | None:
+    """What a person should know of a result that is taken: two experiments may have given one path to two versions."""
+    lease = start.lease if isinstance(start, Finished) else None
+    return reused_from_elsewhere(step) if lease is not None and lease.version not in ("", step.digest) else None
 
 
 def _of_live(lease: Lease, task: Task) -> Start:

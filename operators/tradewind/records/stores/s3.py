@@ -71,14 +71,25 @@ async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) 
 
 
 async def _prove(fs: Any, bucket: str, key: str) -> None:
-    """Write on a condition that cannot hold: a store that does it nevertheless keeps no conditions."""
+    """Write on conditions that cannot hold: a store that does it nevertheless keeps no conditions."""
     if (fs.endpoint_url, bucket) in _proven:
         return
     probe = f"{key}.probe-{uuid.uuid4().hex}"
-    if await _put(fs, bucket, probe, "", '"never"') is not None:
-        await fs._call_s3("delete_object", Bucket=bucket, Key=probe)
-        raise UnsupportedStoreError(f"s3://{bucket}: this store ignores If-Match, so a step could run twice")
+    ignored = await _ignored_condition(fs, bucket, probe)
+    await fs._call_s3("delete_object", Bucket=bucket, Key=probe)
+    if ignored is not None:
+        raise UnsupportedStoreError(f"s3://{bucket}: this store ignores {ignored}, so a step could run twice")
     _proven.add((fs.endpoint_url, bucket))
+
+
+async def _ignored_condition(fs: Any, bucket: str, probe: str) -> str | None:
+    """The header that the store does not heed: where nothing is, where something is, or where something else is."""
+    if await _put(fs, bucket, probe, "", '"never"') is not None:
+        return "If-Match"
+    await _put(fs, bucket, probe, "", None)
+    if await _put(fs, bucket, probe, "again", None) is not None:
+        return "If-None-Match"
+    return "If-Match" if await _put(fs, bucket, probe, "again", '"never"') is not None else None
 
 
 def _age(answer: Mapping[str, Any]) -> float:
