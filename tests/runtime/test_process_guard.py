@@ -1,5 +1,6 @@
 """The guard: a command ends with whoever asked for it, and with all that it started. No Ray here."""
 
+import contextlib
 import math
 import os
 import shlex
@@ -200,10 +201,11 @@ def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_
     assert not alive(sleepers)
 
 
-@pytest.mark.parametrize(
-    ("left_s", "said"),
-    [(0.5, "tradewind: the term of the lease is over, since its keeper gave no sign of life.\n"), (-math.inf, "")],
-)
+OVER = "tradewind: the term of the lease is over, since "
+FROZEN = f"{OVER}its keeper has not prolonged it: it is frozen, or cut off from the store.\n"
+
+
+@pytest.mark.parametrize(("left_s", "said"), [(0.5, FROZEN), (-math.inf, "")])
 def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said):
     term = Term()
     guard = under(term, mark, "exec sleep 600", stderr=subprocess.PIPE)
@@ -212,6 +214,22 @@ def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said
     assert guard.communicate(timeout=30)[1] == said
     assert guard.returncode == TERM_OVER
     assert why_it_gave_up(guard.returncode).startswith("the step's process was ended, because the term of its lease")
+
+
+def test_the_command_ends_with_its_term_also_where_nobody_reads_what_the_guard_says(mark):
+    term, (reader, writer) = Term(), os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    guard = under(term, mark, "exec sleep 600", stderr=writer)
+    (sleeper,) = pids(guard, "sleep")
+    term.set(boot_time() + 0.5)
+    until(lambda: not alive([sleeper]))
+    os.close(reader)
+    os.close(writer)
+    guard.wait(30)
 
 
 def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monkeypatch, capsys):

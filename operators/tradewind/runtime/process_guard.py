@@ -109,11 +109,11 @@ def main(arguments: Sequence[str]) -> int:
         return 127
     term = _Term(order.term)
     _wait([command.descriptor, stop_reader, *guardians], term, command, math.inf)
-    if term.is_over:
-        term.say_why()
-    else:
+    if not term.is_over:
         _end_politely(command, term, float(os.environ.get(GRACE_VARIABLE, GRACE_SECONDS)))
     kill_descendants(os.getpid(), command.reap)
+    if term.is_over:
+        term.say_why()  # not before: where the keeper is frozen, nobody may read it now
     return TERM_OVER if term.is_over else command.ended()
 
 
@@ -239,9 +239,9 @@ class _Term:
         """Say why it is over, unless it was ended by its keeper, who says it."""
         if math.isfinite(self._end):
             slept_s = suspended_s() - self._suspended_s
-            why = (
-                f"this machine was suspended for {slept_s:.0f} s" if slept_s >= 1 else "its keeper gave no sign of life"
-            )
+            why = f"this machine was suspended for {slept_s:.0f} s"
+            if slept_s < 1:
+                why = "its keeper has not prolonged it: it is frozen, or cut off from the store"
             print(f"tradewind: the term of the lease is over, since {why}.", file=sys.stderr, flush=True)
 
 
