@@ -1,4 +1,4 @@
-"""The lines of a stream that has ended are given although it is not open again."""
+"""A stream that ends, and one that pauses, as Ray's do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tradewind.ray_jobs import tail
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.follow import follow_job
 from tradewind.ray_jobs.log_lines import JobLog, Pace
 from tradewind.ray_jobs.tail import tailing
 from tradewind.ray_jobs.watch import watching
@@ -44,3 +46,48 @@ async def test_what_was_read_is_given_when_the_stream_ends_though_its_time_has_n
         async with watching(cluster, "j") as watched, tailing(watched, log, print), asyncio.timeout(10):
             await has_lines.wait()
     assert given == ["the last words of a head"]
+
+
+async def test_a_job_that_ends_is_seen_before_its_stream_ends_and_one_that_only_pauses_is_seldom_asked_for() -> None:
+    asked: list[int] = []
+    lines = 0
+    over = asyncio.Event()
+
+    async def pausing(request: web.Request) -> web.WebSocketResponse:
+        nonlocal lines
+        stream = web.WebSocketResponse()
+        await stream.prepare(request)
+        for _ in range(3):  # after the last one it stays open
+            lines += 1
+            await stream.send_str(f"{lines}\n")
+            await asyncio.sleep(1.5 * tail.PAUSE_S)
+        await over.wait()
+        return stream
+
+    async def ended_with_the_first_line_or_never(request: web.Request) -> web.Response:
+        asked.append(lines)
+        has_ended = request.match_info["job"] == "ends" and lines
+        return web.json_response({"submission_id": "j", "status": "SUCCEEDED" if has_ended else "RUNNING"})
+
+    async def whole(request: web.Request) -> web.Response:
+        return web.json_response({"logs": "1\n"})
+
+    app = web.Application()
+    app.router.add_get("/api/jobs/{job}/logs/tail", pausing)
+    app.router.add_get("/api/jobs/{job}/logs", whole)
+    app.router.add_get("/api/jobs/{job}", ended_with_the_first_line_or_never)
+    given: list[str] = []
+    async with TestServer(app) as server, asyncio.timeout(30):
+        cluster = RayCluster("pauses", str(server.make_url("")).rstrip("/"))
+        try:
+            end = await follow_job(cluster, "ends", log=JobLog(given.extend), notice=print)
+            assert end.details is not None and end.details.status == "SUCCEEDED" and lines < 3
+            lines, asked[:] = 0, []
+            goes_on = asyncio.create_task(follow_job(cluster, "goes-on", log=JobLog(given.extend), notice=print))
+            while lines < 3:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(2 * tail.PAUSE_S)
+            goes_on.cancel()
+        finally:
+            over.set()  # else the server waits for its streams
+    assert asked == [0, 1], "when it was joined, and at its first pause"

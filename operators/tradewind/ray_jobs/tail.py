@@ -24,6 +24,11 @@ LONGEST_PAUSE_S = 300.0
 VAIN_READINGS = 5
 """So many readings in a row that bring nothing new, and the reader is told."""
 _TOUCH_S = 5.0
+PAUSE_S = 1.25
+"""Ray's stream tells 2 to 4 s late that the job has ended, and brings the lines of a busy job every second. So a longer
+pause in them may be the end, and is worth a look."""
+PAUSES_EVERY_S = 60.0
+"""Of a job that pauses often, so seldom: else its looks would cost the head more than a poll does."""
 _QUIET_S = 20.0
 """A stream that was open for so long has not failed, though its job may have written nothing."""
 
@@ -92,13 +97,43 @@ async def _read(watched: WatchedJob, log: JobLog) -> None:
 
 
 async def _read_stream(stream: aiohttp.ClientWebSocketResponse, watched: WatchedJob, log: JobLog) -> None:
+    pauses = _Pauses()
     while not log.is_cut:
+        waits = [wait_s for wait_s in (log.wait_s(), pauses.wait_s()) if wait_s is not None]
         try:
-            message = await stream.receive(log.wait_s())
+            message = await stream.receive(min(waits, default=None))
         except TimeoutError:
             log.tick()
+            if pauses.is_one_to_look_at():
+                watched.look()
             continue
         if message.type is not aiohttp.WSMsgType.TEXT:
             return
         watched.has_line()
+        pauses.end()
         log.read(message.data)
+
+
+class _Pauses:
+    """The pauses between a stream's lines: which of them is long enough, and the first in a while."""
+
+    def __init__(self) -> None:
+        self._due_at: float | None = None
+        self._next_at = float("-inf")
+
+    def end(self) -> None:
+        """Lines have come."""
+        now = time.monotonic()
+        self._due_at = now + PAUSE_S if now >= self._next_at else None
+
+    def wait_s(self) -> float | None:
+        """After how long this one should be looked at if nothing comes; None: not at all."""
+        return None if self._due_at is None else max(0.01, self._due_at - time.monotonic())
+
+    def is_one_to_look_at(self) -> bool:
+        """Whether that time has come; true once."""
+        now = time.monotonic()
+        if self._due_at is None or now < self._due_at:
+            return False
+        self._due_at, self._next_at = None, now + PAUSES_EVERY_S
+        return True

@@ -1,8 +1,9 @@
 """One poll for all who follow jobs of one cluster from one event loop.
 
-A job whose log is being streamed is not polled: the stream's end is the hint that the job may have ended, and that job
-is looked at then, at once. Only now and then is it looked at all the same (``looks.AGAIN_S``), for a stream that
-hangs; whether its node lives is looked at soon when the stream is silent (``lost_nodes``).
+A job whose log is being streamed is not polled: the stream's end is the hint that the job may have ended, and so is a
+pause in its lines, now and then (``tail``); that job is looked at then, at once. Only now and then is it looked at all
+the same (``looks.AGAIN_S``), for a stream that hangs; whether its node lives is looked at soon when the stream is
+silent (``lost_nodes``).
 
 For the others, the interval grows from 1 s to 15 s while nothing changes about any of them, and starts again with a
 change, a new follower or a hint. A head that answers slowly is asked less often. A cluster that does not answer is
@@ -93,6 +94,11 @@ class WatchedJob:
         self.is_doubtful = True
         self._watcher.hurry()
 
+    def look(self) -> None:
+        """It may have ended: look soon at it alone, and at the others no more often than before."""
+        self.is_doubtful = True
+        self._watcher.look()
+
     @contextlib.contextmanager
     def streamed(self) -> Iterator[None]:
         """Meanwhile a stream of its log is open."""
@@ -168,6 +174,10 @@ class ClusterWatcher:
     def hurry(self) -> None:
         """Poll soon, and often again."""
         self._interval = SHORTEST_INTERVAL_S
+        self._hurried.set()
+
+    def look(self) -> None:
+        """Poll those in doubt soon."""
         self._hurried.set()
 
     async def close(self) -> None:
