@@ -227,6 +227,22 @@ def test_a_host_that_does_not_answer_is_named_in_the_log_and_then_a_failure(
     assert "Host 0 of the v6e-1 slice mute could not run the command (its Ray worker did not answer within 3 s)" in log
 
 
+def test_a_host_that_answers_late_but_within_its_limit_has_done_no_wrong(cluster, mark, tmp_path, capsys, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(WORKERS_WAIT)
+    (tmp_path / "wait").touch()
+    env = {"WORKERS_WAIT_WHILE": str(tmp_path / "wait"), "PYTHONPATH": str(tmp_path)}
+    cluster.start_slice(LocalSlice("late", "v6e-1"), env_of=lambda *_: env)
+    monkeypatch.setattr(pod_module, "_SAY_EVERY_SECONDS", 1.0)
+    pod = RunningPod(["true"], "v6e-1", mark, budgets=Budgets(max_failures=0))
+    log = ""
+    while "waiting for an answer of host 0 of slice late since" not in log:
+        time.sleep(0.1)
+        log += capsys.readouterr().out
+    (tmp_path / "wait").unlink()
+    assert pod.join() is None
+    assert pod.events("failed") == []
+
+
 def test_one_host_without_its_chips_is_a_failure_that_names_it_and_a_rehearsal_says_what_it_is(cluster, mark, capsys):
     blind = {SIMULATED_VARIABLE: ""}
     cluster.start_slice(LocalSlice("blind", "v5p-16"), env_of=lambda worker, _: blind if worker == 1 else {})
