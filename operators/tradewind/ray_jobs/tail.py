@@ -27,8 +27,8 @@ _TOUCH_S = 5.0
 PAUSE_S = 1.25
 """Ray's stream tells 2 to 4 s late that the job has ended, and brings the lines of a busy job every second. So a longer
 pause in them may be the end, and is worth a look."""
-PAUSES_EVERY_S = 60.0
-"""Of a job that pauses often, so seldom: else its looks would cost the head more than a poll does."""
+PAUSES_EVERY_S = (5.0, 60.0)
+"""Of a job that pauses often, so seldom at first, and in the end: else its looks would cost more than a poll does."""
 _QUIET_S = 20.0
 """A stream that was open for so long has not failed, though its job may have written nothing."""
 
@@ -120,6 +120,7 @@ class _Pauses:
     def __init__(self) -> None:
         self._due_at: float | None = None
         self._next_at = float("-inf")
+        self._every_s = PAUSES_EVERY_S[0]
 
     def end(self) -> None:
         """Lines have come."""
@@ -135,5 +136,6 @@ class _Pauses:
         now = time.monotonic()
         if self._due_at is None or now < self._due_at:
             return False
-        self._due_at, self._next_at = None, now + PAUSES_EVERY_S
+        self._due_at, self._next_at = None, now + self._every_s
+        self._every_s = min(2 * self._every_s, PAUSES_EVERY_S[1])
         return True
