@@ -63,6 +63,26 @@ def test_clear_stops_what_runs_and_makes_a_new_job() -> None:
         assert decide_submission(claim, None, 4) == Submit(claim.next(4))
 
 
+def test_a_clear_counts_also_where_retries_were_lowered_meanwhile() -> None:
+    succeeded = SUBMITTED.judged(succeeded=True, clears=1)
+    for tries_allowed, clears in ((2, 1), (3, 2)):  # 3 are what the first try was allowed
+        decided = decide_submission(succeeded, job("SUCCEEDED"), tries_allowed, clears=clears)
+        assert decided == Submit(succeeded.next(tries_allowed))
+    assert decide_submission(succeeded, job("SUCCEEDED"), 3, clears=1) == Attach(succeeded)
+    older = SUBMITTED.judged(succeeded=True)
+    assert decide_submission(older, job("SUCCEEDED"), 3, clears=5) == Attach(older)
+
+
+def test_the_clear_of_another_task_stops_no_job_that_runs() -> None:
+    assert decide_submission(SUBMITTED, job("RUNNING"), 3, clears=5) == Attach(SUBMITTED)
+
+
+def test_a_person_who_clears_a_task_gives_it_all_its_losses_again() -> None:
+    lost = SUBMITTED.next(3, lost=True).submitted(1.0)
+    decided = decide_submission(lost, job("RUNNING", lost), 4)
+    assert (lost.losses, decided.claim.losses) == (1, 0)
+
+
 def test_a_job_that_is_not_durable_is_stopped_by_the_next_try() -> None:
     running = decide_submission(SUBMITTED, job("RUNNING"), 3, durable=False)
     assert running == Submit(SUBMITTED.next(3), stop_first=SUBMITTED.job)
@@ -70,7 +90,7 @@ def test_a_job_that_is_not_durable_is_stopped_by_the_next_try() -> None:
 
 
 def test_a_claim_survives_being_written_down() -> None:
-    claim = SUBMITTED.next(5, lost=True).judged(succeeded=True)
+    claim = SUBMITTED.next(5, lost=True).judged(succeeded=True, clears=2)
     assert JobClaim.from_json(json.loads(json.dumps(claim.to_json()))) == claim
 
 

@@ -25,7 +25,7 @@ from tradewind.operators.following import (
 )
 from tradewind.operators.job_errors import LOSSES, job_error
 from tradewind.operators.job_request import job_request
-from tradewind.operators.task_key import TaskKey
+from tradewind.operators.task_key import TaskKey, clears_now
 from tradewind.ray_jobs.claims import JobClaim, Submit, decide_submission
 from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.endings import Ending, EndingKind
@@ -222,7 +222,8 @@ class RayJobOperator(BaseOperator):
             new = JobClaim.named(chosen, tries_allowed) if chosen else JobClaim.first(names, tries_allowed)
             return save_claim(context, new)
         details = self._asked(jobs, lambda jobs: jobs.details(claim.job), has_job=not claim.was_judged)
-        decision = decide_submission(claim, details, tries_allowed, durable=self.durable)
+        clears = clears_now(context)
+        decision = decide_submission(claim, details, tries_allowed, clears=clears, durable=self.durable)
         if isinstance(decision, Submit) and decision.stop_first:
             self.log.info("The task was cleared: stopping Ray job %s before it is run again.", decision.stop_first)
             stop_here(jobs.cluster, decision.stop_first, self.log.info)
@@ -285,7 +286,7 @@ class RayJobOperator(BaseOperator):
         ending = outcome.ending
         context["ti"].xcom_push(key="status", value=ending.kind.name)
         if ending.kind is EndingKind.SUCCEEDED:
-            save_claim(context, claim.judged(succeeded=True))
+            save_claim(context, claim.judged(succeeded=True, clears=clears_now(context)))
             self.log.info("%s", ending.sentence)
             if self.python_callable is None:
                 return Done(claim.job)
@@ -296,7 +297,7 @@ class RayJobOperator(BaseOperator):
             return Again(save_claim(context, claim.queueing_again()))
         if ending.kind in LOSSES and claim.losses < self.max_losses:
             return Again(self._next_claim(claim, ending, context))
-        save_claim(context, claim.judged(succeeded=False))
+        save_claim(context, claim.judged(succeeded=False, clears=clears_now(context)))
         log_last_lines(self.log, ending)
         raise job_error(ending, at_once=self.retry_policy is None)
 

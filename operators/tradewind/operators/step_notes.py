@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Context
 
+from tradewind.operators.task_key import clears_now
 from tradewind.plans.plan import PlannedStep
 from tradewind.plans.start import Asked
 from tradewind.runtime.step_turns import StepTurns
@@ -30,8 +31,7 @@ CLEARS: Final = "clear_number"
 
 def tries_now(context: Context) -> dict[str, int]:
     """What Airflow allows the task now, for a note."""
-    run: Any = context["dag_run"]
-    return {TRIES: context["ti"].max_tries, CLEARS: run.clear_number or 0}
+    return {TRIES: context["ti"].max_tries, CLEARS: clears_now(context)}
 
 
 def compared(asked: Asked, note: Mapping[str, Any], context: Context) -> Asked:

@@ -74,6 +74,12 @@ class TaskKey:
             return None
 
 
+def clears_now(context: Context) -> int:
+    """How often tasks of the run have been cleared: it tells a Clear that leaves ``max_tries`` as it was."""
+    run: Any = context["dag_run"]
+    return int(run.clear_number or 0)
+
+
 def deployment() -> str:
     """The name by which this Airflow's jobs and leases are told from those of others on the same cluster or prefix.
 

@@ -28,12 +28,14 @@ class JobClaim:
     Attributes:
         base: What the ids of all attempts begin with: the task's names and a nonce, or an id that the user chose.
         attempt: 1 for the first.
-        tries_allowed: Airflow's ``max_tries`` at the claim. Clear raises it, a crash does not.
+        tries_allowed: Airflow's ``max_tries`` at the claim. Clear changes it, unless somebody lowered the retries
+            meanwhile, and a crash does not.
         is_named: The user chose the id.
         submitted_at: Unix time at which the cluster had accepted the job; None while nobody knows.
         queued_since: Unix time since which it waits to be started, whatever attempts Ray has given up meanwhile.
         was_judged: A try has seen how the job ended, and has acted on it.
         has_succeeded: It ended well.
+        clears: How often tasks of the run had been cleared when its end was acted on; None where that is not known.
         losses: How many attempts before this one were lost with their node or head, since a person last asked.
     """
 
@@ -46,6 +48,7 @@ class JobClaim:
     was_judged: bool = False
     has_succeeded: bool = False
     losses: int = 0
+    clears: int | None = None
 
     @staticmethod
     def first(names: Sequence[str], tries_allowed: int) -> JobClaim:
@@ -75,9 +78,18 @@ class JobClaim:
         """This claim once the cluster has accepted its job."""
         return replace(self, submitted_at=at, queued_since=self.queued_since or at)
 
-    def judged(self, *, succeeded: bool) -> JobClaim:
+    def judged(self, *, succeeded: bool, clears: int | None = None) -> JobClaim:
         """This claim once the end of its job was acted on."""
-        return replace(self, was_judged=True, has_succeeded=succeeded)
+        return replace(self, was_judged=True, has_succeeded=succeeded, clears=clears)
+
+    def was_cleared(self, tries_allowed: int, clears: int) -> bool:
+        """Whether a person cleared the task since: the run's count of that tells it of finished tasks only.
+
+        A crash right after the end was judged, and then a Clear of another task of the run, looks the same.
+        """
+        if tries_allowed != self.tries_allowed:
+            return True
+        return self.was_judged and self.clears is not None and clears > self.clears
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -104,14 +116,18 @@ class Attach:
 
 
 def decide_submission(
-    claim: JobClaim, details: JobDetails | None, tries_allowed: int, *, durable: bool = True
+    claim: JobClaim, details: JobDetails | None, tries_allowed: int, *, clears: int = 0, durable: bool = True
 ) -> Submit | Attach:
     """What a try does that finds ``claim``, whose job the cluster describes by ``details`` (None: it knows none).
 
     With ``durable`` off, a job of an earlier try is stopped rather than joined.
+
+    Args:
+        tries_allowed: Airflow's ``max_tries`` now.
+        clears: How often tasks of the run have been cleared by now.
     """
     active = details is not None and not details.has_ended
-    if tries_allowed > claim.tries_allowed:
+    if claim.was_cleared(tries_allowed, clears):
         return Submit(claim.next(tries_allowed), stop_first=claim.job if active else None)
     if claim.was_judged:
         return Attach(claim) if claim.has_succeeded else Submit(claim.next(tries_allowed))

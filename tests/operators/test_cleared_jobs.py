@@ -1,0 +1,33 @@
+"""Clearing a finished task of a plain Ray job submits a new one, also where retries were lowered in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from airflow.sdk import DAG
+
+from tests.operators.contexts import context_of
+from tests.operators.loopback_head import ImpatientHead
+from tradewind.operators.ray_job import RayJobOperator
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImpatientHead]:
+    server = ImpatientHead(0)
+    server.start()
+    monkeypatch.setenv("AIRFLOW_CONN_HEAD", json.dumps({"conn_type": "ray", "host": server.url}))
+    yield server
+    server.stop()
+
+
+def test_a_clear_that_max_tries_does_not_show_makes_a_new_job_and_a_crash_does_not(head: ImpatientHead) -> None:
+    with DAG("cleared") as dag:
+        task = RayJobOperator(task_id="t", entrypoint="true", ray_conn_id="head", deferrable=False)
+    context = context_of(dag)
+    first = task.execute(context)
+    assert task.execute(context) == first, "a worker that died before its task had ended"
+    context["dag_run"].clear_number = 1  # with fewer retries than before: ``max_tries`` can be what it was
+    again = task.execute(context)
+    assert [first, again] == list(head.jobs) and first != again
