@@ -20,14 +20,15 @@ REPOSITORY = Path(__file__).parents[1]
 
 LOWER_LAYERS = {
     "steps": set(),
-    "records": {"steps"},
-    "plans": {"steps", "records"},
+    "storage": set(),
+    "records": {"steps", "storage"},
+    "plans": {"steps", "storage", "records"},
     "ray_jobs": set(),
-    "cloud_tpu": set(),
-    "datasets": set(),
-    "recipes": {"datasets", "steps", "plans", "cloud_tpu", "runtime"},
-    "runtime": {"steps", "records", "cloud_tpu"},
-    "rehearsal": {"cloud_tpu", "runtime"},
+    "cloud_tpu": {"storage"},
+    "datasets": {"storage"},
+    "recipes": {"datasets", "steps", "storage", "plans", "cloud_tpu", "runtime"},
+    "runtime": {"steps", "storage", "records", "cloud_tpu"},
+    "rehearsal": {"storage", "cloud_tpu", "runtime"},
 }
 """What each layer may import of ours besides itself; those not listed hold Airflow glue or the command line."""
 

@@ -22,9 +22,9 @@ from tradewind.plans.phrases import age_text
 from tradewind.plans.regions import human_size
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.attempts import utc_now
-from tradewind.records.errors import RecordsError
 from tradewind.steps import MissingPrefixError, RunValues
 from tradewind.steps.errors import UnknownRunValueError
+from tradewind.storage import StorageError
 
 _NO_PREFIX = (MissingPrefixError, RayJobsError)
 """Nothing says where outputs go: neither the DAG nor the deployment, and there is no connection that would."""
@@ -98,7 +98,7 @@ class _Report:
             try:
                 if self.deletes:
                     remove_garbage(each, by, kept)
-            except RecordsError as error:
+            except StorageError as error:
                 problems[each.path] = str(error)
                 continue
             if not self.as_json:

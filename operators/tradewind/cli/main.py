@@ -130,9 +130,9 @@ def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
 def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     """The same for a command about an experiment or its outputs, with the errors below as errors of a command."""
     from tradewind.ray_jobs.errors import RayJobsError
-    from tradewind.records.errors import RecordsError
     from tradewind.runtime.errors import SpecError
     from tradewind.steps import ExperimentError
+    from tradewind.storage import StorageError
 
     try:
         return work(arguments)
@@ -140,7 +140,7 @@ def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argpar
         raise UsageError(str(error)) from None
     except BrokenPipeError:
         raise
-    except (RecordsError, SpecError, RayJobsError, OSError) as error:
+    except (StorageError, SpecError, RayJobsError, OSError) as error:
         raise CommandError(str(error)) from None
 
 

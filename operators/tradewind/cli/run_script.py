@@ -13,11 +13,11 @@ from typing import Any
 from tradewind.cli.local_run import MOST_AT_ONCE, ExperimentFailedError, PreviousTaskFailedError, run_experiment
 from tradewind.plans.places import choose_prefix
 from tradewind.plans.selection import Selection, SelectionError
-from tradewind.records.errors import RecordsError
 from tradewind.runtime.errors import SpecError
 from tradewind.runtime.references import CodeFolder
 from tradewind.steps import ExecutorStep, ExperimentError, InputName, MissingPrefixError, RelativePrefixError
 from tradewind.steps.paths import is_absolute
+from tradewind.storage import StorageError
 
 INTERRUPTED = 130
 
@@ -50,7 +50,7 @@ def run_script(
             caller=sys.argv[0],
             info_folder=_absolute(arguments.executor_info_base_path),
         )
-    except (ExperimentError, SpecError, RecordsError, ExperimentFailedError, PreviousTaskFailedError) as error:
+    except (ExperimentError, SpecError, StorageError, ExperimentFailedError, PreviousTaskFailedError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.storage import file_system_at
 
 KEEP_S: Final = 3600.0
 """For how long a deletion counts towards the limits, and is kept."""
@@ -120,7 +121,7 @@ class SliceRecords:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder.rstrip("/")
-        self._fs, self._root = fsspec.core.url_to_fs(self.folder)
+        self._fs, self._root = file_system_at(self.folder)
         self._files: dict[str, list[Deletion]] = {}
 
     def read(self) -> dict[str, SliceRecord]:

@@ -16,9 +16,10 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple
 
 from tradewind.datasets.files import atomic_writer, is_remote, join
+from tradewind.storage import file_system_at, open_file
 
 SUFFIX = ".jsonl.gz"
 
@@ -64,9 +65,8 @@ def read_documents(folder: str) -> Iterator[Document]:
 
 def document_files(folder: str) -> list[str]:
     """The collection's files, sorted; URLs if ``folder`` is one. Raises ``ValueError`` if there are none."""
-    from fsspec.core import url_to_fs
 
-    fs, root = url_to_fs(folder)
+    fs, root = file_system_at(folder)
     names = sorted(name for name in fs.find(root) if name.endswith(SUFFIX))
     if not names:
         raise ValueError(f"There are no documents under {folder}: it holds no *{SUFFIX} file.")
@@ -75,9 +75,7 @@ def document_files(folder: str) -> list[str]:
 
 def raw_lines(path: str) -> Iterator[bytes]:
     """The non-empty lines of one file, uncompressed but not decoded."""
-    import fsspec
-
-    with fsspec.open(path, "rb") as file, gzip.open(cast("IO[bytes]", file), "rb") as lines:
+    with open_file(path) as file, gzip.GzipFile(fileobj=file) as lines:
         for line in lines:
             if line.strip():
                 yield line
@@ -115,9 +113,8 @@ def _parse(line: bytes, path: str, number: int) -> Document:
 
 
 def _remove_other_parts(folder: str, keep: set[str]) -> None:
-    from fsspec.core import url_to_fs
 
-    fs, root = url_to_fs(folder)
+    fs, root = file_system_at(folder)
     for name in fs.glob(join(root, f"part-*{SUFFIX}")):
         if name.rsplit("/", 1)[-1] not in keep:
             fs.rm(name)

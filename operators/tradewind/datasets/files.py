@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
+from tradewind.storage import file_system_at, open_file
+
 _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{8}\.part$")
 
 
@@ -40,9 +42,8 @@ def is_remote(path: str) -> bool:
 @contextmanager
 def atomic_writer(path: str) -> Iterator[IO[bytes]]:
     """A binary file that becomes ``path`` when the block ends well, and vanishes when it raises. Makes the folders."""
-    from fsspec.core import url_to_fs
 
-    fs, target = url_to_fs(path)
+    fs, target = file_system_at(path)
     fs.makedirs(parent(target), exist_ok=True)
     aside = f"{target}.{uuid.uuid4().hex[:8]}.part"
     try:
@@ -57,9 +58,8 @@ def atomic_writer(path: str) -> Iterator[IO[bytes]]:
 
 def remove_unfinished(folder: str) -> None:
     """Remove what a process that was killed in an ``atomic_writer`` has left in ``folder``, where nobody writes now."""
-    from fsspec.core import url_to_fs
 
-    fs, root = url_to_fs(folder)
+    fs, root = file_system_at(folder)
     fs.invalidate_cache()
     for name in fs.ls(root, detail=False) if fs.exists(root) else []:
         if _UNFINISHED.search(name):
@@ -79,9 +79,8 @@ def write_json(path: str, value: Any) -> None:
 
 def read_text(path: str) -> str:
     """The file's text; raises ``FileNotFoundError`` if it is not there."""
-    import fsspec
 
-    with fsspec.open(path, "rb") as file:
+    with open_file(path) as file:
         content: bytes = file.read()
     return content.decode("utf-8")
 
@@ -93,7 +92,6 @@ def read_json(path: str) -> Any:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder at ``path``."""
-    from fsspec.core import url_to_fs
 
-    fs, target = url_to_fs(path)
+    fs, target = file_system_at(path)
     return bool(fs.exists(target))

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
-from fsspec.core import url_to_fs
 
 from tradewind.plans.regions import CrossRegionReadError, StepReads, cross_region_reads, paths_read
 from tradewind.records.errors import StoreUnavailableError
@@ -22,6 +21,7 @@ from tradewind.records.leases import Lease, lease_path
 from tradewind.records.manifests import read_manifest
 from tradewind.records.store import read_text
 from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
+from tradewind.storage import file_system_at
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def stored_size(path: str) -> int | None:
             return manifest.size
         if files := list_files(path):
             return sum(file.size for file in files)
-        fs, name = url_to_fs(path)
+        fs, name = file_system_at(path)
         return int(fs.size(name))
     except Exception as error:  # each client library has errors of its own, and none matters as much as the read
         logger.debug("The size of %s is not known: %s", path, error)

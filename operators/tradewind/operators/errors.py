@@ -10,10 +10,10 @@ from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.leases import Lease
-from tradewind.records.stores import UnsupportedStoreError
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.runtime.errors import RuntimeFault
 from tradewind.steps import ExperimentError
+from tradewind.storage import UnsupportedStoreError, UnusablePathError
 
 _BAD_INPUT = (
     ExperimentError,
@@ -22,6 +22,7 @@ _BAD_INPUT = (
     BadRequestError,
     UnknownSliceTypeError,
     UnsupportedStoreError,
+    UnusablePathError,
 )
 
 

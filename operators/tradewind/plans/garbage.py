@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.plans.withdrawal import paths_in, reads_at_work, spot, withdraw
@@ -34,6 +33,7 @@ from tradewind.records.step_info import INFO_FILE, info_json
 from tradewind.records.store import read_many
 from tradewind.steps import ResolvedStep
 from tradewind.steps.paths import self_and_parents
+from tradewind.storage import file_system_at
 
 _INFOS_AT_ONCE: Final = 500
 _GUARD_FILE: Final = f"{LEASE_FILE}.guard"
@@ -236,7 +236,7 @@ def _withdrawn(store: LeaseStore, garbage: Garbage, by: Mapping[str, Any]) -> He
 
 def _remove_empty_folders(output_path: str) -> None:
     """On a local disk, leave no folder within the output that has become empty."""
-    fs, name = url_to_fs(output_path)
+    fs, name = file_system_at(output_path)
     if isinstance(fs, LocalFileSystem):
         for folder, _, _ in os.walk(name, topdown=False):
             with suppress(OSError):  # it holds what stays

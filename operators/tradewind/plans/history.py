@@ -18,10 +18,10 @@ from typing import Any, Final
 from tradewind.plans.differences import Change, Comparison, sentence
 from tradewind.plans.phrases import age_text
 from tradewind.plans.stored_versions import Budget, StoredVersions, list_folders, read_texts
-from tradewind.records.errors import RecordsError
 from tradewind.records.leases import Lease, lease_path
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import ResolvedStep
+from tradewind.storage import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: f
     new = [step for step, record in steps if record.state is RecordState.NONE]
     try:
         history = find_history(new)
-    except RecordsError as error:
+    except StorageError as error:
         logger.warning("Earlier versions could not be read, so the plan does not tell what has changed: %s", error)
         return {}
     return {step.output_path: _reason(step, history, now) for step in new}

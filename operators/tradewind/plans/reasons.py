@@ -16,12 +16,12 @@ from tradewind.plans.history import NEVER_RAN, explain_new_versions
 from tradewind.plans.phrases import producer_text, shorten, time_text
 from tradewind.plans.stored_versions import read_texts
 from tradewind.records.attempts import attempt_path
-from tradewind.records.errors import RecordsError
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps import ResolvedStep
+from tradewind.storage import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def read_stories(records: Mapping[str, Record]) -> dict[str, Story]:
 def _read_stories_or_none(records: Mapping[str, Record]) -> dict[str, Story]:
     try:
         return read_stories(records)
-    except RecordsError as error:  # a plan is worth more than its explanations
+    except StorageError as error:  # a plan is worth more than its explanations
         logger.warning("The attempts could not be read, so the plan does not tell how steps failed: %s", error)
         return {}
 

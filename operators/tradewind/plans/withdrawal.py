@@ -30,6 +30,7 @@ from tradewind.records.store import read_many
 from tradewind.records.stores import NO_TEXT
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps.paths import is_absolute, self_and_parents
+from tradewind.storage import StorageError
 
 _LEASES_AT_ONCE: Final = 500
 _AT_WORK: Final = frozenset({RecordState.AT_WORK, RecordState.UNREADABLE})
@@ -61,7 +62,7 @@ def withdraw(
         marked = {path: held for path, held in marks.items() if held is not None}
         try:
             read = reads_at_work(_records_at_work(prefixes)) if marked else frozenset()
-        except RecordsError:
+        except StorageError:
             list(pool.map(_unmark, marked, marked.values()))
             raise
         ends = pool.map(lambda path: _end(path, marks[path], is_read=spot(path) in read), paths)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from tradewind.datasets.files import atomic_writer, exists, is_remote, join, read_json, write_json
+from tradewind.storage import file_system_at, open_file
 
 FILE_LIST = "files.json"
 METADATA = "metadata.json"
@@ -51,38 +52,34 @@ def damage(checkpoint: str) -> str | None:
 
 def make_incomplete(checkpoint: str) -> None:
     """Take away what says that it is complete: a kill while the rest is removed then leaves nothing to trip over."""
-    from fsspec.core import url_to_fs
 
-    fs, path = url_to_fs(join(checkpoint, METADATA))
+    fs, path = file_system_at(join(checkpoint, METADATA))
     with suppress(FileNotFoundError):
         fs.rm_file(path)
 
 
 def remove_checkpoint(checkpoint: str) -> None:
     """Remove the folder, also while Levanter's own thread removes it."""
-    from fsspec.core import url_to_fs
 
     make_incomplete(checkpoint)
-    fs, root = url_to_fs(checkpoint)
+    fs, root = file_system_at(checkpoint)
     with suppress(FileNotFoundError):
         fs.rm(root, recursive=True)
 
 
 def copy_files(checkpoint: str, target: str) -> None:
     """Copy the checkpoint to another folder, of any store, without what says that it is complete."""
-    import fsspec
 
     for name in [*_files(checkpoint), FILE_LIST]:
         if exists(join(checkpoint, name)):
-            with fsspec.open(join(checkpoint, name), "rb") as source, atomic_writer(join(target, name)) as copy:
+            with open_file(join(checkpoint, name)) as source, atomic_writer(join(target, name)) as copy:
                 shutil.copyfileobj(source, copy, 1 << 22)
 
 
 def _files(checkpoint: str) -> dict[str, dict[str, Any]]:
     """Path below the checkpoint -> size and checksum, read past any listing that the client remembers."""
-    from fsspec.core import url_to_fs
 
-    fs, root = url_to_fs(checkpoint)
+    fs, root = file_system_at(checkpoint)
     fs.invalidate_cache()
     found = fs.find(root, detail=True)
     start = len(root.rstrip("/")) + 1

@@ -14,6 +14,7 @@ from typing import Any
 
 from tradewind.datasets.files import basename, exists, join, read_json, write_json
 from tradewind.recipes.checkpoint_files import METADATA, copy_files, damage, remove_checkpoint
+from tradewind.storage import file_system_at
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,10 @@ class FoundCheckpoint:
 
 def complete_checkpoints(roots: Sequence[str]) -> list[FoundCheckpoint]:
     """All complete checkpoints under these folders, or that are these folders; the newest last."""
-    from fsspec.core import url_to_fs
     from levanter.checkpoint import discover_checkpoint_candidates
 
     for root in roots:
-        url_to_fs(root)[0].invalidate_cache()  # another process may have written or removed some
+        file_system_at(root)[0].invalidate_cache()  # another process may have written or removed some
     return [
         FoundCheckpoint(found.path, found.step, bool(found.metadata.get("is_temporary")))
         for found in discover_checkpoint_candidates(*roots)
@@ -89,10 +89,9 @@ def _remove_damaged(roots: Sequence[str]) -> None:
 
 def _incomplete(roots: Sequence[str]) -> Iterator[str]:
     """Folders of checkpoints whose metadata is not there or cannot be read."""
-    from fsspec.core import url_to_fs
 
     for root in roots:
-        fs, plain = url_to_fs(root)
+        fs, plain = file_system_at(root)
         fs.invalidate_cache()
         for folder in fs.glob(join(plain, "step-*")):
             path = str(fs.unstrip_protocol(folder)) if "://" in root else folder

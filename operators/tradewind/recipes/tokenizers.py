@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tradewind.datasets.documents import read_documents
 from tradewind.datasets.files import atomic_writer, basename, is_remote, join
+from tradewind.storage import file_system_at
 
 END_OF_TEXT = "<|endoftext|>"
 MIN_VOCAB_SIZE = 257
@@ -88,9 +89,8 @@ def local_tokenizer(path: str) -> str:
 
     Raises ``ValueError`` if there is no tokenizer: Levanter would go and look for one on a hub.
     """
-    from fsspec.core import url_to_fs
 
-    fs, root = url_to_fs(path)
+    fs, root = file_system_at(path)
     if not fs.exists(join(root, "tokenizer.json")):
         raise ValueError(f"There is no tokenizer under tokenizer_path {path}: tokenizer.json is missing.")
     if not is_remote(path):

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Final
 
 from fsspec import AbstractFileSystem
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.records.attempts import Attempt, Outcome, utc_now
@@ -34,6 +33,7 @@ from tradewind.records.step_info import write_step_info
 from tradewind.records.turns import commit_turn, next_number, stop_turn, take_turn
 from tradewind.records.unreadable import check_readable
 from tradewind.steps import ResolvedStep
+from tradewind.storage import file_system_at
 
 _COPIERS: Final = 8
 _CHUNK: Final = 1 << 24
@@ -153,8 +153,8 @@ def _check_is_free(step: ResolvedStep) -> None:
 
 
 def _copy(source: str, target: str, files: Sequence[StoredFile], turn: KeptTurn) -> None:
-    from_fs, from_root = url_to_fs(source)
-    to_fs, to_root = url_to_fs(target)
+    from_fs, from_root = file_system_at(source)
+    to_fs, to_root = file_system_at(target)
 
     def copy(file: StoredFile) -> None:
         check_goes_on(turn)

@@ -6,9 +6,8 @@ is ours. So texts must be unique, as those of leases are. A store without condit
 
 from __future__ import annotations
 
-from fsspec.core import split_protocol
-
-from tradewind.records.stores import ConditionalStore, Stored, UnsupportedStoreError
+from tradewind.records.stores import ConditionalStore, Stored
+from tradewind.storage import Location
 
 __all__ = ["Stored", "read_stored", "remove_if", "write_if"]
 
@@ -38,24 +37,20 @@ def remove_if(path: str, expected: str) -> None:
 
 
 def _store_of(path: str) -> ConditionalStore:
-    match split_protocol(path)[0]:
-        case None | "file" | "local":
+    match Location.of(path).scheme:
+        case "file":
             from tradewind.records.stores.local import LocalStore
 
             return LocalStore()
-        case "memory":
-            from tradewind.records.stores.memory import MemoryStore
-
-            return MemoryStore()
-        case "gs" | "gcs":
+        case "gs":
             from tradewind.records.stores.gcs import GcsStore
 
             return GcsStore()
-        case "s3" | "s3a":
+        case "s3":
             from tradewind.records.stores.s3 import S3Store
 
             return S3Store()
-    raise UnsupportedStoreError(
-        f"{path}: this store has no conditional writes, without which a step could run twice; "
-        "use a local or shared folder, gs:// or s3://"
-    )
+        case _:
+            from tradewind.records.stores.memory import MemoryStore
+
+            return MemoryStore()

@@ -1,7 +1,11 @@
 """What can go wrong between us and a store."""
 
+from __future__ import annotations
 
-class RecordsError(Exception):
+from tradewind.storage import StorageError
+
+
+class RecordsError(StorageError):
     """Base of all errors of this layer."""
 
 

@@ -21,12 +21,12 @@ from glob import has_magic
 from typing import IO, Any, Final
 
 from fsspec import AbstractFileSystem
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.stores import StoreRefusedError
+from tradewind.storage import file_system_at
 
 _CHUNK: Final = 1 << 20
 _READERS: Final = 4
@@ -60,7 +60,7 @@ def list_files(folder: str) -> list[StoredFile]:
         StoreUnavailableError: The store does not answer.
         StoreRefusedError: It does not let us.
     """
-    fs, name = url_to_fs(folder)
+    fs, name = file_system_at(folder)
     with errors_named(folder):
         files = _local_files(name) if isinstance(fs, LocalFileSystem) else _listed_files(fs, name)
         return sorted(files, key=lambda file: file.path)
@@ -73,7 +73,7 @@ def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
         StoreUnavailableError: The store does not answer.
         StoreRefusedError: It does not let us.
     """
-    fs, name = url_to_fs(folder)
+    fs, name = file_system_at(folder)
     paths = [posixpath.join(name, path) for path in relative_paths]
     with errors_named(folder):
         if isinstance(fs, LocalFileSystem):
@@ -84,7 +84,7 @@ def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
 
 def is_near(folder: str) -> bool:
     """Whether reading a file there costs no request: a local or shared file system, or memory."""
-    fs, _ = url_to_fs(folder)
+    fs, _ = file_system_at(folder)
     return isinstance(fs, (LocalFileSystem, MemoryFileSystem))
 
 
@@ -95,7 +95,7 @@ def read_files(folder: str, files: Iterable[StoredFile]) -> list[StoredFile]:
         StoreUnavailableError: The store does not answer.
         StoreRefusedError: It does not let us.
     """
-    fs, name = url_to_fs(folder)
+    fs, name = file_system_at(folder)
 
     def read(file: StoredFile) -> StoredFile | None:
         try:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import glob_translate
@@ -23,6 +22,7 @@ from tradewind.records.experiment_info import EXPERIMENTS_FOLDER, is_experiment_
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT, output_files
 from tradewind.records.removal import remove_listed
 from tradewind.records.store import list_names
+from tradewind.storage import file_system_at
 
 _NOTHING: Final = re.compile(r"(?!)")
 _ROUNDS: Final = 3
@@ -82,7 +82,7 @@ def _kept(patterns: Sequence[str]) -> re.Pattern[str]:
 
 
 def _check_is_output(output_path: str) -> None:
-    fs, name = url_to_fs(output_path)
+    fs, name = file_system_at(output_path)
     parts = [part for part in name.split("/") if part]
     has_no_buckets = isinstance(fs, (LocalFileSystem, MemoryFileSystem))
     if len(parts) < (1 if has_no_buckets else 2):
@@ -97,7 +97,7 @@ def _check_is_output(output_path: str) -> None:
 
 def _remove_empty_folders(output_path: str, check_turn: Callable[[], None]) -> None:
     """On a local disk, leave no folder that only leftovers had filled."""
-    fs, name = url_to_fs(output_path)
+    fs, name = file_system_at(output_path)
     if not isinstance(fs, LocalFileSystem):
         return
     for folder in reversed([*_own_folders(name)]):

@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from fsspec.core import url_to_fs
-
 from tradewind.records.conditional import read_stored
 from tradewind.records.experiment_info import EXPERIMENTS_FOLDER
 from tradewind.records.files import StoredFile, list_files
@@ -23,6 +21,7 @@ from tradewind.records.pins import OWN_FOLDER
 from tradewind.records.status import STATUS_FILE
 from tradewind.records.step_info import INFO_FILE
 from tradewind.records.store import existing_many
+from tradewind.storage import file_system_at
 
 MOST_AT_ONCE: Final = 32
 
@@ -104,7 +103,7 @@ def output_ages_s(output_paths: Sequence[str]) -> dict[str, float]:
 
 
 def _list(folder: str) -> _Listing:
-    fs, name = url_to_fs(folder)
+    fs, name = file_system_at(folder)
     fs.invalidate_cache(name)
     try:
         entries = fs.ls(name, detail=True)

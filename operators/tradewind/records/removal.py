@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from fsspec.asyn import sync
-from fsspec.core import split_protocol, url_to_fs
 
 from tradewind.records.files import StoredFile, errors_named, local_tag
+from tradewind.storage import Location, file_system_at
 
 _AT_ONCE: Final = 100
 
@@ -33,24 +33,24 @@ def remove_listed(folder: str, files: Sequence[StoredFile], check_turn: Callable
         StoreUnavailableError: The store does not answer.
         StoreRefusedError: It does not let us.
     """
-    fs, name = url_to_fs(folder)
+    fs, name = file_system_at(folder)
     for first in range(0, len(files), _AT_ONCE):
         batch = {posixpath.join(name, file.path): file.tag for file in files[first : first + _AT_ONCE]}
         check_turn()
         with errors_named(folder):
-            _remove(fs, split_protocol(folder)[0], batch)
+            _remove(fs, Location.of(folder).scheme, batch)
 
 
-def _remove(fs: Any, protocol: str | None, tags: Mapping[str, str | None]) -> None:
-    match protocol:
-        case None | "file" | "local":
+def _remove(fs: Any, scheme: str, tags: Mapping[str, str | None]) -> None:
+    match scheme:
+        case "file":
             for path, tag in tags.items():
                 _unlink(path, tag)
-        case "gs" | "gcs":
+        case "gs":
             from tradewind.records.stores import gcs
 
             sync(fs.loop, gcs.remove_if, fs, tags)
-        case "s3" | "s3a":
+        case "s3":
             from tradewind.records.stores import s3
 
             sync(fs.loop, s3.remove_if, fs, tags)

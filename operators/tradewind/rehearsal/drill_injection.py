@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.rehearsal.drill_sight import Sight, drivers
 from tradewind.rehearsal.drill_stories import Injection
 from tradewind.rehearsal.faults import Fault, PlannedFault
+from tradewind.storage import file_system_at
 
 if TYPE_CHECKING:
     from tradewind.rehearsal.cloud_storage import LocalCloudStorage
@@ -190,9 +191,8 @@ def damage_newest_checkpoint(prefix: str) -> Damage | None:
 
 def _checkpoints(prefix: str) -> tuple[Any, dict[int, str], dict[str, dict[str, Any]]]:
     """The file system, the folder of each whole checkpoint by its step, and all files below ``prefix``."""
-    from fsspec.core import url_to_fs
 
-    fs, root = url_to_fs(prefix)
+    fs, root = file_system_at(prefix)
     fs.invalidate_cache()
     files: dict[str, dict[str, Any]] = fs.find(root, detail=True)
     found = (_CHECKPOINT.fullmatch(path) for path in files)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tradewind.storage import file_system_at
+
 _LEASE: Final = ".executor_status.lock"
 _LEFT_OUT: Final = ("checkpoints/", "logs/", "tensorboard/", "wandb/")
 _OF_THE_CLOCK: Final = frozenset({"time", "step_seconds"})
@@ -56,10 +58,9 @@ class _Tree:
     """What lies below one prefix, on any fsspec store."""
 
     def __init__(self, prefix: str) -> None:
-        from fsspec.core import url_to_fs
 
         self.prefix = prefix.rstrip("/")
-        self._fs, self._root = url_to_fs(self.prefix)
+        self._fs, self._root = file_system_at(self.prefix)
         self._fs.invalidate_cache()
 
     def outputs(self) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tradewind.cloud_tpu.goodput import METRICS_FILE, CountedSteps, goodput, metrics_rows
+from tradewind.storage import file_system_at
 
 _ATTEMPT: Final = re.compile(r"(?P<output>.*)/\.attempts/\d+\.json")
 _TIMELINE: Final = re.compile(r"(?P<output>.*)/\.attempts/(?P<attempt>\d+)/timeline\.json")
@@ -79,9 +80,8 @@ class RunRecord:
 
 def read_run_record(prefix: str) -> RunRecord:
     """The record of the run whose outputs are below ``prefix``, on any fsspec store."""
-    from fsspec.core import url_to_fs
 
-    fs, root = url_to_fs(prefix)
+    fs, root = file_system_at(prefix)
     fs.invalidate_cache()
     paths = [str(path) for path in fs.find(root)]
     timelines = [found for path in paths if (found := _TIMELINE.fullmatch(path))]

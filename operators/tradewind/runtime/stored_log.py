@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from tradewind.storage import file_system_at
+
 
 class StoredLog:
     """The log ``name`` in ``folder``, which any fsspec store may hold; nothing is kept if ``folder`` is None."""
@@ -18,10 +20,9 @@ class StoredLog:
         self._scratch: Path | None = None
         if folder is None:
             return
-        import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
-        filesystem, path = fsspec.core.url_to_fs(folder)
+        filesystem, path = file_system_at(folder)
         if isinstance(filesystem, LocalFileSystem):
             Path(path).mkdir(parents=True, exist_ok=True)
             self._file = (Path(path) / name).open("ab", buffering=0)
@@ -50,9 +51,8 @@ class StoredLog:
         """Put the log where it belongs, if it is not there already."""
         if self._remote is None or self._scratch is None:
             return
-        import fsspec
 
-        filesystem, path = fsspec.core.url_to_fs(self._remote)
+        filesystem, path = file_system_at(self._remote)
         filesystem.put_file(str(self._scratch / Path(path).name), path)
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._remote = self._scratch = None

@@ -9,17 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tradewind.records.errors import RecordsError, StoreError
+from tradewind.records.errors import StoreError
 
 PATIENCE_S = 20.0
 """How long one call tries to reach a store, retries included."""
 
 NO_TEXT = "surrogateescape"
 """How bytes that are no text are read: whoever parses them can tell, and no reader of many objects fails for one."""
-
-
-class UnsupportedStoreError(RecordsError):
-    """The store cannot write on a condition, so nothing on it can be done exactly once."""
 
 
 class StoreRefusedError(StoreError):

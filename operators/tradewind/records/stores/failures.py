@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from tradewind.records import stores
 from tradewind.records.errors import RecordsError, StoreUnavailableError
 from tradewind.records.stores import StoreRefusedError
+from tradewind.storage import StorageError
 
 _PASSING = frozenset({408, 409, 429, *range(500, 600)})
 """Statuses after which the same request may succeed."""
@@ -30,7 +31,7 @@ def failures_told(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except (RecordsError, *_ANSWERS):
+    except (StorageError, *_ANSWERS):
         raise
     except Exception as error:
         told = _told(path, error)

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tradewind.records.stores import NO_TEXT, PATIENCE_S, Stored, StoreRefusedError, UnsupportedStoreError
+from tradewind.records.stores import NO_TEXT, PATIENCE_S, Stored, StoreRefusedError
 from tradewind.records.stores.failures import answered
 from tradewind.records.stores.waiting import ask, at_once
+from tradewind.storage import UnsupportedStoreError
 
 _AT_ONCE = 50
 _CONFLICT = 409

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from fsspec.asyn import sync
-from fsspec.core import split_protocol, url_to_fs
 
 from tradewind.records import stores
 from tradewind.records.stores.failures import failures_told
+from tradewind.storage import Location, file_system_at
 
 Result = TypeVar("Result")
 
@@ -21,12 +21,12 @@ _shared: dict[tuple[int, str], Any] = {}
 
 def file_system_of(path: str) -> tuple[Any, str]:
     """The file system of ``path`` and its name there; after a fork a new one, with connections of its own."""
-    protocol = split_protocol(path)[0]
-    if protocol not in ("gs", "gcs", "s3", "s3a"):
-        return url_to_fs(path)  # type: ignore[no-any-return]
-    found = _shared.get((os.getpid(), protocol))
+    scheme = Location.of(path).scheme
+    if scheme not in ("gs", "s3"):
+        return file_system_at(path)
+    found = _shared.get((os.getpid(), scheme))
     if found is None:
-        found = _shared.setdefault((os.getpid(), protocol), url_to_fs(path)[0])
+        found = _shared.setdefault((os.getpid(), scheme), file_system_at(path)[0])
     return found, str(found._strip_protocol(path))
 
 

@@ -1,0 +1,117 @@
+"""What a path may be: a local one, or a URL of a store that Tradewind knows. Looking at it opens nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.storage.errors import UnsupportedStoreError, UnusablePathError
+
+_SCHEMES: Final = {
+    "file": "file",
+    "local": "file",
+    "gs": "gs",
+    "gcs": "gs",
+    "s3": "s3",
+    "s3a": "s3",
+    "memory": "memory",
+}
+_BUCKETS: Final = frozenset({"gs", "s3"})
+_LONGEST_PATH_BYTES: Final = 4096
+"""Linux's PATH_MAX; the stores take 1,024 bytes for a name."""
+_LONGEST_NAME_BYTES: Final = 1024
+_LONGEST_PART_BYTES: Final = 255
+"""Of a local path, by most file systems."""
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True)
+class Location:
+    """A path that may be opened.
+
+    Attributes:
+        scheme: ``file``, ``gs``, ``s3`` or ``memory``, however it was spelled.
+        bucket: Of ``gs`` and ``s3``; else empty.
+        name: Below the bucket, or on the disk, as it was given.
+    """
+
+    scheme: str
+    bucket: str
+    name: str
+
+    @staticmethod
+    def of(path: Any) -> Location:
+        """What ``path`` means.
+
+        Raises:
+            UnusablePathError: It is no path, or would mean more than a place.
+            UnsupportedStoreError: It is of another store.
+        """
+        if not isinstance(path, str):
+            raise UnusablePathError(f"A path should be text, not {type(path).__name__}.")
+        if problem := _problem_of_text(path):
+            raise UnusablePathError(f"The path {_shown(path)} {problem}.")
+        given, has_scheme, rest = path.partition("://")
+        if not has_scheme:
+            return _checked(path, Location("file", "", path))
+        scheme = _SCHEMES.get(given)
+        if scheme is None:
+            raise UnsupportedStoreError(
+                f"The path {_shown(path)} is of no store that has conditional writes, without which a step could run "
+                "twice: use a local or shared folder, gs:// or s3://."
+            )
+        bucket, _, name = rest.partition("/") if scheme in _BUCKETS else ("", "", rest)
+        return _checked(path, Location(scheme, bucket, name))
+
+
+def _problem_of_text(path: str) -> str:
+    if not path:
+        return "is empty"
+    if "\0" in path:
+        return "holds a NUL"
+    if "::" in path:
+        return "holds '::', which would chain file systems"
+    if path.startswith("data:"):
+        return "holds data itself, and is no place"
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        return "holds half of a character (a lone surrogate)"
+    return (
+        f"has {size:,} bytes, more than the {_LONGEST_PATH_BYTES:,} of any store" if size > _LONGEST_PATH_BYTES else ""
+    )
+
+
+def _checked(path: str, location: Location) -> Location:
+    if problem := _problem_of_place(location):
+        raise UnusablePathError(f"The path {_shown(path)} {problem}.")
+    return location
+
+
+def _problem_of_place(location: Location) -> str:
+    if location.scheme not in _BUCKETS:
+        longest = max(len(part.encode()) for part in location.name.split("/"))
+        return (
+            f"has a part of {longest} bytes, more than a disk's {_LONGEST_PART_BYTES}"
+            if longest > _LONGEST_PART_BYTES
+            else ""
+        )
+    if not location.bucket:
+        return "names no bucket"
+    if "@" in location.bucket:
+        return "holds a user's name or a password, which belong into no path"
+    size = len(location.name.encode())
+    return (
+        f"has a name of {size:,} bytes, more than a store's {_LONGEST_NAME_BYTES:,}"
+        if size > _LONGEST_NAME_BYTES
+        else ""
+    )
+
+
+def _shown(path: str) -> str:
+    """As much of it as helps, and nothing that could be a password."""
+    scheme, has_scheme, rest = path.partition("://")
+    user, is_user, host = rest.partition("/")[0].rpartition("@")
+    if has_scheme and is_user:
+        path = f"{scheme}://***@{rest[len(user) + 1 :]}"
+    return repr(path if len(path) <= _SHOWN else path[:_SHOWN] + "…")
