@@ -225,6 +225,41 @@ def test_nothing_is_removed_or_written_on_after_the_fence_even_before_it_was_not
         keeper.check()
 
 
+def test_a_renewal_that_arrives_after_the_fence_lets_nobody_commit(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = Keeper(store, held, lambda end: None)
+    clock.time += 59.0
+    faults.goes_on.clear()
+    looking = threading.Thread(target=keeper.look)
+    looking.start()
+    assert faults.hangs.wait(PATIENCE_S)
+    clock.time += 1.0
+    keeper.fence()
+    faults.goes_on.set()
+    looking.join()
+    assert keeper.end is TurnEnd.FENCED and not keeper.is_over, "it was asked for in time"
+    with pytest.raises(LeaseLostError):
+        keeper.finish(phase=Phase.COMMITTED)
+
+
+def test_who_has_lost_its_turn_removes_and_writes_nothing_more(faults: Faults) -> None:
+    clock = Clock()
+    keeper = Keeper(*begun(faults, clock=clock), end_work=lambda end: None)
+    take_over()
+    keeper.look()
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+
+
+def test_a_turn_that_somebody_else_has_ended_is_over_at_the_next_look(faults: Faults) -> None:
+    store, held = begun(faults)
+    ends: list[TurnEnd] = []
+    LeaseStore(PATH).change(held, phase=Phase.STOPPED)
+    Keeper(store, held, ends.append).look()
+    assert ends == [TurnEnd.LOST]
+
+
 def test_a_store_that_hangs_does_not_keep_it_from_fencing(faults: Faults) -> None:
     store, held = begun(faults, QUICK_S)
     ends: list[TurnEnd] = []
