@@ -163,6 +163,22 @@ def test_whose_turn_is_over_removes_no_further_batch(any_folder: str, checks: in
     assert len(left_at(any_folder)) == left + len([".executor_status"])
 
 
+def test_whose_turn_is_over_removes_no_folder_either(tmp_path: Path) -> None:
+    """The next attempt may have made it, and not filled it yet."""
+    output = str(tmp_path / "out")
+    write_status(output, Status.RUNNING)
+    put(output, "part/model")
+    checks = count(1)
+
+    def check_turn() -> None:
+        if next(checks) == 2:
+            raise LeaseLostError("others are at work")
+
+    with pytest.raises(LeaseLostError):
+        remove_leftovers(output, (), check_turn)
+    assert left_at(output) == [".executor_status"] and Path(output, "part").is_dir()
+
+
 @pytest.mark.parametrize("any_folder", ["local", "gs", "s3"], indirect=True)
 def test_what_the_next_attempt_has_written_stays_though_this_one_was_frozen_after_its_check(any_folder: str) -> None:
     write_status(any_folder, Status.RUNNING)

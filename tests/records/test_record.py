@@ -60,6 +60,12 @@ def test_marins_executor_writes_the_status_before_it_gives_up_its_lease() -> Non
     assert Record(Status.SUCCESS, MARINS, 1.0, has_output=True).state is RecordState.FINISHED
 
 
+def test_a_result_of_marins_needs_a_success_and_files() -> None:
+    assert Record(Status.SUCCESS, None, has_output=True).is_marins_result
+    assert not Record(Status.SUCCESS, None, has_output=False).is_marins_result
+    assert not Record(Status.FAILED, None, has_output=True).is_marins_result
+
+
 def test_leases_run_out_by_the_heartbeat_that_their_owner_promised() -> None:
     quick = Lease("w", 0.0, Phase.RUNNING, heartbeat_s=0.2)
     assert not Record(None, quick, 0.6).is_stale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from tradewind.records.turns import (
     check_inputs_unchanged,
     commit_turn,
     complete_commit,
+    end_left_turn,
     fail_turn,
     input_digests,
     next_number,
@@ -196,6 +198,13 @@ def test_a_turn_that_is_stopped_is_no_failure(path: str) -> None:
     assert read_record(path).state is RecordState.STOPPED
 
 
+def test_who_ends_a_turn_that_a_keeper_left_is_told_if_somebody_else_has_gone_on(path: str) -> None:
+    left = Turn(path).begin()
+    assert left.store.claim(left.store.read(), Claim(2, "job-2", "", {}, "v")) is not None
+    assert not end_left_turn(left.store, path, left.held)
+    assert left.story is not None and left.story.outcome is None
+
+
 def test_what_a_lost_turn_made_does_not_count(path: str) -> None:
     lost = Turn(path).begin()
     winner = Turn(path).begin()
@@ -325,6 +334,15 @@ def test_an_input_of_marins_that_we_made_again_refuses_the_commit(path: str) -> 
     attempt = reads(path, marins)
     Turn(marins, withdraws=True).begin().commit()
     with pytest.raises(InputChangedError, match="was made again while attempt 1 was at work"):
+        check_inputs_unchanged(attempt)
+
+
+def test_an_input_of_ours_in_whose_place_marins_executor_has_made_one_refuses_the_commit(path: str) -> None:
+    Turn(f"{path}/a").begin().commit()
+    attempt = reads(path, f"{path}/a")
+    remove_files(f"{path}/a", [posixpath.basename(lease_path(path))])
+    assert read_record(f"{path}/a").is_marins_result
+    with pytest.raises(InputChangedError):
         check_inputs_unchanged(attempt)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -119,6 +120,14 @@ def test_it_commits_and_then_leaves_the_lease_alone(faults: Faults) -> None:
         time.sleep(2 * QUICK_S)
         assert lease() == committed.lease
     assert (committed.lease.phase, keeper.end) == (Phase.COMMITTED, None)
+
+
+def test_whatever_counts_from_its_renewals_hears_that_the_turn_has_ended(faults: Faults) -> None:
+    store, held = begun(faults)
+    heard: list[float] = []
+    with Keeper(store, held, lambda end: None, heard.append) as keeper:
+        keeper.finish(phase=Phase.COMMITTED, digest="abc")
+    assert heard == [held.written_at, math.inf], "nothing is cut off any more"
 
 
 def test_it_obeys_a_request_to_stop_and_renews_until_the_work_has_ended(faults: Faults) -> None:
@@ -245,7 +254,8 @@ def test_a_renewal_that_arrives_after_the_fence_lets_nobody_commit(faults: Fault
 
 def test_who_has_lost_its_turn_removes_and_writes_nothing_more(faults: Faults) -> None:
     clock = Clock()
-    keeper = Keeper(*begun(faults, clock=clock), end_work=lambda end: None)
+    store, held = begun(faults, clock=clock)
+    keeper = Keeper(store, held, lambda end: None)
     take_over()
     keeper.look()
     with pytest.raises(LeaseLostError):

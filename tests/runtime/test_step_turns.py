@@ -38,6 +38,15 @@ def outcome_of(turns: StepTurns) -> Outcome | None:
     return attempt.outcome
 
 
+def test_nothing_is_claimed_over_a_lease_that_has_changed_since_it_was_looked_at(turns: StepTurns, turn: Turn) -> None:
+    keeper = LeaseStore(turns.path)
+    keeper.change(keeper.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="abc")
+    for seen in (None, turn.held.lease):
+        assert turns.claim(seen, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere")))) is None
+    held = keeper.read()
+    assert held is not None and (held.lease.phase, held.lease.digest) == (Phase.COMMITTED, "abc")
+
+
 def test_a_turn_that_was_never_begun_ends_with_its_reason(turns: StepTurns, turn: Turn) -> None:
     error = AttemptError("RUNTIME_ENV", "no such package")
     assert turns.end_unstarted(turn.attempt.job, Phase.FAILED, Outcome.FAILED, error)
