@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tradewind.runtime.run_step import main
 
+GOES_ON = "The main thread goes on, and the other one too."
+
 
 def write_for_ever(output_path: str) -> None:
     while True:
@@ -23,7 +25,11 @@ def write_for_ever(output_path: str) -> None:
 def wait_for_it(output_path: str, *args: object, **kwargs: object) -> None:
     thread = threading.Thread(target=write_for_ever, args=[output_path])
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:
+        print(GOES_ON, flush=True)
+        raise
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.refusing_storage import RefusingStorage
+from tests.runtime.busy_at import GOES_ON
 from tests.runtime.marked import alive
 from tests.turns import claimed
 from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_attempt, read_attempt
@@ -353,6 +354,7 @@ def test_a_driver_that_lost_its_turn_ends_in_the_middle_of_its_writes_with_the_t
     claim(step)
     code, text = finish(busy)
     assert (code, "somebody else holds its lease" in text) == (SUPERSEDED, True), text
+    assert GOES_ON not in text, "it was asked to end, and not ended"
 
 
 # ---- killed on the way to the commit
