@@ -150,6 +150,18 @@ def test_what_a_pinned_output_was_made_from_is_kept_with_it(prefix: str) -> None
     assert garbage_of(prefix) == []
 
 
+def test_what_a_pinned_output_within_another_was_made_from_is_kept(prefix: str) -> None:
+    """Outputs are not looked into for others, so only what needs such a one tells where it is."""
+    outer, raw = ExecutorStep("outer", None, Config(1)), ExecutorStep("data/raw", None, Config(1))
+    [host] = resolve([outer], prefix).steps
+    inner = ExecutorStep("inner", None, Config(raw), override_output_path=f"{host.output_path}/inner")
+    paths = [made(step) for step in (host, *resolve([inner], prefix).steps)]
+    aged(paths)
+    assert sorted(garbage_of(prefix)) == sorted(paths[:2])
+    add_pin(prefix, Pin(paths[2], "ada", "now"))
+    assert garbage_of(prefix) == []
+
+
 def test_a_pin_counts_wherever_it_was_set(any_prefix: str) -> None:
     """People may have pinned at a prefix below this one, or above it."""
     outer, inner = (made(steps(prefix, 1)[0]) for prefix in (any_prefix, f"{any_prefix}/team"))

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from fsspec.implementations.local import LocalFileSystem
@@ -129,7 +130,7 @@ def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collecti
     roots += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
     roots += reads_at_work(records)
     roots += [path for path, info in infos.items() if info.name in needs.names]
-    needed = needed_outputs(found, roots, infos)
+    needed = needed_outputs(found, roots, infos | _read_infos(_within(roots, found)))
     spare = [path for path in found if path not in needed]
     if names is not None:
         spare = [path for path in spare if path in infos and infos[path].name in names]
@@ -160,6 +161,12 @@ def needed_outputs(found: Sequence[str], roots: Iterable[str], infos: Mapping[st
                 return set(found)
             pending.extend(map(spot, reads))
     return {path for place, path in outputs.items() if place in seen}
+
+
+def _within(roots: Iterable[str], found: Collection[str]) -> list[str]:
+    """Those of ``roots`` that lie within an output: they may be outputs too, which nobody looked for there."""
+    outputs = {spot(path) for path in found}
+    return [path for path in roots if outputs.intersection(islice(self_and_parents(spot(path)), 1, None))]
 
 
 def withdraw_results(
