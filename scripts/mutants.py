@@ -23,6 +23,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
+from tradewind.runtime.process_guard import guarded
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = Path("tests/mutants")
 TESTS_FAILED: Final = 1
@@ -127,15 +129,21 @@ def copy_checkout(root: Path, target: Path) -> None:
 
 
 def run_tests(checkout: Path, tests: Sequence[str], timeout_s: float) -> tuple[int, str]:
-    """Run ``tests`` on the code of ``checkout``; pytest's exit code, or ``NO_END``, and its output."""
+    """Run ``tests`` on the code of ``checkout``; pytest's exit code, or ``NO_END``, and its output.
+
+    They run under our own guard, as it is here: what broken code fails to end lives no longer than its tests.
+    """
     code = os.pathsep.join(str(checkout / name) for name in ("operators", "plugins"))
     env = {**os.environ, "PYTHONPATH": code, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    try:
-        done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        return NO_END, f"no end within {timeout_s:.0f} s"
-    return done.returncode, done.stdout[-4000:] + done.stderr[-1000:]
+    command = guarded([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests], watch=[])
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=checkout, env=env, start_new_session=True, **streams) as running:
+        try:
+            output, _ = running.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            running.terminate()
+            return NO_END, f"no end within {timeout_s:.0f} s"
+    return running.returncode, output[-5000:]
 
 
 def fate_of(mutant: Mutant, checkout: Path, timeout_s: float) -> tuple[Fate, str]:

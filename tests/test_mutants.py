@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scripts.mutants import ROOT, Fate, Mutant, MutantError, fate_of, read_mutants
@@ -42,6 +43,21 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: P
     found, output = fate_of(mutant(), root, 60)
     assert found is fate, output
     assert "age >= 3" in (root / "guard.py").read_text()  # mended again
+
+
+def test_what_broken_code_leaves_running_ends_with_its_tests(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    start = "import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)"
+    root = checkout(tmp_path, f"{start}; open({str(pid)!r}, 'w').write(str(child.pid)); assert not is_open(2)")
+    assert fate_of(mutant(), root, 60)[0] is Fate.KILLED
+    assert not psutil.pid_exists(int(pid.read_text()))
+
+
+def test_tests_that_do_not_end_say_nothing_of_a_mutant_and_leave_nothing(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    root = checkout(tmp_path, f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
+    assert fate_of(mutant(), root, 10)[0] is Fate.BROKEN
+    assert not pid.exists() or not psutil.pid_exists(int(pid.read_text()))  # a busy machine may not have begun it
 
 
 def test_a_mutant_whose_tests_cannot_be_read_is_not_called_killed(tmp_path: Path) -> None:

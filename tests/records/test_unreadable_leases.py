@@ -187,3 +187,16 @@ def test_a_keeper_whose_lease_is_spoilt_has_lost_it_and_repairs_nothing(tmp_path
     assert ends == ["LOST"]
     assert store.request_stop("job", {}) is None and not store.end_unstarted("job", Phase.STOPPED)
     assert Path(lease_path(path)).read_text() == "{"
+
+
+@pytest.mark.parametrize(
+    ("lease_file", "command"),
+    [
+        ("gcs://b/o p/lease", "`gcloud storage rm 'gs://b/o p/lease'`"),
+        ("s3a://b/o/lease", "`aws s3 rm s3://b/o/lease`"),
+        ("file:///o/lease", "`rm /o/lease`"),
+        ("/o p/lease", "`rm '/o p/lease'`"),
+    ],
+)
+def test_the_command_that_removes_a_lease_is_that_of_its_store(lease_file: str, command: str) -> None:
+    assert command in str(UnreadableLeaseError(lease_file, "it is empty"))

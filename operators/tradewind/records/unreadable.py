@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import shlex
 
-from fsspec.core import split_protocol
-
 from tradewind.records.errors import RecordsError
 from tradewind.records.leases import Lease, lease_path
+from tradewind.storage import Location
 
 
 class UnreadableLeaseError(RecordsError):
@@ -35,10 +34,10 @@ def check_readable(output_path: str, lease: Lease | None) -> None:
 
 
 def _removal(file: str) -> str:
-    protocol, name = split_protocol(file)
-    match protocol:
-        case "gs" | "gcs":
-            return f"gcloud storage rm {shlex.quote(f'gs://{name}')}"
-        case "s3" | "s3a":
-            return f"aws s3 rm {shlex.quote(f's3://{name}')}"
-    return f"rm {shlex.quote(name)}"
+    at = Location.of(file)
+    match at.scheme:
+        case "gs":
+            return f"gcloud storage rm {shlex.quote(f'gs://{at.bucket}/{at.name}')}"
+        case "s3":
+            return f"aws s3 rm {shlex.quote(f's3://{at.bucket}/{at.name}')}"
+    return f"rm {shlex.quote(at.name)}"
