@@ -12,9 +12,11 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import tomllib
+import venv
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -128,14 +130,25 @@ def copy_checkout(root: Path, target: Path) -> None:
             shutil.copy2(root / name, target / name)
 
 
+def own_python(checkout: Path) -> str:
+    """A Python of the checkout's own, with our packages, and with its code in place of ours in every process."""
+    environment = checkout / ".venv"
+    if not environment.exists():
+        venv.create(environment, symlinks=True)
+        names = {"base": str(environment), "platbase": str(environment)}
+        code = [str(checkout / name) for name in ("operators", "plugins")]
+        ours = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+        Path(sysconfig.get_path("purelib", vars=names), "checkout.pth").write_text("\n".join([*code, ours]) + "\n")
+    return str(environment / "bin" / "python")
+
+
 def run_tests(checkout: Path, tests: Sequence[str], timeout_s: float) -> tuple[int, str]:
     """Run ``tests`` on the code of ``checkout``; pytest's exit code, or ``NO_END``, and its output.
 
     They run under our own guard, as it is here: what broken code fails to end lives no longer than its tests.
     """
-    code = os.pathsep.join(str(checkout / name) for name in ("operators", "plugins"))
-    env = {**os.environ, "PYTHONPATH": code, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = guarded([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests], watch=[])
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = guarded([own_python(checkout), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests], watch=[])
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=checkout, env=env, start_new_session=True, **streams) as running:
         try:

@@ -45,6 +45,17 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: P
     assert "age >= 3" in (root / "guard.py").read_text()  # mended again
 
 
+def test_broken_code_is_what_every_process_of_its_tests_finds(tmp_path: Path) -> None:
+    package = tmp_path / "operators" / "tradewind"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    ask = "import subprocess, sys; code = 'import tradewind; print(tradewind.__file__)'"
+    told = "subprocess.check_output([sys.executable, '-c', code], env={}, text=True)"
+    root = checkout(tmp_path, f"{ask}; assert {told}.strip() == {str(package / '__init__.py')!r} and is_open(5)")
+    found, output = fate_of(mutant(), root, 60)
+    assert found is Fate.LIVES, output
+
+
 def test_what_broken_code_leaves_running_ends_with_its_tests(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     start = "import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)"
