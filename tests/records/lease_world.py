@@ -21,6 +21,7 @@ from tradewind.records.errors import LeaseLostError, StoreError, StoreUnavailabl
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.stores import StoreRefusedError
+from tradewind.storage import locations
 
 OUTPUT = "model://out"
 
@@ -165,6 +166,7 @@ class ModelFiles(MemoryFileSystem):
 
 
 fsspec.register_implementation("model", ModelFiles, clobber=True)
+locations._SCHEMES["model"] = "memory"  # a store of the tests' own, which the gate would not know
 
 
 class World:
