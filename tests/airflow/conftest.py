@@ -7,7 +7,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -72,10 +72,11 @@ class House:
         let it write if somebody else has written in between.
         """
         self.api.wait_for_dag(dag_id, 60)
-        self.api.unpause(dag_id)
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         with self.idle("dag-processor", "triggerer"):
             done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
+            # Not before: a DAG with a schedule gets a run as it is unpaused, whose task the scheduler would wait for.
+            self.api.unpause(dag_id)
         assert done.returncode == 0, done.stderr
         ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]
         return [HouseRun(self, dag_id, run_id) for run_id in ids]
@@ -87,14 +88,11 @@ class House:
         On SQLite, a task that starts holds the database while the API server, which must let it go, waits for it to
         create the next run; and a scheduler that meets half a backfill ends.
         """
-        stopped = ("scheduler", *components)
-        for name in stopped:
-            self.airflow.stop_component(name)
-        try:
+        with ExitStack() as started_again:
+            for name in ("scheduler", *components):
+                started_again.callback(self.airflow.start_component, name)
+                self.airflow.stop_component(name)
             yield
-        finally:
-            for name in stopped:
-                self.airflow.start_component(name)
 
     def output(self, name: str) -> Path:
         """The only output of the step of this name."""

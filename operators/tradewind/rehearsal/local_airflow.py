@@ -149,11 +149,19 @@ class LocalAirflow:
         except requests.RequestException:
             return False
 
-    def stop_component(self, name: str, grace_seconds: float = 30.0) -> None:
-        """End one component in order, as a redeploy does."""
-        child = self._children.pop(name)
+    def stop_component(self, name: str, grace_seconds: float = 300.0) -> None:
+        """End one component in order, as a redeploy does; a scheduler waits for the tasks that its workers run.
+
+        Raises ``LocalAirflowError`` if it had to be killed after ``grace_seconds``.
+        """
+        child = self._children[name]
         child.terminate()
-        child.wait(timeout=grace_seconds)
+        try:
+            child.wait(timeout=grace_seconds)
+        except subprocess.TimeoutExpired as error:
+            self.kill_component(name)
+            raise LocalAirflowError(f"The Airflow {name} had not ended {grace_seconds:g} s after SIGTERM.") from error
+        del self._children[name]
 
     def kill_component(self, name: str) -> None:
         """Kill one component and all that it started, as the loss of its machine does."""
