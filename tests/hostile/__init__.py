@@ -1,0 +1,1 @@
+"""Inputs that mean harm, by the doors through which they come."""

@@ -1,0 +1,18 @@
+"""What the hostile cases share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Path:
+    """A folder with ``work``, where a deed may write, and ``outside``, with files that nobody may touch."""
+    (tmp_path / "work").mkdir()
+    outside = tmp_path / "outside"
+    (outside / "folder").mkdir(parents=True)
+    (outside / "treasure").write_text("not yours\n")
+    (outside / "folder" / "more").write_text("nor this\n")
+    return tmp_path
