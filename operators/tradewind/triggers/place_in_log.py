@@ -34,7 +34,7 @@ from airflow.sdk.execution_time.xcom import XCom
 
 PLACE_KEY = "ray_log_place"
 SAVE_INTERVAL_S = 0.5
-TELL_AIRFLOW_S = 15.0
+TELL_AIRFLOW_S = 30.0
 MOST_SAVES_PER_SECOND = 10
 FILES = ".ray_log_places"
 _OLD_S = 7 * 86400.0

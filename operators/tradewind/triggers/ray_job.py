@@ -36,7 +36,7 @@ FEW_LINES = 20
 """Up to so many lines at once are logged one by one; more of them go into one record, which Airflow carries faster."""
 LONGEST_RECORD = 4000
 """Characters in such a record."""
-TOGETHER_S = 2.0
+TOGETHER_S = 5.0
 """How often the lines of all followed jobs are logged, together. Whatever a trigger sends, be it one line, makes its
 triggerer go through Airflow's database once more, which costs more than all else that following does."""
 
@@ -144,7 +144,8 @@ class RayJobTrigger(BaseTrigger):
         return JobLog(self._give, start, max_bytes=self.log_bytes, full_log=self.full_log, pace=_pace())
 
     async def _save_places(self) -> None:
-        """Write the place down at once, so that whoever comes next knows, and then as long as it changes."""
+        """Write the place down with the first lines, so that whoever comes next knows, and as long as it changes."""
+        await self._lines_given.wait()
         while True:
             place = self._place(is_exact=False)
             if place is not None:
