@@ -36,6 +36,7 @@ def experiment_dag(
     pools: Mapping[str, str] | None = None,
     asset_events_of_reused: bool = False,
     allow_cross_region: Sequence[str] = (),
+    allow_outside: Sequence[str] = (),
     **dag_arguments: Any,
 ) -> DAG | None:
     """Make an Airflow DAG of ``steps`` and everything they refer to.
@@ -59,6 +60,8 @@ def experiment_dag(
         asset_events_of_reused: Give asset events, marked ``cached``, for reused outputs too.
         allow_cross_region: Names of steps that may read from buckets in other regions than their cluster's, and paths
             below which any step may.
+        allow_outside: Names of steps whose absolute ``override_output_path`` may lie outside of the prefix and of the
+            allowed roots, and paths below which any step's may.
         dag_arguments: Further arguments of ``airflow.sdk.DAG``.
 
     Returns:
@@ -79,7 +82,9 @@ def experiment_dag(
         steps,
         schedule=schedule,
         params=params or {},
-        settings=ExperimentSettings(prefix=prefix, cluster=cluster, timezone=timezone),
+        settings=ExperimentSettings(
+            prefix=prefix, cluster=cluster, timezone=timezone, allow_outside=_as_tuple("allow_outside", allow_outside)
+        ),
         dag_arguments=dag_arguments,
         options=DagOptions(
             selection=Selection(
@@ -101,7 +106,8 @@ def executor_main(
 ) -> DAG | None:
     """Marin's entry point: in a DAG file it makes the DAG, named after the file; in a script it runs the steps here.
 
-    ``max_concurrent`` and the further arguments are those of ``experiment_dag``; a script takes only the first.
+    ``max_concurrent`` and the further arguments are those of ``experiment_dag``; a script takes only the first, and
+    ``allow_outside``.
 
     As a script it takes ``--prefix PATH``, ``--dry_run true`` and what ``--help`` shows.
     """
@@ -111,7 +117,8 @@ def executor_main(
     if caller["__name__"] == "__main__":
         from tradewind.cli.run_script import run_script
 
-        run_script(steps, file.parent, sys.argv[1:], max_concurrent)
+        outside = _as_tuple("allow_outside", experiment_arguments.get("allow_outside", ()))
+        run_script(steps, file.parent, sys.argv[1:], max_concurrent, outside)
         return None
     return experiment_dag(
         file.stem, steps, description=description, max_concurrent=max_concurrent, **experiment_arguments

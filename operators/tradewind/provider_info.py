@@ -131,6 +131,17 @@ _CONFIG_SECTION: dict[str, Any] = {
             "example": "gs://my-bucket/pipelines",
             "default": None,
         },
+        "allowed_roots": {
+            "description": (
+                "Below what folders and buckets steps may write, and records and pages be read, one a line or with "
+                "commas. Empty: the prefix, and in tasks also what the DAG's author gives as prefix and the buckets of "
+                "the clusters that the DAG names."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "gs://my-bucket, gs://my-other-bucket/shared",
+            "default": None,
+        },
         "default_cluster": {
             "description": "The cluster of steps that name none, by the id of its 'ray' connection.",
             "version_added": "0.1.0",

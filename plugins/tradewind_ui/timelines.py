@@ -11,11 +11,13 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from tradewind.operators.deployment_roots import deployment_roots
 from tradewind.operators.pod_story import in_words
 from tradewind.plans.estimates import hours_in_words
 from tradewind.plans.phrases import count_text
 from tradewind.records.attempts import attempt_folder, attempt_numbers
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, read_timeline
+from tradewind.storage import StorageError
 
 TITLES = ("Time", "After", "Event", "Slices", "What happened")
 MOST_EVENTS = 500
@@ -24,6 +26,10 @@ SHORTEST_S = 0.05
 
 def timeline_of(output_path: str) -> str:
     """The newest attempt at an output; empty when it has no timeline, a sentence when the store does not tell."""
+    try:
+        deployment_roots().check(output_path, "The output path of this step")  # an XCom can be forged
+    except StorageError as error:
+        return f"<p class=warning>The timeline is not read. {escape(str(error))}</p>"
     try:
         numbers = attempt_numbers(output_path)
         number = numbers[-1] if numbers else 0

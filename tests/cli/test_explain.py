@@ -17,8 +17,10 @@ from tradewind.records.record import Record
 from tradewind.records.step_info import write_step_info
 from tradewind.records.store import write_text
 from tradewind.steps import ExecutorStep, ResolvedStep, output_path_of, resolve, versioned
+from tradewind.storage import Roots
 
 NOW = 1_800_000_000.0
+EVERYWHERE = Roots(("/", "memory://"))
 BY = {"dag": "nightly", "run": "r1"}
 
 
@@ -47,7 +49,7 @@ def test_a_new_version_is_explained_by_its_nearest_ones(tmp_path: Path) -> None:
     keep(*far, days_ago=1)
     new = make(tmp_path, 0.1)[-1]
     planned = PlannedStep("train", "train", new.hash, new.output_path, Decision.RUN, "differs from ...")
-    explained = why(new, Record(), now=NOW, planned=planned)
+    explained = why(new, Record(), now=NOW, roots=EVERYWHERE, planned=planned)
     assert explained.lines == (
         f"train-{new.hash}: RUN, differs from ...",
         "  state: never ran",
@@ -71,7 +73,7 @@ def test_a_failed_step_is_explained_by_its_error(tmp_path: Path) -> None:
     failed = Attempt(4, "job", "cluster", {}, {}).ended(Outcome.FAILED, AttemptError("ValueError", "bad rate\nmore"))
     write_attempt(step.output_path, failed)
     lease = Lease("owner", NOW, Phase.FAILED, attempt=4, by=BY)
-    explained = why(step, Record(lease=lease), now=NOW)
+    explained = why(step, Record(lease=lease), now=NOW, roots=EVERYWHERE)
     assert explained.lines[:2] == (
         f"train-{step.hash}",
         "  state: failed before: ValueError: bad rate (attempt 4)",
@@ -83,14 +85,14 @@ def test_a_failed_step_is_explained_by_its_error(tmp_path: Path) -> None:
 def test_a_finished_step_is_explained_by_who_made_it(tmp_path: Path) -> None:
     step = make(tmp_path, 0.1)[-1]
     keep(step)
-    explained = why(step, read_record(step.output_path), now=NOW)
+    explained = why(step, read_record(step.output_path), now=NOW, roots=EVERYWHERE)
     assert "  producer: run r1 of nightly" in explained.text.splitlines()
 
 
 def test_of_many_earlier_versions_the_text_names_the_nearest(tmp_path: Path) -> None:
     for number in range(12):
         keep(make(tmp_path, number)[-1], days_ago=number + 1)
-    explained = why(make(tmp_path, 99)[-1], Record(), now=NOW)
+    explained = why(make(tmp_path, 99)[-1], Record(), now=NOW, roots=EVERYWHERE)
     assert explained.text.count("differs from version") == 3
     assert explained.lines[-1].startswith("  and from 9 that are further away: `")
     assert len(explained.to_json()["nearest_versions"]) == 12

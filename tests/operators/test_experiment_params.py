@@ -63,7 +63,16 @@ def form_of(dag: DAG) -> dict[str, dict[str, Any]]:
 
 def test_every_experiment_has_its_own_section_in_the_trigger_form() -> None:
     form = form_of(make(params={"lr": Param(0.1, "Learning rate", type="number")}))
-    assert list(form) == ["lr", "run_only", "force", "force_downstream", "force_run_failed", "verify", "dry_run"]
+    assert list(form) == [
+        "lr",
+        "run_only",
+        "force",
+        "force_downstream",
+        "force_run_failed",
+        "verify",
+        "dry_run",
+        "prefix",
+    ]
     assert "section" not in form["lr"]["schema"]
     for name in RUN_PARAMS:
         field = form[name]

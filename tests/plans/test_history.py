@@ -21,9 +21,11 @@ from tradewind.records.status import Status
 from tradewind.records.step_info import INFO_FILE, write_step_info
 from tradewind.records.store import write_text
 from tradewind.steps import ExecutorStep, ResolvedStep, output_path_of, resolve, versioned
+from tradewind.storage import Roots
 
 DAY = 86400.0
 NOW = 1_800_000_000.0
+EVERYWHERE = Roots(("/", "memory://"))
 
 
 def make(prefix: str | Path, *steps: ExecutorStep) -> tuple[ResolvedStep, ...]:
@@ -45,7 +47,7 @@ def train(rate: float, seed: int = 1, name: str = "train") -> ExecutorStep:
 
 
 def reasons(steps: Sequence[ResolvedStep]) -> dict[str, str]:
-    told = explain_new_versions([(step, Record()) for step in steps], now=NOW)
+    told = explain_new_versions([(step, Record()) for step in steps], now=NOW, roots=EVERYWHERE)
     return {step.name: told[step.output_path] for step in steps}
 
 
@@ -81,7 +83,7 @@ def test_the_nearest_version_has_the_fewest_changes_then_is_the_newest(tmp_path:
     unknown = make(tmp_path, train(0.4))
     keep(unknown[1:])
     (new,) = make(tmp_path, train(0.5))[1:]
-    found = find_history([new]).nearest[new.output_path]
+    found = find_history([new], EVERYWHERE).nearest[new.output_path]
     assert [version.hash for version in found][:3] == [newer[1].hash, older[1].hash, unknown[1].hash]
     assert [len(version.changes) for version in found] == [1, 1, 1, 2]
 
@@ -109,7 +111,7 @@ def test_a_step_that_names_its_output_path_has_no_earlier_versions(tmp_path: Pat
 
 def test_steps_that_ran_in_this_version_are_left_out(tmp_path: Path) -> None:
     (step,) = make(tmp_path, train(0.1))[1:]
-    assert explain_new_versions([(step, Record(status=Status.FAILED))], now=NOW) == {}
+    assert explain_new_versions([(step, Record(status=Status.FAILED))], now=NOW, roots=EVERYWHERE) == {}
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_all_steps_share_one_listing_of_a_folder(prefix: str, requests: list[str]) -> None:
     steps = [train(0.1, name=f"{folder}/train{number}") for folder in "ab" for number in range(50)]
-    find_history(make(prefix, *steps))
+    find_history(make(prefix, *steps), EVERYWHERE)
     folder = prefix.removeprefix("memory:/")
     assert sorted(requests) == [folder, f"{folder}/a", f"{folder}/b"]
 
@@ -209,7 +211,7 @@ def test_only_the_newest_versions_are_compared(prefix: str, requests: list[str])
         keep(make(prefix, train(number))[1:], days_ago=20 - number)
     requests.clear()
     (new,) = make(prefix, train(100))[1:]
-    found = find_history([new]).nearest[new.output_path]
+    found = find_history([new], EVERYWHERE).nearest[new.output_path]
     assert [ages[version.hash] for version in found] == list(range(1, 9))
     assert sum(path.endswith(INFO_FILE) for path in requests) == 8
 
@@ -219,7 +221,7 @@ def test_a_plan_makes_a_bounded_number_of_requests_and_says_what_it_left_out(pre
         keep(make(prefix, train(0.1, name=f"train{number}"))[1:], days_ago=1)
     requests.clear()
     new = make(prefix, *(train(0.2, name=f"train{number}") for number in range(60)))
-    history = find_history(new, Bounds(requests=40))
+    history = find_history(new, EVERYWHERE, Bounds(requests=40))
     assert len(requests) <= 40
     compared = [version for found in history.nearest.values() for version in found]
     assert len(compared) == 29 and len(history.not_compared) == 31, "a quarter is kept for deeper records and for ages"
@@ -251,7 +253,7 @@ def test_the_steps_of_a_long_chain_share_their_comparisons(tmp_path: Path, monke
 def test_reading_stops_where_the_requests_end(tmp_path: Path) -> None:
     steps = make(tmp_path, chain(60, 1))
     keep(steps)
-    stored = StoredVersions(Budget(3))
+    stored = StoredVersions(Budget(3), EVERYWHERE)
     assert list(stored.read([steps[-1].output_path])) == [steps[-1].output_path]
     stored.read_deeper()
     assert stored.lookup("s58", steps[58].hash) is not None
@@ -265,7 +267,7 @@ def test_a_store_that_fails_costs_the_reasons_but_not_the_plan(
         raise ConnectionError("the disk is gone")
 
     monkeypatch.setattr(LocalFileSystem, "ls", fail)
-    assert explain_new_versions([(make(tmp_path, train(0.2))[1], Record())], now=NOW) == {}
+    assert explain_new_versions([(make(tmp_path, train(0.2))[1], Record())], now=NOW, roots=EVERYWHERE) == {}
     assert "the disk is gone" in caplog.text
 
 

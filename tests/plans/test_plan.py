@@ -299,17 +299,17 @@ def test_the_prefix_comes_from_the_first_source_that_gives_one() -> None:
     }
     found = []
     for name, nothing in [("argument", None), ("param", None), ("environ", {}), ("configured", None), ("bucket", None)]:
-        found.append(choose_prefix(**sources))
+        found.append(choose_prefix(**sources).path)
         sources[name] = (lambda: None) if name == "bucket" else nothing
     assert found == ["/argument", "/param", "/tradewind", "/configured", "gs://bucket"]
     with pytest.raises(MissingPrefixError, match=r"TRADEWIND_PREFIX"):
         choose_prefix(**sources)
     sources["environ"] = {"TRADEWIND_PREFIX": "", "MARIN_PREFIX": "/marin"}
-    assert choose_prefix(**sources) == "/marin"
+    assert choose_prefix(**sources).path == "/marin"
 
 
 def test_a_relative_prefix_is_refused() -> None:
-    with pytest.raises(RelativePrefixError, match="The prefix 'outputs' is a relative path"):
+    with pytest.raises(RelativePrefixError, match="The prefix: 'outputs' is a relative path"):
         choose_prefix("outputs", None, {}, None, lambda: None)
 
 

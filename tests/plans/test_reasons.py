@@ -18,8 +18,10 @@ from tradewind.records.status import Status
 from tradewind.records.step_info import write_step_info
 from tradewind.records.store import write_text
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
+from tradewind.storage import Roots
 
 NOW = 1_800_000_000.0
+EVERYWHERE = Roots(("/", "memory://"))
 BY = {"dag": "nightly", "run": "r1", "task": "train", "map_index": -1, "try": 1}
 
 
@@ -112,7 +114,7 @@ def test_the_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkey
         return cat(self, paths, **kwargs)
 
     monkeypatch.setattr(MemoryFileSystem, "cat", noted)
-    told = explain_steps([(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW)
+    told = explain_steps([(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW, roots=EVERYWHERE)
     assert reads == [4]
     assert [told[step.output_path] for step in (*steps[:2], steps[3])] == [
         "failed before: ValueError: bad rate",
@@ -125,7 +127,7 @@ def test_the_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkey
 def test_the_begin_of_work_under_way_is_read(tmp_path: Path) -> None:
     (step,) = make(tmp_path, "a")
     write_attempt(step.output_path, attempt(2, started_at="2027-01-15T09:00:30+01:00"))
-    told = explain_steps([(step, Record(None, lease(Phase.CLAIMED)))], now=NOW)
+    told = explain_steps([(step, Record(None, lease(Phase.CLAIMED)))], now=NOW, roots=EVERYWHERE)
     assert told[step.output_path] == ("in progress in run r1 of nightly since 2027-01-15 08:00 UTC on job job-7")
 
 
@@ -141,7 +143,9 @@ def test_every_step_that_is_not_finished_has_a_reason(tmp_path: Path) -> None:
     write_step_info(old, "f")
     new, failed, done = make(tmp_path, "a", "b", "c")
     told = explain_steps(
-        [(new, Record()), (failed, Record(Status.FAILED)), (done, Record(Status.SUCCESS, has_output=True))], now=NOW
+        [(new, Record()), (failed, Record(Status.FAILED)), (done, Record(Status.SUCCESS, has_output=True))],
+        now=NOW,
+        roots=EVERYWHERE,
     )
     assert told == {
         new.output_path: f"differs from version `{old.hash}`: config.rate 0.5 → 0.1",
@@ -158,6 +162,8 @@ def test_a_store_that_fails_leaves_the_states(
     steps = make(f"memory://{tmp_path.name}", "a", "b")
     monkeypatch.setattr(MemoryFileSystem, "cat_file", fail)
     monkeypatch.setattr(MemoryFileSystem, "ls", fail)
-    told = explain_steps([(steps[0], Record(None, lease(Phase.FAILED))), (steps[1], Record())], now=NOW)
+    told = explain_steps(
+        [(steps[0], Record(None, lease(Phase.FAILED))), (steps[1], Record())], now=NOW, roots=EVERYWHERE
+    )
     assert list(told.values()) == ["failed before", "never ran"]
     assert caplog.text.count("the disk is gone") == 2

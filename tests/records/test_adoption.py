@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from tradewind.records.adoption import Adoption, AlreadyFinishedError, LinkToFolderError, NothingToAdoptError, adopt
+from tradewind.records.adoption import (
+    Adoption,
+    AlreadyFinishedError,
+    LinkOutsideError,
+    LinkToFolderError,
+    NothingToAdoptError,
+    adopt,
+)
 from tradewind.records.attempts import Attempt, Outcome, newest_attempt
 from tradewind.records.conditional import Stored, write_if
 from tradewind.records.errors import LeaseLostError
@@ -23,7 +30,7 @@ from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
 from tradewind.records.status import Status, read_status, write_status
-from tradewind.records.store import list_names
+from tradewind.records.store import list_names, read_text
 from tradewind.records.stores import StoreRefusedError
 from tradewind.records.turns import commit_turn, next_number
 from tradewind.runtime.keeper import Keeper
@@ -101,7 +108,7 @@ def test_files_from_elsewhere_are_copied_without_their_records(step: ResolvedSte
         str(tmp_path / "elsewhere"), **{"model": "weights", "deep/log": "12", ".executor_status": "FAILED"}
     )
     (tmp_path / "elsewhere/a::b").write_text("an odd name")
-    files_at(step.output_path, half="left by a dead attempt")
+    files_at(step.output_path, **{"half": "left by a dead attempt", ".executor_status": "FAILED"})
     adopt(adoption_of(step, source, copies=True), keep)
     manifest = read_manifest(step.output_path, 1)
     assert manifest is not None and [file.path for file in manifest.files] == ["a::b", "deep/log", "model"]
@@ -279,3 +286,38 @@ def test_a_commit_that_the_store_refuses_at_first_is_tried_again(step: ResolvedS
 
     assert adopt(adoption_of(step, step.output_path), refuse_once).phase is Phase.COMMITTED
     assert refused
+
+
+@pytest.mark.parametrize("target", ["../treasure", "../vault", "../nothing", "deep/../../treasure", "."])
+def test_a_link_that_leads_out_of_what_is_copied_is_refused_before_anything_is_claimed(
+    step: ResolvedStep, tmp_path: Path, target: str
+) -> None:
+    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+    files_at(str(tmp_path / "vault"), key="not yours")
+    (tmp_path / "treasure").write_text("not yours")
+    (tmp_path / "elsewhere/link").symlink_to(target if target != "." else tmp_path)
+    with pytest.raises(LinkOutsideError, match="link is a link, or lies behind one, that leads out of"):
+        adopt(adoption_of(step, source, copies=True), keep)
+    assert list_names(step.output_path) == []
+
+
+def test_a_link_to_another_file_of_what_is_copied_becomes_that_file(step: ResolvedStep, tmp_path: Path) -> None:
+    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+    (tmp_path / "elsewhere/newest").symlink_to(tmp_path / "elsewhere/model")
+    adopt(adoption_of(step, source, copies=True), keep)
+    assert read_text(f"{step.output_path}/newest") == "weights"
+    if "://" not in step.output_path:
+        assert not (Path(step.output_path) / "newest").is_symlink()
+
+
+@pytest.mark.parametrize("copied", ["link/x", "link"])
+def test_nothing_is_copied_through_a_link_that_lies_at_the_output(tmp_path: Path, copied: str) -> None:
+    [step] = resolve([ExecutorStep("train", None, Config(versioned(1)))], str(tmp_path / "store")).steps
+    source = files_at(str(tmp_path / "elsewhere"), **{copied: "weights"})
+    vault = files_at(str(tmp_path / "vault"), x="not yours")
+    Path(step.output_path).mkdir(parents=True)
+    (Path(step.output_path) / "link").symlink_to(vault if copied == "link/x" else f"{vault}/x")
+    with pytest.raises(LinkOutsideError, match="leads out of"):
+        adopt(adoption_of(step, source, copies=True), keep)
+    assert (tmp_path / "vault/x").read_text() == "not yours"
+    assert read_record(step.output_path).state is RecordState.STOPPED

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tradewind.cli.errors import CommandError, UsageError
-from tradewind.steps import ResolvedStep, RunValues, resolve
+from tradewind.steps import ResolvedStep, RunValues
+from tradewind.storage import Location, Roots
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -52,6 +53,7 @@ class ExperimentRun:
     values: RunValues
     tasks: tuple[tuple[str, ResolvedStep], ...]
     wanted: frozenset[str]
+    roots: Roots
 
     def task(self, word: str) -> tuple[str, ResolvedStep]:
         """The task id and the step of this name, task id or ``name-hash``.
@@ -105,11 +107,11 @@ class Experiment:
         Raises:
             ExperimentError: They cannot be resolved.
         """
-        prefix = self.settings(prefix).prefix_of(values)
         steps = self.operator.steps
-        experiment = resolve(list(steps.values()), prefix, values)
-        tasks = tuple((task_id, experiment.of(step)) for task_id, step in steps.items())
-        return ExperimentRun(self.dag.dag_id, prefix, values, tasks, self.operator.wanted)
+        placed = self.settings(prefix).resolve(list(steps.values()), values)
+        tasks = tuple((task_id, placed.experiment.of(step)) for task_id, step in steps.items())
+        prefix = placed.experiment.prefix
+        return ExperimentRun(self.dag.dag_id, prefix, values, tasks, self.operator.wanted, placed.roots)
 
     def prefix(self, choice: RunChoice) -> str:
         """Where outputs of the run that is meant go.
@@ -133,7 +135,8 @@ class Experiment:
 
     def settings(self, prefix: str | None) -> ExperimentSettings:
         """What the DAG's tasks share, with the prefix if one was chosen."""
-        return replace(self.operator.settings, prefix=prefix) if prefix else self.operator.settings
+        settings = self.operator.settings
+        return replace(settings, prefix=prefix, roots=(*settings.roots, prefix)) if prefix else settings
 
     def values(self, choice: RunChoice) -> RunValues:
         """The run values.
@@ -303,12 +306,13 @@ def default_prefix(chosen: str | None) -> str:
         MissingPrefixError: Nothing gives one.
     """
     if chosen:
+        Location.of(chosen, "--prefix")
         return chosen
     try:
         from tradewind.operators.run_context import ExperimentSettings
     except ImportError:
         from tradewind.plans.places import choose_prefix
 
-        return choose_prefix(None, None, os.environ, None, lambda: None)
+        return choose_prefix(None, None, os.environ, None, lambda: None).path
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     return ExperimentSettings().prefix_of(RunValues())

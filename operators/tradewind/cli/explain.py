@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.named_outputs import named_output
 from tradewind.plans.differences import Comparison, full_text
 from tradewind.plans.history import OF_ONE_STEP, EarlierVersion, find_history
 from tradewind.plans.phrases import producer_text
@@ -22,7 +23,7 @@ from tradewind.plans.version_graph import Version
 from tradewind.records.experiment_info import EXPERIMENTS_FOLDER
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import ResolvedStep
-from tradewind.steps.paths import is_absolute
+from tradewind.storage import Roots
 
 DEEPEST_FOLDER: Final = 3
 MOST_FOLDERS: Final = 5000
@@ -72,14 +73,16 @@ class FoundVersion:
 # ---- why
 
 
-def why(step: ResolvedStep, record: Record, *, now: float, planned: PlannedStep | None = None) -> Explanation:
+def why(
+    step: ResolvedStep, record: Record, *, now: float, roots: Roots, planned: PlannedStep | None = None
+) -> Explanation:
     """Explain what a run does with ``step``: its record in words, and what has changed since earlier versions.
 
     ``planned`` is the step's line in the plan of that run. The root causes are those of the nearest earlier version.
     """
     story = read_stories({step.output_path: record}).get(step.output_path, Story())
     state = state_reason(step, record, lambda path: story.error, story.since)
-    nearest = find_history([step], OF_ONE_STEP).nearest[step.output_path]
+    nearest = find_history([step], roots, OF_ONE_STEP).nearest[step.output_path]
     causes = nearest[0].changes if nearest else ()
     fields = {
         "name": step.name,
@@ -134,7 +137,8 @@ def diff(old: str, new: str, prefix: str) -> Explanation:
         AmbiguousVersionError: A bare hash belongs to several versions.
     """
     before, after = (find_version(word, prefix) for word in (old, new))
-    stored = StoredVersions(Budget(OF_ONE_STEP.requests))
+    roots = Roots.of([prefix, before.output_path, after.output_path])
+    stored = StoredVersions(Budget(OF_ONE_STEP.requests), roots)
     stored.read([before.output_path, after.output_path])
     stored.read_deeper()
     changes = Comparison(stored.lookup).changes(before.version, after.version)
@@ -172,8 +176,7 @@ def find_version(word: str, prefix: str) -> FoundVersion:
 def _places_of(word: str, prefix: str) -> list[str]:
     if _HASH.fullmatch(word):
         return _search(word, prefix)
-    path = word if is_absolute(word) else posixpath.join(prefix, word)
-    return [path.rstrip("/")]
+    return [named_output(prefix, word)]
 
 
 def _search(wanted: str, prefix: str) -> list[str]:

@@ -23,6 +23,7 @@ from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
 from tradewind.plans.start import Task
+from tradewind.plans.step_places import check_output_places
 from tradewind.plans.table import plan_table
 from tradewind.records.attempts import utc_now
 from tradewind.records.experiment_info import write_experiment_info
@@ -43,6 +44,7 @@ from tradewind.steps import (
     resolve,
     wanted_steps,
 )
+from tradewind.storage import Roots
 
 MOST_AT_ONCE: Final = 8
 """How many steps run at a time unless somebody says otherwise, as in Marin's executor."""
@@ -68,6 +70,7 @@ class _Run:
     steps: Sequence[ResolvedStep]
     records: Mapping[str, Record]
     plan: Plan
+    roots: Roots
 
     def decided(self, *decisions: Decision) -> list[tuple[ResolvedStep, PlannedStep]]:
         """The steps with one of these decisions, in execution order."""
@@ -85,6 +88,7 @@ def run_experiment(
     dry_run: bool = False,
     caller: str | None = None,
     info_folder: str | None = None,
+    allow_outside: Sequence[str] = (),
 ) -> dict[ExecutorStep, str]:
     """Make the outputs of ``steps`` and of all that they wait for; the output path of each step.
 
@@ -94,6 +98,8 @@ def run_experiment(
         dry_run: Print the plan, and write nothing.
         caller: The file that defines the experiment, to be told in the experiment's file; without it there is none.
         info_folder: The folder of that file, if not ``experiments`` below the prefix.
+        allow_outside: Names of steps whose outputs may lie elsewhere than below the prefix, and paths below which any
+            may.
 
     Raises:
         ValueError: ``max_concurrent`` is not positive.
@@ -101,13 +107,14 @@ def run_experiment(
         SpecError: A step that must run has no function, or none that a process of its own could import.
         PreviousTaskFailedError: A step that is needed failed before, and ``selection`` does not force it.
         UnreadableLeaseError: The lease of a step that is needed cannot be read.
+        UnsafeOutputPathError: A step's output would lie outside of the prefix.
         ExperimentFailedError: At least one step failed; everything that does not need it was made.
     """
     if max_concurrent < 1:
         raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
-    run = _plan(steps, prefix, selection)
+    run = _plan(steps, prefix, selection, allow_outside)
     print(plan_table(run.plan), flush=True)
-    due = [_local_step(step, planned, code) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
+    due = [_local_step(step, planned, code, run.roots) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
     _tell_of_resources([local.step for local in due])
     if not dry_run:
         _refuse_blocked(run)
@@ -117,19 +124,23 @@ def run_experiment(
     return {step: resolved.output_path for step, resolved in run.experiment.by_object.items()}
 
 
-def _plan(steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Selection) -> _Run:
+def _plan(
+    steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Selection, allow_outside: Sequence[str]
+) -> _Run:
     experiment = resolve(steps, prefix)
+    roots = check_output_places(experiment.steps, prefix, lambda: Roots.of([prefix]), allow_outside)
     wanted = wanted_steps(steps)
     # Who names a step that is only read without waiting wants it all the same.
     candidates = experiment.steps if selection.run_only or selection.force else experiment.needed(wanted)
     outputs = read_outputs([step.output_path for step in candidates])
     tasks = [(step.version_json, step) for step in candidates]
-    roots = {experiment.of(step).version_json for step in wanted}
-    return _Run(experiment, candidates, outputs.records, plan_now(prefix, tasks, roots, outputs, selection))
+    wanted_texts = {experiment.of(step).version_json for step in wanted}
+    plan = plan_now(prefix, tasks, wanted_texts, outputs, selection, roots=roots)
+    return _Run(experiment, candidates, outputs.records, plan, roots)
 
 
-def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder) -> LocalStep:
-    return LocalStep(step, replace(step_spec(step, code), resources=encode_resources(_place(step))), planned)
+def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder, roots: Roots) -> LocalStep:
+    return LocalStep(step, replace(step_spec(step, code), resources=encode_resources(_place(step))), planned, roots)
 
 
 def _place(step: ResolvedStep) -> Cpu | TpuSlice | Hosts:

@@ -21,6 +21,7 @@ from tradewind.plans.plan import PlannedStep
 from tradewind.plans.start import Adopt, Asked, Claim, Finished, Task, decide_start, start_warning
 from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt
 from tradewind.records.errors import LeaseLostError
+from tradewind.records.found_files import OccupiedFolderError
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.turns import stop_turn
 from tradewind.runtime.process_guard import guarded
@@ -28,6 +29,7 @@ from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.step_turns import MissingInputError, StepTurns
 from tradewind.steps import Hosts, ResolvedStep, TpuSlice
+from tradewind.storage import NO_ROOTS, Roots
 
 LOOK_INTERVAL_S = 2.0
 NOTICE_INTERVAL_S = 60.0
@@ -60,6 +62,7 @@ class LocalStep:
     step: ResolvedStep
     spec: StepSpec
     planned: PlannedStep
+    roots: Roots = NO_ROOTS
 
     @property
     def version(self) -> str:
@@ -123,7 +126,7 @@ def make_output(local: LocalStep, drivers: Drivers, task: Task) -> None:
         StepFailedError: It has none.
         InterruptedScriptError: The script is ending.
     """
-    planned, turns = local.planned, StepTurns(local.step, task.by)
+    planned, turns = local.planned, StepTurns(local.step, task.by, roots=local.roots)
     asked = Asked.by_plan(planned)
     next_notice, given_up = 0.0, 0
     while True:
@@ -168,6 +171,8 @@ def _claim(turns: StepTurns, local: LocalStep, over: Lease | None, withdraws: bo
         turn = turns.claim(over, lambda: local.spec, withdraws=withdraws)
     except MissingInputError as error:
         raise StepFailedError(f"Step {local.version} cannot run. {error} Run the script again.") from error
+    except OccupiedFolderError as error:
+        raise StepFailedError(f"Step {local.version} cannot run. {error}") from error
     return turn.attempt if turn is not None else None
 
 

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from tradewind.cli.adopt_command import user_name
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.experiments import default_prefix
+from tradewind.cli.named_outputs import named_output
 from tradewind.cli.output import say, write_lines
 from tradewind.records.attempts import utc_now
 from tradewind.records.holding import OutputBusyError
 from tradewind.records.outputs import find_outputs, is_output
 from tradewind.records.pins import Pin, read_pins, remove_pin, set_pin
-from tradewind.steps.paths import below, self_and_parents
+from tradewind.storage import place_of
 
 
 def pin(arguments: argparse.Namespace) -> int:
@@ -42,7 +43,7 @@ def _added(prefix: str, word: str, note: str) -> Pin:
     path = path_of(prefix, word)
     if not is_output(path):
         path = output_of(prefix, word, find_outputs(prefix))
-    elif prefix.rstrip("/") not in self_and_parents(path):
+    elif not place_of(path).is_below(place_of(prefix)):
         raise UsageError(f"{path} does not lie below {prefix}, where its pin would be: say below what, with --prefix.")
     new = Pin(path, user_name(), utc_now(), note)
     try:
@@ -82,7 +83,7 @@ def output_of(prefix: str, word: str, outputs: Sequence[str], what: str = "outpu
 
 def path_of(prefix: str, word: str) -> str:
     """The path that a word stands for, if it is one; a relative path is one below the prefix."""
-    return below(prefix, word).rstrip("/")
+    return named_output(prefix, word)
 
 
 def _line(one: Pin) -> str:

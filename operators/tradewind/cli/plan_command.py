@@ -31,7 +31,7 @@ def plan(arguments: argparse.Namespace) -> int:
     run = experiment.run(choice)
     outputs = read_run(run, verify=arguments.verify)
     selection = selection_of(arguments, experiment.selection(choice))
-    made = plan_now(run.prefix, run.tasks, run.wanted, outputs, selection)
+    made = plan_now(run.prefix, run.tasks, run.wanted, outputs, selection, roots=run.roots)
     write_lines([json.dumps(made.to_json(), indent=2)] if arguments.json else plan_table(made).splitlines())
     _refuse_what_cannot_run(experiment, run, made)
     return 0
@@ -51,9 +51,9 @@ def why(arguments: argparse.Namespace) -> int:
     run = experiment.run(choice)
     task_id, step = run.task(arguments.step)
     outputs = read_run(run)
-    made = plan_now(run.prefix, run.tasks, run.wanted, outputs, experiment.selection(choice))
+    made = plan_now(run.prefix, run.tasks, run.wanted, outputs, experiment.selection(choice), roots=run.roots)
     record = outputs.records[step.output_path]
-    told = explain.why(step, record, now=time.time(), planned=made.of_task(task_id))
+    told = explain.why(step, record, now=time.time(), roots=run.roots, planned=made.of_task(task_id))
     return _told(told, as_json=arguments.json)
 
 

@@ -23,13 +23,18 @@ INTERRUPTED = 130
 
 
 def run_script(
-    steps: Sequence[ExecutorStep | InputName], code: Path, argv: Sequence[str], max_concurrent: int | None = None
+    steps: Sequence[ExecutorStep | InputName],
+    code: Path,
+    argv: Sequence[str],
+    max_concurrent: int | None = None,
+    allow_outside: Sequence[str] = (),
 ) -> None:
     """Run ``steps`` with the command line ``argv``; ends the process with 1 if one fails, 2 if the command line is bad.
 
     Args:
         code: The folder of the script.
         max_concurrent: How many steps run at a time, whatever the command line says.
+        allow_outside: As in ``experiment_dag``.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -37,7 +42,7 @@ def run_script(
         prefix, selection = _prefix(arguments.prefix), _selection(arguments)
     except MissingPrefixError:
         parser.error("nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX")
-    except (RelativePrefixError, SelectionError) as error:
+    except (RelativePrefixError, SelectionError, StorageError) as error:
         parser.error(str(error))
     try:
         run_experiment(
@@ -49,6 +54,7 @@ def run_script(
             dry_run=arguments.dry_run,
             caller=sys.argv[0],
             info_folder=_absolute(arguments.executor_info_base_path),
+            allow_outside=allow_outside,
         )
     except (ExperimentError, SpecError, StorageError, ExperimentFailedError, PreviousTaskFailedError) as error:
         sys.exit(f"error: {error}")
@@ -82,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _prefix(argument: str | None) -> str:
-    return choose_prefix(_absolute(argument), None, os.environ, None, lambda: None)
+    return choose_prefix(_absolute(argument), None, os.environ, None, lambda: None).path
 
 
 def _absolute(path: str | None) -> str | None:

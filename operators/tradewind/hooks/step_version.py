@@ -25,7 +25,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException, Downs
 from tradewind.operators.claim_notes import ClaimNotes
 from tradewind.operators.errors import AdoptedFailureError, asking_store, failing_at_once, unnamed_deployment
 from tradewind.operators.plan_lines import push_unplanned
-from tradewind.operators.run_context import ExperimentSettings, heartbeat_s
+from tradewind.operators.run_context import ExperimentSettings, PlacedExperiment, heartbeat_s
 from tradewind.operators.step_notes import compared, tries_now
 from tradewind.operators.task_key import TaskKey
 from tradewind.plans.start import (
@@ -49,7 +49,7 @@ from tradewind.records.turns import commit_turn, complete_commit, fail_turn, sto
 from tradewind.runtime.keeper import Keeper, TurnEnd
 from tradewind.runtime.step_turns import StepTurns, Turn, task_name
 from tradewind.runtime.store_patience import until_answered
-from tradewind.steps import ExecutorStep, ResolvedStep, RunValues, resolve
+from tradewind.steps import ExecutorStep, ResolvedStep, RunValues
 from tradewind.triggers.lease import await_turn_end
 
 NOTE = "tradewind_step"
@@ -97,7 +97,7 @@ class StepVersionHook(BaseHook):
             BadInputError: The config has no stable identity, or nothing says where outputs go.
         """
         with failing_at_once():
-            return _version(self._resolve(name, config, values))
+            return _version(self._placed(name, config, values)[1])
 
     @contextmanager
     def step(self, name: str, config: Any) -> Iterator[StepVersion]:
@@ -113,24 +113,24 @@ class StepVersionHook(BaseHook):
         """
         context: Any = get_current_context()
         with failing_at_once():
-            resolved = self._resolve(name, config, None)
+            placed, resolved = self._placed(name, config, None)
         push_unplanned(context, resolved)
         by = TaskKey.of(context).claim(context)
         claims = _Claims(ClaimNotes(context, by))
-        turns = StepTurns(resolved, by, heartbeat_s(), claims.add)
+        turns = StepTurns(resolved, by, heartbeat_s(), claims.add, placed.roots)
         with asking_store(f"Step {name!r}"):
             held, attempt = _take(turns, claims, context)
             keeper = Keeper(turns.store, held, _end_work)
             with keeper:
                 if attempt.number > 1:
-                    keeper.until_answered(lambda: remove_leftovers(turns.path, (), keeper.check))
+                    keeper.until_answered(lambda: remove_leftovers(turns.path, (), keeper.check, attempt.found))
                 yield from _work(turns, attempt, keeper)
         _note(context, attempt.number)
 
-    def _resolve(self, name: str, config: Any, values: RunValues | None) -> ResolvedStep:
-        bound = values or self._settings.values_of(get_current_context())
+    def _placed(self, name: str, config: Any, values: RunValues | None) -> tuple[PlacedExperiment, ResolvedStep]:
         step = ExecutorStep(name, None, config)
-        return resolve([step], self._settings.prefix_of(bound), bound).of(step)
+        placed = self._settings.resolve([step], values or self._settings.values_of(get_current_context()))
+        return placed, placed.experiment.of(step)
 
 
 class _Claims:
@@ -148,7 +148,8 @@ class _Claims:
         """Claim the turn after ``over``; to be called again when the store takes a part of it and refuses the rest."""
         if self._last and turns.end_unstarted(self._last, Phase.STOPPED, Outcome.LOST):
             over = turns.read().lease
-        return turns.claim(over, lambda: _spec(turns.step), withdraws=withdraws)
+        with failing_at_once():
+            return turns.claim(over, lambda: _spec(turns.step), withdraws=withdraws)
 
 
 def _take(turns: StepTurns, claims: _Claims, context: Any) -> tuple[Held, Attempt]:

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
 from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.found_files import OccupiedFolderError
 from tradewind.records.leases import Lease
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.runtime.errors import RuntimeFault
@@ -23,6 +24,7 @@ _BAD_INPUT = (
     UnknownSliceTypeError,
     UnsupportedStoreError,
     UnusablePathError,
+    OccupiedFolderError,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,9 +18,10 @@ from tradewind.operators.assets import step_asset
 from tradewind.operators.placement import check_function_place
 from tradewind.operators.plan import PlanOperator
 from tradewind.operators.run_context import ExperimentSettings
-from tradewind.operators.run_params import add_run_params
+from tradewind.operators.run_params import PREFIX, add_run_params
 from tradewind.operators.step import StepOperator
 from tradewind.plans.selection import Selection
+from tradewind.plans.step_places import check_given_places
 from tradewind.steps import (
     Cpu,
     ExecutorStep,
@@ -71,10 +72,12 @@ def build_dag(
     if not wanted:
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
     every = outline.steps  # also what is only referred to without waiting: a person may ask a run for it
+    check_given_places(each.step for each in every)
     _check_slice_types(every)
     for each in every:
         check_function_place(each.step)
     task_ids = _task_ids(every)
+    settings = _with_dags_own(settings, params, every)
     with DAG(
         dag_id,
         schedule=_timetable(schedule, settings.timezone),
@@ -93,6 +96,16 @@ def build_dag(
         _add_step_tasks(plan, every, task_ids, settings, options)
     add_run_params(dag, options.selection)
     return dag
+
+
+def _with_dags_own(
+    settings: ExperimentSettings, params: Mapping[str, Any], steps: Sequence[ResolvedStep]
+) -> ExperimentSettings:
+    """The settings with what else the DAG's author says of where outputs may go."""
+    param = params.get(PREFIX)
+    default = getattr(param, "default", getattr(param, "value", param))
+    clusters = tuple(dict.fromkeys(each.step.cluster for each in steps if each.step.cluster))
+    return replace(settings, default_param=default if isinstance(default, str) else None, clusters=clusters)
 
 
 def _dag_arguments(

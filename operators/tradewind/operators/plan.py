@@ -14,7 +14,7 @@ from tradewind.operators.cluster_slices import refuse_missing_slice_types
 from tradewind.operators.code import code_folder
 from tradewind.operators.errors import asking_store, failing_at_once
 from tradewind.operators.plan_lines import push_plan
-from tradewind.operators.run_context import ExperimentSettings
+from tradewind.operators.run_context import ExperimentSettings, PlacedExperiment
 from tradewind.operators.run_params import is_dry_run, is_verified, selection_of
 from tradewind.operators.step_job import claimed_spec
 from tradewind.plans.chunks import chunks
@@ -24,7 +24,7 @@ from tradewind.plans.table import plan_table
 from tradewind.records.experiment_info import write_experiment_info
 from tradewind.records.step_info import step_info
 from tradewind.runtime.references import CodeFolder, function_name
-from tradewind.steps import ExecutorStep, ResolvedExperiment, resolve
+from tradewind.steps import ExecutorStep, ResolvedExperiment
 
 _AT_WORK = frozenset({"running", "deferred", "queued"})
 _TO_DO = frozenset({Decision.RUN, Decision.WAIT, Decision.BLOCKED})
@@ -65,8 +65,9 @@ class PlanOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Plan the run; ends by skipping what need not run."""
         with failing_at_once(), asking_store("The plan"):
-            experiment = self._resolve(context)
-            plan = self._plan(experiment, context)
+            placed = self.settings.resolve(list(self.steps.values()), self.settings.values_of(context))
+            experiment = placed.experiment
+            plan = self._plan(placed, context)
             self.log.info("Plan for outputs below %s\n\n%s\n", plan.prefix, plan_table(plan))
             has_work = any(step.decision in _TO_DO for step in plan.steps)
             push_plan(context, plan, chunks(plan) if has_work else {})
@@ -78,14 +79,11 @@ class PlanOperator(BaseOperator):
         if to_skip := self._not_at_work(skipped, context):
             raise DownstreamTasksSkipped(tasks=to_skip)
 
-    def _resolve(self, context: Context) -> ResolvedExperiment:
-        values = self.settings.values_of(context)
-        return resolve(list(self.steps.values()), self.settings.prefix_of(values), values)
-
-    def _plan(self, experiment: ResolvedExperiment, context: Context) -> Plan:
+    def _plan(self, placed: PlacedExperiment, context: Context) -> Plan:
+        experiment = placed.experiment
         tasks = [(task_id, experiment.of(step)) for task_id, step in self.steps.items()]
         outputs = read_outputs([step.output_path for _, step in tasks], verify=is_verified(context))
-        return plan_now(experiment.prefix, tasks, self.wanted, outputs, selection_of(context))
+        return plan_now(experiment.prefix, tasks, self.wanted, outputs, selection_of(context), roots=placed.roots)
 
     def _skipped(self, plan: Plan, experiment: ResolvedExperiment, context: Context) -> list[str]:
         """The tasks that this plan leaves nothing to do; what cannot be done as planned is refused."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +13,52 @@ import pendulum
 from airflow.sdk import Context, conf
 
 from tradewind.hooks.ray import RayHook
-from tradewind.operators.run_params import without_run_params
+from tradewind.operators.deployment_roots import deployment_roots
+from tradewind.operators.run_params import PREFIX, is_ours, without_run_params
 from tradewind.plans.places import choose_cluster, choose_prefix
+from tradewind.plans.step_places import check_output_places
+from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.leases import HEARTBEAT_S
-from tradewind.steps import ExecutorStep, RunValues, coerce_param
+from tradewind.steps import ExecutorStep, ResolvedExperiment, RunValues, coerce_param, resolve
+from tradewind.storage import Roots
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PlacedExperiment:
+    """The steps of a run, and below what all that they make and read may lie."""
+
+    experiment: ResolvedExperiment
+    roots: Roots
+
+
 @dataclass(frozen=True)
 class ExperimentSettings:
-    """What all tasks of one experiment share: the arguments of ``experiment_dag`` that matter at run time."""
+    """What all tasks of one experiment share: the arguments of ``experiment_dag`` that matter at run time.
+
+    Attributes:
+        prefix: Where outputs go, if not where the run or the deployment says.
+        cluster: The cluster of steps that name none.
+        default_param: What the DAG's author wrote as the default of its param ``prefix``.
+        clusters: Other clusters that the DAG names; the buckets of all are roots, unless the deployment names roots.
+        allow_outside: Names of steps whose outputs may lie anywhere, and paths below which any may.
+        roots: What whoever is at the command line allows besides.
+        has_own_prefix: The author wrote ``prefix``; otherwise it came with the run, and must lie below a root.
+    """
 
     prefix: str | None = None
     cluster: str | None = None
     timezone: str = "UTC"
+    default_param: str | None = None
+    clusters: tuple[str, ...] = ()
+    allow_outside: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    has_own_prefix: bool = True
 
     def cluster_of(self, step: ExecutorStep | None) -> str:
         """The cluster that ``step`` runs on."""
@@ -37,14 +69,44 @@ class ExperimentSettings:
 
         Raises:
             MissingPrefixError: Nothing gives one.
+            RelativePrefixError: It means another place in each process.
+            OutsideRootsError: It lies below no root.
         """
-        return choose_prefix(
+        chosen = choose_prefix(
             self.prefix,
             values.params.get("prefix"),
             os.environ,
             conf.get("tradewind", "prefix", fallback=None),
             lambda: RayHook(self.cluster_of(None)).bucket(),
         )
+        if not deployment_roots().allow(chosen.path):
+            self._all_roots().check(chosen.path, chosen.source)
+        return chosen.path
+
+    def resolve(self, steps: Sequence[ExecutorStep], values: RunValues) -> PlacedExperiment:
+        """The steps of a run, each with a place where it may write.
+
+        Raises:
+            ExperimentError: They make no valid experiment, or one of them has no such place.
+            OutsideRootsError: The prefix lies below no root.
+        """
+        experiment = resolve(steps, self.prefix_of(values), values)
+        roots = check_output_places(experiment.steps, experiment.prefix, self._all_roots, self.allow_outside)
+        return PlacedExperiment(experiment, roots)
+
+    def _all_roots(self) -> Roots:
+        """What the deployment and whoever is at the command line allow; if it names nothing, what the author does too.
+
+        A connection that is missing or broken has no bucket: whoever needs it says so.
+        """
+        roots = deployment_roots().also(self.roots)
+        if conf.get("tradewind", "allowed_roots", fallback=None):
+            return roots
+        authors = [self.prefix if self.has_own_prefix else None, self.default_param]
+        for cluster in dict.fromkeys((self.cluster_of(None), *self.clusters)):
+            with suppress(RayJobsError):
+                authors.append(RayHook(cluster).bucket())
+        return roots.also(path for path in authors if path and Roots((path,)).allow(path))
 
     def values_of(self, context: Context) -> RunValues:
         """The run values of the task's DAG run."""
@@ -76,6 +138,11 @@ def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
     declared = dag.params
     params = {}
     for name, value in given.items():
+        if name == PREFIX and name not in declared:
+            logger.warning("The run's conf names a prefix and DAG %r declares no such param: ignored.", dag.dag_id)
+            continue
+        if name == PREFIX and value is None and is_ours(declared.get_param(name)):
+            continue  # the form's own field, left empty
         param = declared.get_param(name) if name in declared else None
         params[name] = coerce_param(value, param.schema.get("type"), param.value) if param is not None else value
     return params

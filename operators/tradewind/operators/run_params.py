@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FORM_SECTION: Final = "Tradewind"
 DRY_RUN: Final = "dry_run"
 VERIFY: Final = "verify"
+PREFIX: Final = "prefix"
 _REGEXES: Final = {"type": ["array", "null"], "items": {"type": "string", "format": "regex"}}
 """As the form shows a text with one entry a line; it sends null when that text is emptied."""
 
@@ -82,6 +83,21 @@ def add_run_params(dag: DAG, defaults: Selection) -> None:
             "your own param another name, or set its default in experiment_dag."
         )
     dag.params.update(_form(defaults))
+    if PREFIX not in dag.params:
+        dag.params.update({PREFIX: _prefix_param()})
+
+
+def _prefix_param() -> AirflowParam:
+    """Where this run's outputs go. A param of the experiment like any other, since an author may declare it too."""
+    description = "Where this run's outputs go, if not where others do: a path below an allowed root."
+    return AirflowParam(
+        None, description, source="dag", title="Prefix", section=FORM_SECTION, type=["string", "null"], maxLength=4096
+    )
+
+
+def is_ours(param: AirflowParam) -> bool:
+    """Whether a param is one that Tradewind adds to the form."""
+    return param.schema.get("section") == FORM_SECTION
 
 
 def without_run_params(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ from tradewind.records.turns import complete_commit
 from tradewind.runtime.kept_output import DRIVER_LOG
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.step_turns import MissingInputError, StepTurns, Turn, task_name
-from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep, resolve
+from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
 from tradewind.triggers.claimed_lease import renewed_while_claimed
 from tradewind.triggers.kill import stop_from_on_kill
 from tradewind.triggers.lease import LeaseTrigger, await_turn_end
@@ -178,10 +178,10 @@ class StepOperator(BaseOperator):
 
     def _turns(self, context: Context) -> StepTurns:
         with failing_at_once():
-            values = self.settings.values_of(context)
-            step = resolve([self.step], self.settings.prefix_of(values), values).of(self.step)
+            placed = self.settings.resolve([self.step], self.settings.values_of(context))
         by = TaskKey.of(context).claim(context)
-        return StepTurns(step, by, heartbeat_s(), ClaimNotes(context, by).add)
+        step = placed.experiment.of(self.step)
+        return StepTurns(step, by, heartbeat_s(), ClaimNotes(context, by).add, placed.roots)
 
     def _planned(self, step: ResolvedStep, context: Context) -> PlannedStep | None:
         """The plan's line of the step. Raises ``PlanOutdatedError`` if it is of another version."""

@@ -67,6 +67,7 @@ class TpuPodTrainOperator(StepOperator):
         self.slice_type = slice_type
         self.ray_conn_id = ray_conn_id
         self.prefix = prefix
+        self._has_own_prefix = "{" not in (prefix or "")  # a template may hold what came with the run
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
         """Render the templates, and let the step run where they say."""
@@ -75,4 +76,4 @@ class TpuPodTrainOperator(StepOperator):
         with failing_at_once():
             slice_type = named_slice_type(self.slice_type).name
         self.step = replace(self.step, resources=replace(self.step.resources, slice_type=slice_type))
-        self.settings = ExperimentSettings(self.prefix, self.ray_conn_id)
+        self.settings = ExperimentSettings(self.prefix, self.ray_conn_id, has_own_prefix=self._has_own_prefix)

@@ -20,10 +20,14 @@ from typing import Any, Final
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.plans.withdrawal import paths_in, reads_at_work, spot, withdraw
+from tradewind.records.attempts import ATTEMPTS_FOLDER
 from tradewind.records.conditional import remove_if
+from tradewind.records.files import StoredFile
+from tradewind.records.found_files import found_by_record
 from tradewind.records.holding import Keep, OutputBusyError, check_goes_on, is_taken
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import LEASE_FILE, Lease, Phase, lease_path, new_owner
+from tradewind.records.manifests import is_record
 from tradewind.records.outputs import MOST_AT_ONCE, Below, look_below, output_ages_s, own_files
 from tradewind.records.pins import folders_above, is_pinned, read_pins
 from tradewind.records.reading import read_records
@@ -209,12 +213,24 @@ def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: Keep) -> None:
         if is_pinned(garbage.path):  # who pins it from now on sees this turn, and is refused
             turn.finish(phase=Phase.STOPPED)
             raise OutputBusyError(f"{garbage.path} was pinned meanwhile: its files stay.")
-        files = [file for file in own_files(garbage.path) if file.path not in (LEASE_FILE, _GUARD_FILE)]
+        files = _own_and_not_found(garbage)
         files.sort(key=lambda file: file.path != STATUS_FILE)  # first, since it is what Marin's executor believes
-        remove_listed(garbage.path, files, lambda: check_goes_on(turn))
+        is_attempt = [file.path.startswith(f"{ATTEMPTS_FOLDER}/") for file in files]  # they say what to leave alone
+        for attempts in (False, True):
+            these = [file for file, one in zip(files, is_attempt, strict=True) if one is attempts]
+            remove_listed(garbage.path, these, lambda: check_goes_on(turn))
         _remove_empty_folders(garbage.path)
         last = turn.finish()  # right before the last file goes, so that it is surely ours
         remove_if(lease_path(garbage.path), last.tag)
+
+
+def _own_and_not_found(garbage: Garbage) -> list[StoredFile]:
+    """What to remove: the records, and all that was not there before the first attempt."""
+    files = [file for file in own_files(garbage.path) if file.path not in (LEASE_FILE, _GUARD_FILE)]
+    found = found_by_record(garbage.path, garbage.lease)
+    if found is None:  # nobody can say what was there before, so what is no record stays
+        return [file for file in files if is_record(file.path)]
+    return [file for file in files if file.path not in found or is_record(file.path)]
 
 
 def _after(garbage: Garbage, end: Lease | OutputBusyError | None) -> Garbage:

@@ -21,7 +21,7 @@ from tradewind.plans.stored_versions import Budget, StoredVersions, list_folders
 from tradewind.records.leases import Lease, lease_path
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import ResolvedStep
-from tradewind.storage import StorageError
+from tradewind.storage import Roots, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -93,22 +93,25 @@ class History:
     not_compared: frozenset[str] = frozenset()
 
 
-def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float) -> dict[str, str]:
+def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
     """Say why steps run that never ran in this version: output path → reason; the other steps are left out.
 
     A store that does not answer costs the explanation, not the plan.
     """
     new = [step for step, record in steps if record.state is RecordState.NONE]
     try:
-        history = find_history(new)
+        history = find_history(new, roots)
     except StorageError as error:
         logger.warning("Earlier versions could not be read, so the plan does not tell what has changed: %s", error)
         return {}
     return {step.output_path: _reason(step, history, now) for step in new}
 
 
-def find_history(steps: Sequence[ResolvedStep], bounds: Bounds = OF_A_PLAN) -> History:
+def find_history(steps: Sequence[ResolvedStep], roots: Roots, bounds: Bounds = OF_A_PLAN) -> History:
     """Find the earlier versions of ``steps`` and compare them.
+
+    Args:
+        roots: Below what is read where a record says so.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -120,7 +123,7 @@ def find_history(steps: Sequence[ResolvedStep], bounds: Bounds = OF_A_PLAN) -> H
     ages = _Ages(budget)
     ages.read(path for found in chosen.values() if len(found) > bounds.compared for path in found)
     candidates = {path: ages.newest(found, bounds.compared) for path, found in chosen.items()}
-    differences = _compare(steps, candidates, budget)
+    differences = _compare(steps, candidates, StoredVersions(budget, roots, _with_inputs(steps)))
     for found in differences.values():
         found.sort(key=lambda pair: len(pair[1]))
     ages.read(path for found in differences.values() for path in _worth_telling(found, bounds.told))
@@ -223,10 +226,9 @@ def _with_inputs(steps: Iterable[ResolvedStep]) -> set[ResolvedStep]:
 
 
 def _compare(
-    steps: Iterable[ResolvedStep], candidates: Mapping[str, Sequence[str]], budget: Budget
+    steps: Iterable[ResolvedStep], candidates: Mapping[str, Sequence[str]], stored: StoredVersions
 ) -> dict[str, list[Difference]]:
     """Output path → its earlier versions that have a record, with what differs."""
-    stored = StoredVersions(budget, _with_inputs(steps))
     versions = stored.read(dict.fromkeys(path for found in candidates.values() for path in found))
     stored.read_deeper()
     comparison = Comparison(stored.lookup)

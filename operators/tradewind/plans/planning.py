@@ -18,6 +18,7 @@ from tradewind.records.manifests import BadManifestError, read_manifest, verify_
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import ResolvedStep
+from tradewind.storage import Roots
 
 CHECKED_AT_ONCE: Final = 4
 
@@ -75,12 +76,18 @@ def plan_now(
     wanted: Container[str],
     outputs: Outputs,
     selection: Selection = EVERYTHING,
+    *,
+    roots: Roots | None = None,
 ) -> Plan:
-    """The plan by these outputs, with reasons and estimates; see ``make_plan``."""
-    now = time.time()
+    """The plan by these outputs, with reasons and estimates; see ``make_plan``.
+
+    Args:
+        roots: Below what may be read where a record says so; the prefix, if nothing is given.
+    """
+    now, readable = time.time(), roots or Roots.of([prefix])
 
     def explain(steps: Sequence[tuple[ResolvedStep, Record]]) -> dict[str, str]:
-        return {**explain_steps(steps, now=now), **outputs.faults}
+        return {**explain_steps(steps, now=now, roots=readable), **outputs.faults}
 
     plan = make_plan(prefix, tasks, wanted, outputs.records, selection, explain, now=now)
     plan = replace(plan, warnings=(*plan.warnings, *outputs.warnings, *_left_damaged(plan, outputs.faults)))

@@ -21,7 +21,7 @@ from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps import ResolvedStep
-from tradewind.storage import StorageError
+from tradewind.storage import Roots, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Story:
     since: str | None = None
 
 
-def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float) -> dict[str, str]:
+def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
     """The reason of every step that is not finished: output path → words. What has to be read is read together."""
     stories = _read_stories_or_none({step.output_path: record for step, record in steps})
     reasons = {
@@ -56,7 +56,7 @@ def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float) -
         for step, record in steps
         if record.state is not RecordState.FINISHED
     }
-    return reasons | explain_new_versions(steps, now=now)
+    return reasons | explain_new_versions(steps, now=now, roots=roots)
 
 
 def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorLine, since: str | None = None) -> str:

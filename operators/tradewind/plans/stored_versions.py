@@ -20,6 +20,7 @@ from tradewind.records.step_info import INFO_FILE
 from tradewind.records.store import list_names, read_many
 from tradewind.records.stores import StoreRefusedError
 from tradewind.steps import ResolvedStep
+from tradewind.storage import Roots
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +44,15 @@ class Budget:
 
 
 class StoredVersions:
-    """The records that were read, and those of the steps at hand, by name and hash."""
+    """The records that were read, and those of the steps at hand, by name and hash.
 
-    def __init__(self, budget: Budget, steps: Iterable[ResolvedStep] = ()) -> None:
+    Args:
+        roots: Below what is read where a record says so; what one names elsewhere counts as gone.
+    """
+
+    def __init__(self, budget: Budget, roots: Roots, steps: Iterable[ResolvedStep] = ()) -> None:
         self._budget = budget
+        self._roots = roots
         self._steps = {f"{step.name}-{step.hash}": step for step in steps}
         self._versions: dict[str, Version] = {}
         self._places: dict[str, str] = {}
@@ -93,11 +99,16 @@ class StoredVersions:
             self._asked.add(text)
         if prefix is not None:
             for text in deep_inputs(version):
-                self._places.setdefault(text, prefix + text)
+                self._note(text, prefix + text)
         if isinstance(paths, list) and len(paths) == len(version["dependencies"]):
             for text, path in zip(version["dependencies"], paths, strict=True):
-                if isinstance(text, str) and isinstance(path, str) and text not in self._asked:
-                    self._places[text] = path
+                if isinstance(text, str) and text not in self._asked:
+                    self._note(text, path, instead=True)
+
+    def _note(self, text: str, path: Any, *, instead: bool = False) -> None:
+        """Note where the record of ``text`` should lie, if that may be looked at."""
+        if (instead or text not in self._places) and self._roots.allow(path):
+            self._places[text] = path
 
 
 def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tradewind.records.attempts import Attempt, Outcome, utc_now
 from tradewind.records.errors import LeaseLostError, RecordsError
 from tradewind.records.files import StoredFile
+from tradewind.records.found_files import check_holds_no_outputs, found_before
 from tradewind.records.holding import Keep, KeptTurn, OutputBusyError, check_goes_on
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.leases import HEARTBEAT_S, Lease, Phase, new_owner
@@ -41,6 +42,10 @@ _CHUNK: Final = 1 << 24
 
 class NothingToAdoptError(RecordsError):
     """There are no files at the path, or they do not lie where the step's output does."""
+
+
+class LinkOutsideError(RecordsError):
+    """A link leads out of the folder that is copied, or of the one that it is copied to. It was not followed."""
 
 
 class LinkToFolderError(RecordsError):
@@ -88,6 +93,8 @@ def adopt(adoption: Adoption, keep: Keep) -> Lease:
         NothingToAdoptError: There are no such files, or they lie elsewhere and are not to be copied.
         AlreadyFinishedError: The step has a result.
         OutputBusyError: Somebody is at work on it.
+        LinkOutsideError: What is to be copied holds a link that leads elsewhere.
+        OccupiedFolderError: The output holds those of other steps.
         UnreadableLeaseError: Nobody can say whether somebody is.
         LeaseLostError: Somebody else took the turn while this was under way.
     """
@@ -96,12 +103,19 @@ def adopt(adoption: Adoption, keep: Keep) -> Lease:
     store = LeaseStore(path)
     over = store.read()
     _check_is_free(adoption.step)
+    lease = over.lease if over else None
+    if adoption.copies:
+        found = found_before(path, lease)
+    else:  # what lies there is to be the result
+        found = ()
+        check_holds_no_outputs(path)
     attempt = Attempt(
-        next_number(path, over.lease if over else None),
+        next_number(path, lease),
         job="",
         cluster="",
         by=dict(adoption.by),
         spec=adoption.attempt_spec,
+        found=found,
         started_at=utc_now(),
     )
     held = take_turn(store, path, over, attempt, adoption.step.digest, HEARTBEAT_S)
@@ -119,7 +133,7 @@ def _bring_in(
         try:
             write_step_info(adoption.step, adoption.fn_name)
             if adoption.copies:
-                remove_leftovers(path, (), lambda: check_goes_on(turn))
+                remove_leftovers(path, (), lambda: check_goes_on(turn), attempt.found)
                 _copy(adoption.source, path, files, turn)
             commit = partial(commit_turn, turn.finish, path, attempt, lambda: check_goes_on(turn))
             return turn.until_answered(commit).lease
@@ -139,7 +153,28 @@ def _files_to_adopt(adoption: Adoption) -> Sequence[StoredFile]:
     files = output_files(source)
     if not files:
         raise NothingToAdoptError(f"There are no files at {source}.")
+    if adoption.copies:
+        _check_links(source, files)
     return files
+
+
+def _check_links(source: str, files: Sequence[StoredFile]) -> None:
+    """Refuse a folder whose links lead out of it: what they lead to is not what was named."""
+    fs, root = file_system_at(source)
+    if not isinstance(fs, LocalFileSystem):
+        return
+    for file in files:
+        name = posixpath.join(root, file.path)
+        if os.path.islink(name):
+            _check_is_within(os.path.realpath(name), os.path.realpath(root), name)
+
+
+def _check_is_within(place: str, root: str, name: str) -> None:
+    if os.path.commonpath([place, root]) != root:
+        raise LinkOutsideError(
+            f"{name} is a link, or lies behind one, that leads out of {root}: it was not followed. Put what it leads "
+            "to there instead."
+        )
 
 
 def _check_is_free(step: ResolvedStep) -> None:
@@ -158,16 +193,26 @@ def _copy(source: str, target: str, files: Sequence[StoredFile], turn: KeptTurn)
 
     def copy(file: StoredFile) -> None:
         check_goes_on(turn)
-        _copy_one(from_fs, posixpath.join(from_root, file.path), to_fs, posixpath.join(to_root, file.path))
+        from_name, to_name = posixpath.join(from_root, file.path), posixpath.join(to_root, file.path)
+        if isinstance(to_fs, LocalFileSystem):
+            _make_folder(to_root, to_name)
+        _copy_one(from_fs, from_name, to_fs, to_name)
 
     with ThreadPoolExecutor(_COPIERS) as pool:
         for _ in pool.map(copy, files):
             pass
 
 
+def _make_folder(root: str, name: str) -> None:
+    """Make the folder of a copy, and see that no link leads the copy elsewhere."""
+    folder = posixpath.dirname(name)
+    os.makedirs(root, exist_ok=True)
+    _check_is_within(os.path.realpath(folder), os.path.realpath(root), folder)
+    os.makedirs(folder, exist_ok=True)
+    _check_is_within(os.path.realpath(name), os.path.realpath(root), name)
+
+
 def _copy_one(from_fs: AbstractFileSystem, from_name: str, to_fs: AbstractFileSystem, to_name: str) -> None:
-    if isinstance(to_fs, LocalFileSystem):
-        os.makedirs(posixpath.dirname(to_name), exist_ok=True)
     if isinstance(from_fs, LocalFileSystem) and os.path.islink(from_name) and not os.path.isfile(from_name):
         _copy_link(from_name, to_fs, to_name)
         return

@@ -54,6 +54,7 @@ class Attempt:
         withdraws: It replaces a finished output, of which nothing may be kept.
         has_withdrawn: That output has been removed.
         code_commit: The Git commit of the code that travels, where there is one.
+        found: What lay at the output before the first attempt, relative to it: never removed as a leftover.
         started_at: When it was claimed, in ISO 8601, by the clock of the claimant.
         ended_at: The same for its end.
     """
@@ -67,6 +68,7 @@ class Attempt:
     withdraws: bool = False
     has_withdrawn: bool = False
     code_commit: str | None = None
+    found: tuple[str, ...] = ()
     started_at: str = ""
     ended_at: str = ""
     outcome: Outcome | None = None
@@ -85,6 +87,7 @@ class Attempt:
         """The attempt in a parsed file."""
         outcome, error = fields.get("outcome"), fields.get("error")
         known = {name: fields[name] for name in Attempt.__dataclass_fields__ if name in fields}
+        known["found"] = tuple(fields.get("found") or ())
         ends = {"outcome": Outcome(outcome) if outcome else None, "error": AttemptError(**error) if error else None}
         return Attempt(**{**known, **ends})
 

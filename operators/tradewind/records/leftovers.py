@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from fsspec.implementations.local import LocalFileSystem
@@ -33,7 +33,9 @@ class UnsafeRemovalError(RecordsError):
     """What was to be removed could hold more than an output of one step, or than was meant. Nothing was removed."""
 
 
-def remove_leftovers(output_path: str, keep: Sequence[str], check_turn: Callable[[], None]) -> list[str]:
+def remove_leftovers(
+    output_path: str, keep: Sequence[str], check_turn: Callable[[], None], found: Collection[str] = ()
+) -> list[str]:
     """Remove the files of earlier attempts and return their paths, relative to ``output_path``.
 
     Args:
@@ -41,6 +43,7 @@ def remove_leftovers(output_path: str, keep: Sequence[str], check_turn: Callable
             each listing and before each batch of removals.
         keep: Patterns of what stays, relative to ``output_path``: ``*`` and ``?`` within a name, ``**`` for any number
             of folders. A pattern that fits a folder keeps all that is below it.
+        found: What was there before the first attempt, relative to ``output_path``: it stays.
 
     Raises:
         UnsafeRemovalError: ``output_path`` is not the output of a step, or a pattern is none.
@@ -49,8 +52,9 @@ def remove_leftovers(output_path: str, keep: Sequence[str], check_turn: Callable
     kept = _kept(keep)
     _check_is_output(output_path)
     removed: set[str] = set()
+    found = frozenset(found)
     for _ in range(_ROUNDS):
-        left = [file for file in output_files(output_path) if not kept.match(file.path)]
+        left = [file for file in output_files(output_path) if not kept.match(file.path) and file.path not in found]
         if not left:
             break
         remove_listed(output_path, left, check_turn)

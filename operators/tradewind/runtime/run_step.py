@@ -26,6 +26,7 @@ from tradewind.records.attempts import (
     AttemptError,
     Outcome,
     attempt_folder,
+    attempt_path,
     read_attempt,
     write_attempt,
 )
@@ -46,6 +47,7 @@ from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.store_patience import until_answered
 from tradewind.runtime.term import Term
 from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
+from tradewind.storage import Roots, UnsupportedStoreError, UnusablePathError, place_of
 
 SUPERSEDED = TERM_OVER
 """Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
@@ -74,11 +76,15 @@ def main() -> int:
         if attempt is None:
             raise SpecError(f"There is no attempt file at {attempt_file}.")
         spec = StepSpec.from_json(attempt.spec)
+        _check_places(attempt_file, attempt, spec)
         store, job, incarnation = LeaseStore(spec.output_path), attempt.job, uuid.uuid4().hex
         held = until_answered(lambda: store.begin(job, incarnation))
     except (LeaseLostError, StoreError) as error:
         print(f"Superseded before it began: {error}")
         return SUPERSEDED
+    except (SpecError, UnusablePathError, UnsupportedStoreError) as error:
+        print(f"tradewind: {error}")
+        return 1
     signal.signal(signal.SIGTERM, _raise_stopped)
     cut_off = CutOff(held.lease.times, _last_line(spec))
     with (
@@ -95,6 +101,20 @@ def main() -> int:
     if attempt.cluster and keeper.end is TurnEnd.STOP_REQUESTED:
         _await_signal()
     return code
+
+
+def _check_places(attempt_file: str, attempt: Attempt, spec: StepSpec) -> None:
+    """Refuse an attempt that would write elsewhere than where it lies, or read what lies below no root.
+
+    Raises:
+        SpecError: It would write elsewhere.
+        UnusablePathError: It would read elsewhere.
+    """
+    if place_of(attempt_path(spec.output_path, attempt.number)) != place_of(attempt_file):
+        raise SpecError(f"{attempt_file} is no attempt at {spec.output_path}: it was changed, or copied there.")
+    if spec.roots:
+        for path in attempt.inputs:
+            Roots(spec.roots).check(path, f"{attempt_file}: inputs")
 
 
 def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term) -> int:
@@ -166,7 +186,8 @@ def _prepared(attempt: Attempt, spec: StepSpec, check_turn: Callable[[], None]) 
     check_turn()
     write_status(spec.output_path, Status.RUNNING)
     if attempt.number > 1:
-        removed = remove_leftovers(spec.output_path, () if attempt.withdraws else spec.resumable, check_turn)
+        keep = () if attempt.withdraws else spec.resumable
+        removed = remove_leftovers(spec.output_path, keep, check_turn, attempt.found)
         if removed:
             print(f"Removed {len(removed)} files of earlier attempts.")
     if not attempt.withdraws:

@@ -63,6 +63,7 @@ class StepSpec:
         secrets: Environment variable -> where the cluster finds its value.
         environment: The fields of Ray's runtime_env that its dependency groups became.
         resumable: Globs of what the next attempt goes on from, relative to the output.
+        roots: Below what the output and its inputs lie; none in attempts that were claimed before there were roots.
     """
 
     name: str
@@ -76,6 +77,7 @@ class StepSpec:
     secrets: dict[str, str] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     resumable: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,7 +85,8 @@ class StepSpec:
     @staticmethod
     def from_json(fields: dict[str, Any]) -> StepSpec:
         """The spec in an attempt's file."""
-        return StepSpec(**{**fields, "resumable": tuple(fields.get("resumable", ()))})
+        lists = {name: tuple(fields.get(name, ())) for name in ("resumable", "roots")}
+        return StepSpec(**{**fields, **lists})
 
     @property
     def fn_name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tradewind.records.attempts import (
@@ -15,6 +15,7 @@ from tradewind.records.attempts import (
     utc_now,
 )
 from tradewind.records.errors import RecordsError
+from tradewind.records.found_files import found_before
 from tradewind.records.job_ids import step_job_id
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
@@ -25,6 +26,7 @@ from tradewind.records.turns import end_left_turn, end_unstarted_turn, input_dig
 from tradewind.records.unreadable import check_readable
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import ResolvedStep
+from tradewind.storage import NO_ROOTS, Roots
 
 
 class MissingInputError(RecordsError):
@@ -52,6 +54,7 @@ class StepTurns:
         by: How the task's claims name it.
         heartbeat_s: How often whoever holds the turn renews it.
         will_claim: Called with the job of every claim before it is made.
+        roots: Below what all lies that the step makes and reads; the driver, which has no configuration, is told.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class StepTurns:
         by: Mapping[str, Any],
         heartbeat_s: float = HEARTBEAT_S,
         will_claim: Callable[[str], None] = lambda job: None,
+        roots: Roots = NO_ROOTS,
     ) -> None:
         self.step = step
         self.by = dict(by)
@@ -68,6 +72,7 @@ class StepTurns:
         self.store = LeaseStore(step.output_path)
         self._heartbeat_s = heartbeat_s
         self._will_claim = will_claim
+        self._roots = roots
 
     def read(self) -> Record:
         """What the store says now.
@@ -96,10 +101,11 @@ class StepTurns:
         Raises:
             MissingInputError: An input is no result.
             UnreadableLeaseError: Nobody can say whether an input is.
+            OccupiedFolderError: The step's output would lie among what belongs to others.
             SpecError: The step cannot be written down for the cluster.
         """
         inputs = self._inputs()
-        spec = make_spec()
+        spec = replace(make_spec(), roots=self._roots.paths)
         seen = self.store.read()
         if (seen.lease if seen else None) != over:
             return None
@@ -111,6 +117,7 @@ class StepTurns:
             self.by,
             spec.to_json(),
             inputs=inputs,
+            found=found_before(self.path, over),
             withdraws=withdraws,
             code_commit=code_commit,
             started_at=utc_now(),

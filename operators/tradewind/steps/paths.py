@@ -9,7 +9,12 @@ from urllib.parse import urlparse
 
 def is_absolute(path: str) -> bool:
     """Whether ``path`` is a URL or starts at the root, and so does not depend on a prefix."""
-    return bool(urlparse(path).scheme) or path.startswith("/")
+    if path.startswith("/"):
+        return True
+    try:
+        return bool(urlparse(path).scheme)
+    except ValueError:  # a URL, but none that is right
+        return True
 
 
 def below(prefix: str, path: str) -> str:

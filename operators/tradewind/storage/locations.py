@@ -40,31 +40,46 @@ class Location:
     name: str
 
     @staticmethod
-    def of(path: Any) -> Location:
+    def of(path: Any, where: str = "") -> Location:
         """What ``path`` means.
+
+        Args:
+            where: What gave it, such as the field of a step, which the error names.
 
         Raises:
             UnusablePathError: It is no path, or would mean more than a place.
             UnsupportedStoreError: It is of another store.
         """
         if not isinstance(path, str):
-            raise UnusablePathError(f"A path should be text, not {type(path).__name__}.")
-        if problem := _problem_of_text(path):
-            raise UnusablePathError(f"The path {_shown(path)} {problem}.")
+            subject = f"{where}: a path" if where else "A path"
+            raise UnusablePathError(f"{subject} should be text, not {type(path).__name__}.")
+        if problem := problem_of_text(path):
+            raise UnusablePathError(f"{named_path(path, where)} {problem}.")
         given, has_scheme, rest = path.partition("://")
         if not has_scheme:
-            return _checked(path, Location("file", "", path))
+            return _checked(path, Location("file", "", path), where)
         scheme = _SCHEMES.get(given)
         if scheme is None:
             raise UnsupportedStoreError(
-                f"The path {_shown(path)} is of no store that has conditional writes, without which a step could run "
+                f"{named_path(path, where)} is of no store that has conditional writes, without which a step could run "
                 "twice: use a local or shared folder, gs:// or s3://."
             )
         bucket, _, name = rest.partition("/") if scheme in _BUCKETS else ("", "", rest)
-        return _checked(path, Location(scheme, bucket, name))
+        return _checked(path, Location(scheme, bucket, name), where)
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it is the same place for every process."""
+        return self.scheme != "file" or self.name.startswith("/")
 
 
-def _problem_of_text(path: str) -> str:
+def named_path(path: str, where: str = "") -> str:
+    """The beginning of a sentence about ``path``, which ``where`` gave: as much of it as helps, and no password."""
+    return f"{where}: the path {_shown(path)}" if where else f"The path {_shown(path)}"
+
+
+def problem_of_text(path: str) -> str:
+    """What is wrong with ``path`` wherever it leads, or lies below; empty if nothing is."""
     if not path:
         return "is empty"
     if "\0" in path:
@@ -82,14 +97,17 @@ def _problem_of_text(path: str) -> str:
     )
 
 
-def _checked(path: str, location: Location) -> Location:
+def _checked(path: str, location: Location, where: str) -> Location:
     if problem := _problem_of_place(location):
-        raise UnusablePathError(f"The path {_shown(path)} {problem}.")
+        raise UnusablePathError(f"{named_path(path, where)} {problem}.")
     return location
 
 
 def _problem_of_place(location: Location) -> str:
     if location.scheme not in _BUCKETS:
+        scheme, is_short, _ = location.name.partition(":")
+        if location.scheme == "file" and is_short and scheme in _SCHEMES:
+            return f"is neither a local path nor a URL: write {scheme}:// before a store's name"
         longest = max(len(part.encode()) for part in location.name.split("/"))
         return (
             f"has a part of {longest} bytes, more than a disk's {_LONGEST_PART_BYTES}"
@@ -98,6 +116,8 @@ def _problem_of_place(location: Location) -> str:
         )
     if not location.bucket:
         return "names no bucket"
+    if not {".", ".."}.isdisjoint(location.name.split("/")):
+        return "has '.' or '..' as a part, which means nothing in a bucket"
     if "@" in location.bucket:
         return "holds a user's name or a password, which belong into no path"
     size = len(location.name.encode())
