@@ -30,7 +30,7 @@ from tradewind.ray_jobs.environments import environment_of
 from tradewind.ray_jobs.errors import BadDependencyGroupError, TpuFunctionError
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import prepared
-from tradewind.records.store import read_json
+from tradewind.records.store import read_text
 from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
 from tradewind.steps import on_airflow_worker, resolve
@@ -169,7 +169,7 @@ def test_a_step_runs_in_the_environment_of_its_groups(
         assert submit(attempt, code).address == jobs.cluster.address
     status, lines = ended_job(jobs, "talk-say-1")
     assert status == "SUCCEEDED", "\n".join(lines)
-    assert read_json(f"{resolved.output_path}/.artifact.json") == {"speaker": "1.0", "voice": "0.3"}
+    assert json.loads(read_text(f"{resolved.output_path}/.artifact.json") or "") == {"speaker": "1.0", "voice": "0.3"}
 
 
 def nothing(config: Any) -> None: ...

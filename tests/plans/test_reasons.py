@@ -107,13 +107,13 @@ def test_the_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkey
     for step, error in zip(steps, errors, strict=False):
         write_attempt(step.output_path, attempt(2, error))
     reads: list[int] = []
-    cat: Callable[..., Any] = MemoryFileSystem.cat
+    cat: Callable[..., Any] = MemoryFileSystem.cat_ranges
 
-    def noted(self: MemoryFileSystem, paths: Any, **kwargs: Any) -> Any:
+    def noted(self: MemoryFileSystem, paths: Any, *args: Any, **kwargs: Any) -> Any:
         reads.append(len(paths))
-        return cat(self, paths, **kwargs)
+        return cat(self, paths, *args, **kwargs)
 
-    monkeypatch.setattr(MemoryFileSystem, "cat", noted)
+    monkeypatch.setattr(MemoryFileSystem, "cat_ranges", noted)
     told = explain_steps([(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW, roots=EVERYWHERE)
     assert reads == [4]
     assert [told[step.output_path] for step in (*steps[:2], steps[3])] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.plans.test_garbage import BY, aged, by_us, claims, found_at, keep, made, steps
 from tradewind.plans.garbage import remove_garbage
 from tradewind.plans.withdrawal import withdraw
+from tradewind.records.attempts import write_attempt
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.files import list_files
 from tradewind.records.holding import KeptTurn, OutputBusyError
@@ -54,7 +56,7 @@ def test_an_output_stays_while_an_attempt_at_work_reads_a_file_of_it_by_its_path
     turns = StepTurns(resolve([reads], prefix).of(reads), {"run": "r"})
     turn = claims(turns)
     assert turn is not None and raw not in turn.attempt.inputs
-    write_text(f"{turns.path}/.attempts/1.json", f'{{"spec": {{"file": "{raw}/part/model"}}}}')
+    write_attempt(turns.path, replace(turn.attempt, spec={"file": f"{raw}/part/model"}))
     with pytest.raises(OutputBusyError, match="is read by an attempt that is at work"):
         remove_garbage(garbage, BY, keep)
     assert read_record(raw).state is RecordState.FINISHED

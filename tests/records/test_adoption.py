@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -93,11 +94,11 @@ def test_files_at_the_output_path_become_a_committed_result(step: ResolvedStep) 
 
 
 def test_the_step_info_says_what_the_step_is(step: ResolvedStep) -> None:
-    from tradewind.records.store import read_json
+    from tradewind.records.store import read_text
 
     path = files_at(step.output_path, model="weights")
     adopt(adoption_of(step, path), keep)
-    info = read_json(f"{path}/.executor_info")
+    info = json.loads(read_text(f"{path}/.executor_info") or "")
     assert info is not None
     assert (info["name"], info["fn_name"], info["output_path"]) == ("train", "my.module.train", path)
     assert info["dependencies"] == [step.dependencies[0].output_path]

@@ -14,7 +14,7 @@ import pytest
 
 from tradewind.records.experiment_info import write_experiment_info
 from tradewind.records.step_info import step_info, write_step_info
-from tradewind.records.store import read_json
+from tradewind.records.store import read_text
 from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
 
 
@@ -60,7 +60,7 @@ def test_the_same_experiment_has_one_file_which_says_who_ran_it_first(prefix: st
     other = write_experiment_info(prefix, "nightly", infos(prefix, size=2), "here.py", "aaa")
     assert first == second != other
     assert first.startswith(f"{prefix}/experiments/nightly-") and len(first.rpartition("-")[2]) == len("abcdef.json")
-    written = read_json(first)
+    written = json.loads(read_text(first) or "")
     assert written is not None and written["git_commit"] == "aaa"
 
 

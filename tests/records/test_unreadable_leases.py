@@ -41,29 +41,29 @@ def without(name: str) -> str:
 FLAWS = {
     "empty": ("", "it is empty"),
     "cut off": (COMMITTED.to_json()[:70], "it holds no JSON"),
-    "deep": ("[" * 100_000, "it holds no JSON"),
+    "deep": ("[" * 100_000, "it is nested too deeply"),
     "null": ("null", "it holds no JSON object"),
     "a list": (f"[{COMMITTED.to_json()}]", "it holds no JSON object"),
-    "no worker": (without("worker_id"), "it has no worker_id"),
-    "no time": (without("timestamp"), "it has no timestamp"),
-    "heartbeat null": (with_field("heartbeat_s", None), "its heartbeat_s is null"),
-    "heartbeat text": (with_field("heartbeat_s", "30"), 'its heartbeat_s is "30"'),
-    "heartbeat below zero": (with_field("heartbeat_s", -1), "its heartbeat_s is -1"),
-    "heartbeat zero": (with_field("heartbeat_s", 0), "its heartbeat_s is 0"),
-    "heartbeat NaN": (with_field("heartbeat_s", float("nan")), "its heartbeat_s is NaN"),
-    "heartbeat without end": (with_field("heartbeat_s", float("inf")), "its heartbeat_s is Infinity"),
-    "heartbeat too large": (with_field("heartbeat_s", 10**400), "its heartbeat_s is 1000"),
-    "heartbeat true": (with_field("heartbeat_s", True), "its heartbeat_s is true"),
-    "time NaN": (with_field("timestamp", float("nan")), "its timestamp is NaN"),
-    "a later phase": (with_field("phase", "archived"), 'its phase is "archived"'),
-    "no phase's name": (with_field("phase", ""), 'its phase is ""'),
-    "phase of no text": (with_field("phase", ["committed"]), "its phase is"),
-    "attempt text": (with_field("attempt", "2"), 'its attempt is "2"'),
-    "attempt below zero": (with_field("attempt", -2), "its attempt is -2"),
-    "job null": (with_field("job", None), "its job is null"),
-    "by text": (with_field("by", "me"), 'its by is "me"'),
-    "removing text": (with_field("removing", "me"), 'its removing is "me"'),
-    "digest number": (with_field("digest", 5), "its digest is 5"),
+    "no worker": (without("worker_id"), "its worker_id is missing"),
+    "no time": (without("timestamp"), "its timestamp is missing"),
+    "heartbeat null": (with_field("heartbeat_s", None), "its heartbeat_s is not a number above 0"),
+    "heartbeat text": (with_field("heartbeat_s", "30"), "its heartbeat_s is not a number above 0"),
+    "heartbeat below zero": (with_field("heartbeat_s", -1), "its heartbeat_s is not a number above 0"),
+    "heartbeat zero": (with_field("heartbeat_s", 0), "its heartbeat_s is not a number above 0"),
+    "heartbeat NaN": (with_field("heartbeat_s", float("nan")), "its heartbeat_s is not a number above 0"),
+    "heartbeat without end": (with_field("heartbeat_s", float("inf")), "its heartbeat_s is not a number above 0"),
+    "heartbeat too large": (with_field("heartbeat_s", 10**400), "its heartbeat_s is not a number above 0"),
+    "heartbeat true": (with_field("heartbeat_s", True), "its heartbeat_s is not a number above 0"),
+    "time NaN": (with_field("timestamp", float("nan")), "its timestamp is not a time"),
+    "a later phase": (with_field("phase", "archived"), "its phase is not one of claimed"),
+    "no phase's name": (with_field("phase", ""), "its phase is not one of claimed"),
+    "phase of no text": (with_field("phase", ["committed"]), "its phase is not one of claimed"),
+    "attempt text": (with_field("attempt", "2"), "its attempt is not a whole number"),
+    "attempt below zero": (with_field("attempt", -2), "its attempt is not a whole number"),
+    "job null": (with_field("job", None), "its job is not text"),
+    "by text": (with_field("by", "me"), "its by is not an object"),
+    "removing text": (with_field("removing", "me"), "its removing is not an object"),
+    "digest number": (with_field("digest", 5), "its digest is not text"),
 }
 
 
@@ -190,13 +190,13 @@ def test_a_keeper_whose_lease_is_spoilt_has_lost_it_and_repairs_nothing(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("lease_file", "command"),
+    ("output_path", "command"),
     [
-        ("gcs://b/o p/lease", "`gcloud storage rm 'gs://b/o p/lease'`"),
-        ("s3a://b/o/lease", "`aws s3 rm s3://b/o/lease`"),
-        ("file:///o/lease", "`rm /o/lease`"),
-        ("/o p/lease", "`rm '/o p/lease'`"),
+        ("gcs://b/o p", "`gcloud storage rm 'gs://b/o p/.executor_status.lock'`"),
+        ("s3a://b/o", "`aws s3 rm s3://b/o/.executor_status.lock`"),
+        ("file:///o", "`rm /o/.executor_status.lock`"),
+        ("/o p", "`rm '/o p/.executor_status.lock'`"),
     ],
 )
-def test_the_command_that_removes_a_lease_is_that_of_its_store(lease_file: str, command: str) -> None:
-    assert command in str(UnreadableLeaseError(lease_file, "it is empty"))
+def test_the_command_that_removes_a_lease_is_that_of_its_store(output_path: str, command: str) -> None:
+    assert command in str(UnreadableLeaseError(output_path, Lease.flawed("it is empty")))

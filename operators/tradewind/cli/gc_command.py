@@ -84,6 +84,8 @@ class _Report:
         if self.as_json:
             write_lines([json.dumps([self._fields(sweep, problems) for sweep in sweeps], indent=2)])
         for sweep in sweeps:
+            for error in sweep.unread:
+                say(f"Kept what this is of: {error}")
             say(self._summary(sweep, problems))
         if problems:
             raise CommandError(" ".join(f"{path} was not removed: {why}" for path, why in problems.items()))

@@ -19,7 +19,7 @@ from typing import Any
 from tradewind.cli.job_driver import driver_env
 from tradewind.plans.plan import PlannedStep
 from tradewind.plans.start import Adopt, Asked, Claim, Finished, Task, decide_start, start_warning
-from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt
+from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, told_attempt
 from tradewind.records.errors import LeaseLostError
 from tradewind.records.found_files import OccupiedFolderError
 from tradewind.records.leases import Lease, Phase
@@ -208,13 +208,13 @@ def _has_result(local: LocalStep, turns: StepTurns, attempt: Attempt, drivers: D
 
 def _was_killed(local: LocalStep, lease: Lease) -> bool:
     """Whether something killed the function's process, such as a machine without memory: a script does not insist."""
-    attempt = read_attempt(attempt_path(local.step.output_path, lease.attempt))
+    attempt = told_attempt(local.step.output_path, lease.attempt)
     return attempt is not None and attempt.error is not None
 
 
 def _failure(local: LocalStep, lease: Lease | None) -> StepFailedError:
     """The failure of the turn that ``lease`` tells of."""
-    attempt = read_attempt(attempt_path(local.step.output_path, lease.attempt)) if lease else None
+    attempt = told_attempt(local.step.output_path, lease.attempt) if lease else None
     failure = StepFailedError(f"Step failed: {local.version}, output path {local.step.output_path}.")
     if attempt is not None and attempt.error is not None:
         failure.__cause__ = FunctionFailedError(attempt.error)

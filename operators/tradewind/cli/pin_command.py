@@ -15,7 +15,7 @@ from tradewind.cli.output import say, write_lines
 from tradewind.records.attempts import utc_now
 from tradewind.records.holding import OutputBusyError
 from tradewind.records.outputs import find_outputs, is_output
-from tradewind.records.pins import Pin, read_pins, remove_pin, set_pin
+from tradewind.records.pins import Pin, look_for_pins, read_pins, remove_pin, set_pin
 from tradewind.storage import place_of
 
 
@@ -30,7 +30,10 @@ def pin(arguments: argparse.Namespace) -> int:
         raise UsageError("say which output is to be pinned (or no longer, with --remove), or --list alone.")
     prefix = default_prefix(arguments.prefix)
     if arguments.list:
-        pins = read_pins(prefix)
+        found = look_for_pins(prefix)
+        pins = list(found.read)
+        for error in found.unread:
+            say(str(error))
     elif arguments.remove:
         pins = [_removed(prefix, arguments.output)]
     else:
@@ -52,7 +55,7 @@ def _added(prefix: str, word: str, note: str) -> Pin:
         raise CommandError(str(error)) from error
     if not is_new:
         say(f"{new.path} is pinned already.")
-        return next(one for one in read_pins(prefix) if one.path == new.path)
+        return next((one for one in read_pins(prefix) if one.path == new.path), new)
     return new
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from tradewind.operators.errors import PlanOutdatedError
 from tradewind.plans.chunks import chunk_key, planned_in
-from tradewind.plans.plan import Plan, PlannedStep
+from tradewind.plans.plan import BadPlanError, Plan, PlannedStep
 from tradewind.plans.unplanned import UNPLANNED_KEY, UnplannedStep
 from tradewind.steps import ResolvedStep
 
@@ -24,10 +25,16 @@ def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep
     """The line of the present task, which is the plan's number ``index``; None where no plan was made.
 
     A plan that left nothing to do has no pieces: whoever is cleared after it reads the whole.
+
+    Raises:
+        PlanOutdatedError: What is there is no plan.
     """
     ti: Any = context["ti"]
     piece = ti.xcom_pull(task_ids=plan_task_id, key=chunk_key(index)) or ti.xcom_pull(task_ids=plan_task_id)
-    return planned_in(piece, ti.task_id) if piece else None
+    try:
+        return planned_in(piece, ti.task_id) if piece else None
+    except BadPlanError as error:
+        raise PlanOutdatedError(str(error)) from None
 
 
 def push_unplanned(context: Context, step: ResolvedStep) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +11,11 @@ from tradewind.cloud_tpu.goodput import METRICS_FILE, CountedSteps, first_start,
 from tradewind.plans.estimates import hours_in_words
 from tradewind.plans.phrases import count_text
 from tradewind.records.attempts import attempt_folder
-from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.store import read_text
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, Summary, read_timeline, summary
 from tradewind.steps import Hosts, Resources, TpuSlice
+
+logger = logging.getLogger(__name__)
 
 
 def story_of(output_path: str, attempt: int, resources: Resources | None) -> str | None:
@@ -22,7 +24,8 @@ def story_of(output_path: str, attempt: int, resources: Resources | None) -> str
         return None
     try:
         return in_words(read_timeline(posixpath.join(attempt_folder(output_path, attempt), TIMELINE_FILE)), output_path)
-    except (StoreUnavailableError, ValueError):  # the step's end matters more than how it got there
+    except Exception as error:  # the step's end matters more than how it got there, whatever its files hold
+        logger.warning("What happened to the pod of attempt %d at %s cannot be told: %s", attempt, output_path, error)
         return None
 
 

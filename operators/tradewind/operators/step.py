@@ -242,7 +242,7 @@ class StepOperator(BaseOperator):
             turns.end_unstarted(attempt.job, Phase.STOPPED, Outcome.LOST)
             raise
         self.log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, turns.name, attempt.job)
-        return self._follow(cluster, turns, attempt.number, progress, context)
+        return self._follow(cluster, turns, turn.held.lease, progress, context)
 
     def _rejoin(
         self, turns: StepTurns, lease: Lease, progress: Progress, context: Context
@@ -251,7 +251,7 @@ class StepOperator(BaseOperator):
         cluster = cluster_of_job(turns.step.name, lease.cluster, lease.job) if lease.cluster else None
         if cluster is not None:
             self.log.info("Attempt %d at %s joined: Ray job %s.", lease.attempt, turns.name, lease.job)
-            return self._follow(cluster, turns, lease.attempt, progress, context)
+            return self._follow(cluster, turns, lease, progress, context)
         if lease.phase is Phase.CLAIMED:
             self.log.info("Attempt %d was claimed by a try that died before it submitted it.", lease.attempt)
             return None
@@ -259,28 +259,26 @@ class StepOperator(BaseOperator):
         return self._wait(turns.path, lease.attempt, progress, context, is_theirs=False)
 
     def _follow(
-        self, cluster: RayCluster, turns: StepTurns, number: int, progress: Progress, context: Context
+        self, cluster: RayCluster, turns: StepTurns, lease: Lease, progress: Progress, context: Context
     ) -> dict[str, Any] | Progress:
-        """Wait for the end of the attempt's job, in the triggerer or here."""
-        attempt = turns.attempt(number)
-        assert attempt is not None, "an attempt whose job was submitted has a file"
-        push_links(context["ti"], cluster, attempt.job)
-        watch = Watch(attempt.job, demand_of(attempt))
-        full_log = posixpath.join(attempt_folder(turns.path, number), DRIVER_LOG)
+        """Wait for the end of the job of a turn, in the triggerer or here."""
+        push_links(context["ti"], cluster, lease.job)
+        watch = Watch(lease.job, demand_of(lease.job, self.step))
+        full_log = posixpath.join(attempt_folder(turns.path, lease.attempt), DRIVER_LOG)
         if self.deferrable:
             trigger = StepJobTrigger(
-                attempt.cluster,
+                lease.cluster,
                 watch.to_json(),
                 log_bytes=DEFAULT_LOG_BYTES,
                 full_log=full_log,
                 owns_job=True,
-                payload={"output_path": turns.path, "job": attempt.job, "progress": asdict(progress)},
+                payload={"output_path": turns.path, "job": lease.job, "progress": asdict(progress)},
             )
             self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
-        self._followed = (cluster, attempt.job, turns.path, TaskKey.of(context))
-        with renewed_while_claimed(turns.path, attempt.job):
+        self._followed = (cluster, lease.job, turns.path, TaskKey.of(context))
+        with renewed_while_claimed(turns.path, lease.job):
             ending = follow_here(cluster, watch, DEFAULT_LOG_BYTES, full_log).ending
-        return self._judge(turns, attempt.job, ending, progress, context)
+        return self._judge(turns, lease.job, ending, progress, context)
 
     def _wait(
         self, output_path: str, attempt: int, progress: Progress, context: Context, *, is_theirs: bool

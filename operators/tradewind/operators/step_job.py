@@ -25,7 +25,7 @@ from tradewind.records.attempts import Attempt, attempt_path
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.spec import StepSpec, step_spec
-from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
+from tradewind.steps import AirflowWorker, Cpu, ExecutorStep, ResolvedStep
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.client import RayJobs
@@ -124,12 +124,11 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
     )
 
 
-def demand_of(attempt: Attempt) -> Demand:
-    """What the job of ``attempt`` asks of its node."""
+def demand_of(job: str, step: ExecutorStep) -> Demand:
+    """What a job of ``step`` asks of its node."""
     from tradewind.ray_jobs.demand import Demand  # its HTTP client would load with every DAG file
 
-    place = placed(StepSpec.from_json(attempt.spec).load_resources())
-    return Demand.of(JobRequest(attempt.job, "", **place.fields()))
+    return Demand.of(JobRequest(job, "", **placed(step.resources or Cpu()).fields()))
 
 
 def _task_metadata(attempt: Attempt) -> dict[str, str]:

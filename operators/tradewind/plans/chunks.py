@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tradewind.plans.plan import Plan, PlannedStep
+from tradewind.plans.plan import BadPlanError, Plan, PlannedStep
 
 CHUNK: Final = 500
 """How many lines a piece holds: what each task reads of a plan, however long it is. Every piece costs the ``plan`` task
@@ -28,7 +28,14 @@ def chunks(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def planned_in(chunk_json: Mapping[str, Any], task_id: str) -> PlannedStep | None:
-    """The line of one task in a piece."""
-    fields = next((fields for fields in chunk_json["steps"] if fields["task_id"] == task_id), None)
-    return None if fields is None else PlannedStep.from_json(fields)
+def planned_in(chunk_json: object, task_id: str) -> PlannedStep | None:
+    """The line of one task in a piece.
+
+    Raises:
+        BadPlanError: It is no piece of a plan, or that line is none.
+    """
+    lines = chunk_json.get("steps") if isinstance(chunk_json, Mapping) else None
+    if not isinstance(lines, list):
+        raise BadPlanError("it holds no steps")
+    mine = next((line for line in lines if isinstance(line, Mapping) and line.get("task_id") == task_id), None)
+    return None if mine is None else PlannedStep.from_json(mine)

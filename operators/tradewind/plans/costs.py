@@ -7,18 +7,20 @@ worth less than a quick plan: steps beyond the bound go without.
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from tradewind.plans.estimates import Estimate, resources_in_words
 from tradewind.plans.plan import Decision, Plan, PlannedStep
-from tradewind.plans.stored_versions import list_folders, read_texts
-from tradewind.records.attempts import attempt_path
-from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.plans.stored_versions import list_folders
+from tradewind.records.attempts import BadAttemptError, attempt_path, parse_attempt
+from tradewind.records.leases import Lease, Phase
+from tradewind.records.reading import read_leases
+from tradewind.records.store import read_contents
+from tradewind.records.stores.bounded import Content
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +39,13 @@ def read_estimates(plan: Plan) -> dict[str, Estimate]:
         versions = _versions_of(steps)
         newest = _newest_results({path for paths in versions.values() for path in paths})
         files = {path: attempt_path(path, lease.attempt) for path, lease in newest.items()}
-        texts = read_texts(list(files.values()))
+        contents = read_contents(list(files.values()))
     except Exception as error:  # each store has its own
         logger.warning("What earlier attempts took could not be read: %s", error)
         return {}
-    found = {path: estimate for path, file in files.items() if (estimate := _estimate(texts.get(file))) is not None}
+    found = {
+        path: estimate for path, file in files.items() if (estimate := _estimate(file, contents.get(file))) is not None
+    }
     return {
         step.output_path: found[best]
         for step in steps
@@ -60,8 +64,7 @@ def _versions_of(steps: Iterable[PlannedStep]) -> dict[str, list[str]]:
 
 
 def _newest_results(paths: Iterable[str]) -> dict[str, Lease]:
-    texts = read_texts([lease_path(path) for path in paths])
-    leases = {posixpath.dirname(file): Lease.from_json(text) for file, text in texts.items()}
+    leases = read_leases(list(paths))
     return {path: lease for path, lease in leases.items() if lease.phase is Phase.COMMITTED}
 
 
@@ -72,11 +75,13 @@ def _best(
     return max(known, key=lambda path: (path == step.output_path, leases[path].timestamp), default=None)
 
 
-def _estimate(text: str | None) -> Estimate | None:
+def _estimate(file: str, found: Content | None) -> Estimate | None:
     """What the attempt in a file took; None for one that does not say."""
     try:
-        fields: dict[str, Any] = json.loads(text or "")
-        started, ended = (datetime.datetime.fromisoformat(fields[name]) for name in ("started_at", "ended_at"))
-        return Estimate((ended - started).total_seconds() / 3600, resources_in_words(fields["spec"]["resources"]))
-    except (ValueError, KeyError, TypeError):
+        if found is None:
+            return None
+        attempt = parse_attempt(file, found)
+        took = datetime.datetime.fromisoformat(attempt.ended_at) - datetime.datetime.fromisoformat(attempt.started_at)
+        return Estimate(took.total_seconds() / 3600, resources_in_words(attempt.spec["resources"]))
+    except (BadAttemptError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tradewind.plans.withdrawal import paths_in, reads_at_work, spot, withdraw
 from tradewind.records.attempts import ATTEMPTS_FOLDER
 from tradewind.records.conditional import remove_if
+from tradewind.records.errors import BadRecordError
 from tradewind.records.files import StoredFile
 from tradewind.records.found_files import found_by_record
 from tradewind.records.holding import Keep, OutputBusyError, check_goes_on, is_taken
@@ -29,13 +30,14 @@ from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import LEASE_FILE, Lease, Phase, lease_path, new_owner
 from tradewind.records.manifests import is_record
 from tradewind.records.outputs import MOST_AT_ONCE, Below, look_below, output_ages_s, own_files
-from tradewind.records.pins import folders_above, is_pinned, read_pins
+from tradewind.records.pins import BadPinError, folders_above, is_pinned, look_for_pins, pin_path
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.removal import remove_listed
 from tradewind.records.status import STATUS_FILE
-from tradewind.records.step_info import INFO_FILE, info_json
-from tradewind.records.store import read_many
+from tradewind.records.step_info import INFO_FILE, BadInfoError, info_json, parse_info
+from tradewind.records.store import read_contents
+from tradewind.records.stores.bounded import Content
 from tradewind.steps import ResolvedStep
 from tradewind.steps.paths import self_and_parents
 from tradewind.storage import file_system_at
@@ -95,6 +97,7 @@ class Sweep:
         outputs: How many outputs there are.
         needed: How many of them are needed.
         young: How many others have changed too recently.
+        unread: The records that cannot be read, and why; what they are of is kept.
     """
 
     prefix: str
@@ -102,6 +105,7 @@ class Sweep:
     needed: int
     young: int
     garbage: tuple[Garbage, ...]
+    unread: tuple[BadRecordError, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -115,7 +119,9 @@ class _Info:
 
     name: str
     reads: frozenset[str] | None
-    """None if it cannot be read."""
+    """None if it does not say."""
+    problem: BadRecordError | None = None
+    """Why it cannot be read."""
 
 
 def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collection[str] | None = None) -> Sweep:
@@ -130,19 +136,25 @@ def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collecti
     below = look_below(prefix)
     found = below.outputs
     records, infos = read_records(found), _read_infos(found)
-    roots = [*needs.paths, *_pinned(prefix, below)]
+    pins, bad_pins = _pinned(prefix, below)
+    roots = [*needs.paths, *pins]
     roots += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
     roots += reads_at_work(records)
-    roots += [path for path, info in infos.items() if info.name in needs.names]
+    roots += [path for path, info in infos.items() if info.name in needs.names or (needs.names and info.problem)]
     needed = needed_outputs(found, roots, infos | _read_infos(_within(roots, found)))
-    spare = [path for path in found if path not in needed]
+    if not all(_is_of_one(error, found) for error in bad_pins):
+        needed = set(found)  # whatever it pins was made from some of these
+    unread = {path: info.problem for path, info in infos.items() if info.problem is not None}
+    spare = [path for path in found if path not in needed and path not in unread]
     if names is not None:
         spare = [path for path in spare if path in infos and infos[path].name in names]
     ages = output_ages_s(spare)
     old = [path for path in spare if ages[path] >= older_than_s]
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         garbage = pool.map(lambda path: _garbage(prefix, path, records[path], infos.get(path), ages[path]), old)
-        return Sweep(prefix, len(found), len(needed), len(spare) - len(old), tuple(garbage))
+        problems = (*bad_pins, *unread.values())
+        kept = len(needed | unread.keys())
+        return Sweep(prefix, len(found), kept, len(spare) - len(old), tuple(garbage), problems)
 
 
 def needed_outputs(found: Sequence[str], roots: Iterable[str], infos: Mapping[str, _Info]) -> set[str]:
@@ -239,10 +251,28 @@ def _after(garbage: Garbage, end: Lease | OutputBusyError | None) -> Garbage:
     return replace(garbage, state=RecordState.STOPPED, lease=end) if end is not None else garbage
 
 
-def _pinned(prefix: str, below: Below) -> Iterator[str]:
-    """What is pinned here, or at a prefix that lies below this one or above it."""
+def _pinned(prefix: str, below: Below) -> tuple[list[str], list[BadPinError]]:
+    """What is pinned here, or at a prefix that lies below this one or above it; and the pins that do not say what.
+
+    A pin that cannot be read is still named for its output, which is so found among those below.
+    """
+    pinned: list[str] = []
+    unread: list[BadPinError] = []
     for folder in dict.fromkeys([prefix.rstrip("/"), *folders_above(prefix), *below.prefixes]):
-        yield from (pin.path for pin in read_pins(folder))
+        pins = look_for_pins(folder)
+        pinned += [pin.path for pin in pins.read]
+        unread += pins.unread
+    pinned += [path for path in below.outputs if any(_is_of(error, path) for error in unread)]
+    return pinned, unread
+
+
+def _is_of(error: BadPinError, output_path: str) -> bool:
+    """Whether a pin is that of this output, as far as its name says."""
+    return posixpath.basename(error.file) == posixpath.basename(pin_path("", output_path))
+
+
+def _is_of_one(error: BadPinError, found: Iterable[str]) -> bool:
+    return any(_is_of(error, path) for path in found)
 
 
 def _withdrawn(store: LeaseStore, garbage: Garbage, by: Mapping[str, Any]) -> Held:
@@ -277,15 +307,15 @@ def _read_infos(paths: Sequence[str]) -> dict[str, _Info]:
     infos: dict[str, _Info] = {}
     for first in range(0, len(paths), _INFOS_AT_ONCE):  # a version text can be long, so not all are held at once
         files = {posixpath.join(path, INFO_FILE): path for path in paths[first : first + _INFOS_AT_ONCE]}
-        for file, text in read_many(list(files)).items():
-            infos[files[file]] = _parse_info(text)
+        for file, found in read_contents(list(files)).items():
+            infos[files[file]] = _parse_info(file, found)
     return infos
 
 
-def _parse_info(text: str) -> _Info:
+def _parse_info(file: str, found: Content) -> _Info:
     try:
-        fields = json.loads(text)
-        reads = {*fields.get("dependencies", ()), *paths_in(fields.get("config"))}
-        return _Info(str(fields.get("name") or ""), frozenset(path for path in reads if isinstance(path, str)))
-    except (ValueError, AttributeError, TypeError):
-        return _Info("", None)
+        fields = parse_info(file, found)
+    except BadInfoError as error:
+        return _Info("", None, error)
+    named = fields.get("dependencies")
+    return _Info(fields["name"], None if named is None else frozenset([*named, *paths_in(fields.get("config"))]))

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from tradewind.plans.differences import Change, Comparison, sentence
 from tradewind.plans.phrases import age_text
-from tradewind.plans.stored_versions import Budget, StoredVersions, list_folders, read_texts
-from tradewind.records.leases import Lease, lease_path
+from tradewind.plans.stored_versions import Budget, StoredVersions, list_folders
+from tradewind.records.leases import Lease
+from tradewind.records.reading import read_leases
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import ResolvedStep
 from tradewind.storage import Roots, StorageError
@@ -184,8 +185,8 @@ class _Ages:
         """Read the leases of those that are not known yet, together."""
         unknown = [path for path in dict.fromkeys(output_paths) if path not in self._made_at]
         paths = self._budget.take(unknown)
-        texts = read_texts([lease_path(path) for path in paths])
-        self._made_at.update((path, _timestamp(texts.get(lease_path(path)))) for path in paths)
+        leases = read_leases(paths)
+        self._made_at.update((path, _timestamp(leases.get(path))) for path in paths)
 
     def newest(self, output_paths: Sequence[str], count: int) -> list[str]:
         return sorted(output_paths, key=lambda path: self._made_at.get(path) or 0.0, reverse=True)[:count]
@@ -196,13 +197,9 @@ class _Ages:
         return sorted(found, key=lambda each: (len(each.changes), -(each.made_at or 0.0)))
 
 
-def _timestamp(text: str | None) -> float | None:
+def _timestamp(lease: Lease | None) -> float | None:
     """When a lease was written; None for no lease and for what is none."""
-    try:
-        timestamp = Lease.from_json(text).timestamp if text is not None else None
-    except RecursionError:
-        return None
-    return float(timestamp) if isinstance(timestamp, (int, float)) and timestamp > 0 else None
+    return float(lease.timestamp) if lease is not None and lease.timestamp > 0 else None
 
 
 def _worth_telling(differences: Sequence[Difference], count: int) -> list[str]:

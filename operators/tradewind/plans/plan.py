@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from tradewind.plans.phrases import age_text, producer_text, time_text
 from tradewind.plans.selection import Selection, find_matches
-from tradewind.records.leases import Lease, lease_path
+from tradewind.records.leases import Lease
+from tradewind.records.parsing import COUNT, FLAG, RAW_TEXT, TEXT, Flaw, Kind, known_fields, list_of, one_of
 from tradewind.records.record import Record, RecordState
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps import OutputPathConflictError, ResolvedStep
@@ -21,6 +22,13 @@ from tradewind.steps import OutputPathConflictError, ResolvedStep
 
 class VersionCollisionError(OutputPathConflictError):
     """Two versions have the same six digits, and so the same output path."""
+
+
+class BadPlanError(ValueError):
+    """What stands in place of a plan is none, or not a whole one."""
+
+    def __init__(self, flaw: Exception | str) -> None:
+        super().__init__(f"The plan of this run cannot be read, because {flaw}. Clear the plan task to make it anew.")
 
 
 class Decision(Enum):
@@ -72,9 +80,17 @@ class PlannedStep:
         return asdict(self) | {"decision": self.decision.value}
 
     @staticmethod
-    def from_json(fields: Mapping[str, Any]) -> PlannedStep:
-        """The line in an XCom."""
-        return PlannedStep(**{**fields, "decision": Decision(fields["decision"])})
+    def from_json(fields: object) -> PlannedStep:
+        """The line in an XCom.
+
+        Raises:
+            BadPlanError: It is none.
+        """
+        try:
+            known = known_fields(fields, _KINDS_OF_A_LINE, _REQUIRED_OF_A_LINE, whose="a step's")
+        except Flaw as flaw:
+            raise BadPlanError(flaw) from None
+        return PlannedStep(**{**known, "decision": Decision(known["decision"])})
 
 
 @dataclass(frozen=True)
@@ -109,11 +125,40 @@ class Plan:
         }
 
     @staticmethod
-    def from_json(fields: Mapping[str, Any]) -> Plan:
-        """The plan in an XCom."""
-        steps = tuple(map(PlannedStep.from_json, fields["steps"]))
-        return Plan(fields["prefix"], steps, tuple(fields.get("warnings", ())), fields.get("estimate"))
+    def from_json(fields: object) -> Plan:
+        """The plan in an XCom.
 
+        Raises:
+            BadPlanError: It is none.
+        """
+        try:
+            known = known_fields(fields, _KINDS, ("prefix", "steps"))
+        except Flaw as flaw:
+            raise BadPlanError(flaw) from None
+        lines = tuple(map(PlannedStep.from_json, known["steps"]))
+        return Plan(known["prefix"], lines, tuple(known.get("warnings", ())), known.get("estimate"))
+
+
+_KINDS: Final = {
+    "prefix": TEXT,
+    "steps": Kind(lambda value: isinstance(value, list), "a list"),
+    "warnings": list_of(RAW_TEXT),
+    "estimate": RAW_TEXT.or_null(),
+}
+_KINDS_OF_A_LINE: Final = {
+    "task_id": TEXT,
+    "name": TEXT,
+    "hash": TEXT,
+    "output_path": TEXT,
+    "decision": one_of(each.value for each in Decision),
+    "reason": RAW_TEXT,
+    "attempt": COUNT,
+    "is_forced": FLAG,
+    "is_damaged": FLAG,
+    "producer": RAW_TEXT.or_null(),
+    "estimate": RAW_TEXT.or_null(),
+}
+_REQUIRED_OF_A_LINE: Final = ("task_id", "name", "hash", "output_path", "decision", "reason")
 
 Explainer = Callable[[Sequence[tuple[ResolvedStep, Record]]], Mapping[str, str]]
 """Says why steps run, wait or are blocked: output path → reason, for those of which it knows more than their state.
@@ -214,9 +259,9 @@ class _Choice:
     def unreadable(self) -> list[str]:
         """Warnings of leases that cannot be read and keep a step from being made, with what to do about each."""
         return [
-            f"{step.name!r}: {UnreadableLeaseError(lease_path(step.output_path), flaw)}"
+            f"{step.name!r}: {UnreadableLeaseError(step.output_path, lease)}"
             for step, record in self.records.items()
-            if self.blockers.get(step) is step and record.lease is not None and (flaw := record.lease.flaw) is not None
+            if self.blockers.get(step) is step and (lease := record.lease) is not None and lease.flaw is not None
         ]
 
     def _has_own_reason(self, step: ResolvedStep) -> bool:

@@ -6,19 +6,19 @@ Pure but for ``read_stories``, which reads what records leave out, for all steps
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tradewind.plans.history import NEVER_RAN, explain_new_versions
 from tradewind.plans.phrases import producer_text, shorten, time_text
-from tradewind.plans.stored_versions import read_texts
-from tradewind.records.attempts import attempt_path
-from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.attempts import AttemptError, BadAttemptError, attempt_path, parse_attempt
+from tradewind.records.leases import Lease, Phase
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status
+from tradewind.records.store import read_contents
+from tradewind.records.stores.bounded import Content
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps import ResolvedStep
 from tradewind.storage import Roots, StorageError
@@ -87,8 +87,8 @@ def read_stories(records: Mapping[str, Record]) -> dict[str, Story]:
     leases = {path: record.lease for path, record in records.items() if record.state in told}
     numbered = [(path, lease.attempt) for path, lease in leases.items() if lease is not None and lease.attempt]
     files = {path: attempt_path(path, number) for path, number in numbered[:MOST_STORIES]}
-    texts = read_texts(list(files.values()))
-    return {path: _story(file, texts[file]) for path, file in files.items() if file in texts}
+    found = read_contents(list(files.values()))
+    return {path: _story(file, found[file]) for path, file in files.items() if file in found}
 
 
 def _read_stories_or_none(records: Mapping[str, Record]) -> dict[str, Story]:
@@ -99,25 +99,28 @@ def _read_stories_or_none(records: Mapping[str, Record]) -> dict[str, Story]:
         return {}
 
 
-def _story(file: str, text: str) -> Story:
+def _story(file: str, found: Content) -> Story:
     try:
-        fields = json.loads(text)
-        return Story(_error_line(fields.get("error")), _moment(fields.get("started_at")))
-    except (ValueError, AttributeError, TypeError) as error:
-        logger.debug("Left out %s, which tells of no attempt: %s", file, error)
+        attempt = parse_attempt(file, found)
+    except BadAttemptError as error:
+        logger.warning("%s", error)
         return Story()
+    return Story(_error_line(attempt.error), _moment(attempt.started_at))
 
 
-def _error_line(error: Mapping[str, Any] | None) -> str | None:
-    if not error:
+def _error_line(error: AttemptError | None) -> str | None:
+    if error is None:
         return None
-    lines = [line for line in str(error.get("message") or "").splitlines() if line.strip()]
-    parts = [str(error.get("type") or ""), lines[0] if lines else ""]
+    lines = [line for line in error.message.splitlines() if line.strip()]
+    parts = [error.type, lines[0] if lines else ""]
     return shorten(": ".join(part for part in parts if part), LONGEST_ERROR) or None
 
 
-def _moment(text: str | None) -> str | None:
-    return time_text(datetime.datetime.fromisoformat(text).timestamp()) if text else None
+def _moment(text: str) -> str | None:
+    try:
+        return time_text(datetime.datetime.fromisoformat(text).timestamp()) if text else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _failed(step: ResolvedStep, record: Record, read_error_line: ReadErrorLine) -> str:
@@ -149,8 +152,8 @@ def _stopped(record: Record) -> str:
 
 
 def _unreadable(step: ResolvedStep, record: Record) -> str:
-    flaw = record.lease.flaw if record.lease is not None else None
-    return str(UnreadableLeaseError(lease_path(step.output_path), flaw or "nobody knows why"))
+    lease = record.lease if record.lease is not None else Lease.flawed("nobody knows why")
+    return str(UnreadableLeaseError(step.output_path, lease))
 
 
 def _made_by(lease: Lease | None) -> str:

@@ -6,7 +6,6 @@ What is broken, foreign or gone is left out, for nothing depends on it but an ex
 
 from __future__ import annotations
 
-import json
 import logging
 import posixpath
 import re
@@ -16,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from tradewind.plans.version_graph import Version, deep_inputs, is_version, version_hash
-from tradewind.records.step_info import INFO_FILE
-from tradewind.records.store import list_names, read_many
+from tradewind.records.step_info import INFO_FILE, BadInfoError, parse_info
+from tradewind.records.store import list_names, read_contents
 from tradewind.records.stores import StoreRefusedError
+from tradewind.records.stores.bounded import Content
 from tradewind.steps import ResolvedStep
 from tradewind.storage import Roots
 
@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 MOST_AT_ONCE: Final = 32
-_UNREADABLE: Final = (UnicodeDecodeError, StoreRefusedError)
 _HASH: Final = re.compile("[0-9a-f]{6}")
 
 
@@ -112,23 +111,14 @@ class StoredVersions:
 
 
 def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The step infos beside those outputs, by output path; only whole ones."""
-    texts = read_texts([posixpath.join(path, INFO_FILE) for path in output_paths])
-    infos = {posixpath.dirname(path): _parsed(path, text) for path, text in texts.items()}
-    return {path: info for path, info in infos.items() if info is not None}
-
-
-def read_texts(paths: Sequence[str]) -> dict[str, str]:
-    """The texts of those of ``paths`` that exist and can be read as texts.
+    """The step infos beside those outputs, by output path; only whole ones.
 
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    try:
-        return read_many(paths)
-    except _UNREADABLE:  # one of them spoils the whole answer
-        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-            return {path: text for found in pool.map(_read_one, paths) for path, text in found.items()}
+    found = read_contents([posixpath.join(path, INFO_FILE) for path in output_paths])
+    infos = {posixpath.dirname(file): _parsed(file, content) for file, content in found.items()}
+    return {path: info for path, info in infos.items() if info is not None}
 
 
 def list_folders(folders: Sequence[str]) -> dict[str, list[str]]:
@@ -141,14 +131,6 @@ def list_folders(folders: Sequence[str]) -> dict[str, list[str]]:
         return dict(zip(folders, pool.map(_names_below, folders), strict=True))
 
 
-def _read_one(path: str) -> dict[str, str]:
-    try:
-        return read_many([path])
-    except _UNREADABLE as error:
-        logger.debug("Left out %s, which cannot be read: %s", path, error)
-        return {}
-
-
 def _names_below(folder: str) -> list[str]:
     try:
         return list_names(folder)
@@ -157,15 +139,15 @@ def _names_below(folder: str) -> list[str]:
         return []
 
 
-def _parsed(path: str, text: str) -> dict[str, Any] | None:
+def _parsed(file: str, found: Content) -> dict[str, Any] | None:
     try:
-        info = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        logger.debug("Left out %s, which is no step info: %s", path, error)
+        info = parse_info(file, found)
+    except BadInfoError as error:
+        logger.debug("%s", error)
         return None
-    if isinstance(info, dict) and is_version(info.get("version")):
+    if is_version(info.get("version")):
         return info
-    logger.debug("Left out %s, which has no version record.", path)
+    logger.debug("Left out %s, which has no version record.", file)
     return None
 
 

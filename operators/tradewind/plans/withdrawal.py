@@ -8,7 +8,6 @@ marked. A mark runs out as a lease does, so whoever died over it blocks nobody, 
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,18 +15,18 @@ from typing import Any, Final
 
 from fsspec.core import split_protocol
 
-from tradewind.records.attempts import attempt_path
-from tradewind.records.errors import RecordsError
+from tradewind.records.attempts import attempt_path, parse_attempt
+from tradewind.records.errors import BadRecordError, RecordsError
 from tradewind.records.holding import OutputBusyError
 from tradewind.records.lease_store import Held, LeaseStore
-from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.leases import Lease, Phase
 from tradewind.records.outputs import MOST_AT_ONCE, find_outputs
 from tradewind.records.pins import is_pinned
-from tradewind.records.reading import read_records
+from tradewind.records.reading import read_leases, read_records
 from tradewind.records.record import Record, RecordState
-from tradewind.records.step_info import INFO_FILE
-from tradewind.records.store import read_many
-from tradewind.records.stores import NO_TEXT
+from tradewind.records.step_info import INFO_FILE, parse_info
+from tradewind.records.store import read_contents
+from tradewind.records.stores.bounded import Content
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps.paths import is_absolute, self_and_parents
 from tradewind.storage import StorageError
@@ -77,12 +76,12 @@ def reads_at_work(records: Mapping[str, Record]) -> frozenset[str]:
     """
     at_work = {path: record.lease for path, record in records.items() if record.state in _AT_WORK}
     files = dict(_stories(at_work))
-    texts = read_many(list(files))
+    contents = read_contents(list(files))
     read: set[str] = set()
     for file, lease in files.items():
-        if file not in texts and lease.phase is Phase.CLAIMED:
+        if file not in contents and lease.phase is Phase.CLAIMED:
             continue  # it has still to read its inputs' leases again
-        for path in _places_in(file, texts.get(file)):
+        for path in _places_in(file, contents.get(file, Content("", "it is gone"))):
             read.update({spot(path), *self_and_parents(spot(path))})
     return frozenset(read)
 
@@ -111,13 +110,9 @@ def _records_at_work(prefixes: Collection[str]) -> dict[str, Record]:
     found = list(dict.fromkeys(path for prefix in prefixes for path in find_outputs(prefix)))
     live: list[str] = []
     for first in range(0, len(found), _LEASES_AT_ONCE):
-        files = {lease_path(path): path for path in found[first : first + _LEASES_AT_ONCE]}
-        live += [files[file] for file, text in _texts(files).items() if Lease.from_json(text).is_live]
+        leases = read_leases(found[first : first + _LEASES_AT_ONCE])
+        live += [path for path, lease in leases.items() if lease.is_live]
     return read_records(live)
-
-
-def _texts(lease_files: Mapping[str, str]) -> dict[str, str]:
-    return read_many(list(lease_files), errors=NO_TEXT)
 
 
 def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]:
@@ -126,19 +121,23 @@ def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]
         if lease is None or lease.removing is not None:
             continue  # a mark like ours reads nothing
         if lease.flaw is not None:
-            raise UnreadableRecordError(f"{UnreadableLeaseError(lease_path(path), lease.flaw)} So everything is kept.")
+            raise UnreadableRecordError(f"{UnreadableLeaseError(path, lease)} So everything is kept.")
         file = posixpath.join(path, INFO_FILE) if lease.is_marins else attempt_path(path, lease.attempt)
         yield file, lease
 
 
-def _places_in(file: str, text: str | None) -> Iterable[str]:
+def _places_in(file: str, found: Content) -> Iterable[str]:
+    """What an attempt at work reads: an attempt's file says it, of Marin's executor the step info."""
     try:
-        fields = json.loads(text or "")
-        return [*fields.get("inputs", ()), *paths_in(fields)]
-    except (ValueError, AttributeError) as error:
+        if posixpath.basename(file) == INFO_FILE:
+            return paths_in(parse_info(file, found))
+        attempt = parse_attempt(file, found)
+    except BadRecordError as error:
         raise UnreadableRecordError(
-            f"{file} should say what an attempt at work reads and cannot be read, so everything is kept."
+            f"{file} should say what an attempt at work reads and cannot be read, because {error.flaw}: so everything "
+            "is kept."
         ) from error
+    return [*attempt.inputs, *paths_in(attempt.spec), *paths_in(dict(attempt.by))]
 
 
 def _mark(path: str, seen: Lease | None, by: Mapping[str, Any]) -> Held | None:

@@ -8,15 +8,41 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
-from tradewind.records.store import list_names, read_json, write_text
+from tradewind.records.errors import BadRecordError
+from tradewind.records.parsing import (
+    COUNT,
+    FLAG,
+    OBJECT,
+    RAW_TEXT,
+    TEXT,
+    Flaw,
+    Kind,
+    known_fields,
+    list_of,
+    object_of,
+    one_of,
+    parse_object,
+    shown,
+)
+from tradewind.records.store import list_names, read_contents, write_text
+from tradewind.records.stores.bounded import Content
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS_FOLDER = ".attempts"
+_NUMBERED: Final = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
+
+
+class BadAttemptError(BadRecordError):
+    """The file of an attempt cannot be read: what it ran and how it ended is not known."""
 
 
 class Outcome(Enum):
@@ -38,6 +64,16 @@ class AttemptError:
     type: str
     message: str
     traceback: str = ""
+
+    @staticmethod
+    def of(value: Any) -> AttemptError:
+        """The error in parsed JSON.
+
+        Raises:
+            Flaw: It is none.
+        """
+        known = known_fields(value, _KINDS_OF_AN_ERROR, ("type", "message"), whose="its error's")
+        return AttemptError(**{name: shown(text) for name, text in known.items()})
 
 
 @dataclass(frozen=True)
@@ -83,12 +119,19 @@ class Attempt:
         return json.dumps(fields, indent=2) + "\n"
 
     @staticmethod
-    def from_json(fields: Mapping[str, Any]) -> Attempt:
-        """The attempt in a parsed file."""
-        outcome, error = fields.get("outcome"), fields.get("error")
-        known = {name: fields[name] for name in Attempt.__dataclass_fields__ if name in fields}
-        known["found"] = tuple(fields.get("found") or ())
-        ends = {"outcome": Outcome(outcome) if outcome else None, "error": AttemptError(**error) if error else None}
+    def from_json(text: str) -> Attempt:
+        """The attempt in a file's text.
+
+        Raises:
+            Flaw: It is none.
+        """
+        known = known_fields(parse_object(text), _KINDS, _REQUIRED)
+        known["found"] = tuple(known.get("found") or ())
+        outcome, error = known.get("outcome"), known.get("error")
+        ends = {
+            "outcome": None if outcome is None else Outcome(outcome),
+            "error": None if error is None else AttemptError.of(error),
+        }
         return Attempt(**{**known, **ends})
 
 
@@ -108,20 +151,54 @@ def attempt_folder(output_path: str, number: int) -> str:
 
 
 def read_attempt(path: str) -> Attempt | None:
-    """The attempt in the file ``path``, or None when there is none."""
-    fields = read_json(path)
-    return None if fields is None else Attempt.from_json(fields)
+    """The attempt in the file ``path``, or None when there is none.
+
+    Raises:
+        BadAttemptError: What is there tells of no attempt.
+    """
+    found = read_contents([path]).get(path)
+    return None if found is None else parse_attempt(path, found)
+
+
+def parse_attempt(path: str, found: Content) -> Attempt:
+    """The attempt in what was found at ``path``.
+
+    Raises:
+        BadAttemptError: It tells of none.
+    """
+    try:
+        if found.flaw is not None:
+            raise Flaw(found.flaw)
+        attempt = Attempt.from_json(found.text)
+        if posixpath.basename(path) != f"{attempt.number}.json":
+            raise Flaw("its number is not that of its file")
+    except Flaw as flaw:
+        raise BadAttemptError(path, str(flaw)) from None
+    return attempt
+
+
+def told_attempt(output_path: str, number: int) -> Attempt | None:
+    """The attempt of this number, or None where its file is gone or cannot be read: nothing may depend on it then."""
+    file = attempt_path(output_path, number)
+    try:
+        return read_attempt(file)
+    except BadAttemptError as error:
+        logger.warning("%s", error)
+        return None
 
 
 def attempt_numbers(output_path: str) -> Sequence[int]:
-    """The numbers of all attempts, in order."""
-    names = list_names(posixpath.join(output_path, ATTEMPTS_FOLDER))
-    stems = (stem for stem, _, extension in (name.partition(".") for name in names) if extension == "json")
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
+    """The numbers of all attempts, in order, also of those whose files cannot be read."""
+    matches = map(_NUMBERED.fullmatch, list_names(posixpath.join(output_path, ATTEMPTS_FOLDER)))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def newest_attempt(output_path: str) -> Attempt | None:
-    """The attempt with the highest number, or None when there was none."""
+    """The attempt with the highest number, or None when there was none.
+
+    Raises:
+        BadAttemptError: Its file cannot be read.
+    """
     numbers = attempt_numbers(output_path)
     return read_attempt(attempt_path(output_path, numbers[-1])) if numbers else None
 
@@ -130,3 +207,23 @@ def write_attempt(output_path: str, attempt: Attempt) -> Attempt:
     """Write the story of ``attempt`` as it stands; only the holder of its turn does."""
     write_text(attempt_path(output_path, attempt.number), attempt.to_json())
     return attempt
+
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "number": COUNT,
+    "job": TEXT,
+    "cluster": TEXT,
+    "by": OBJECT,
+    "spec": OBJECT,
+    "inputs": object_of(TEXT.or_null()),
+    "found": list_of(RAW_TEXT).or_null(),
+    "withdraws": FLAG,
+    "has_withdrawn": FLAG,
+    "code_commit": TEXT.or_null(),
+    "started_at": TEXT,
+    "ended_at": TEXT,
+    "outcome": one_of(outcome.value for outcome in Outcome).or_null(),
+    "error": OBJECT.or_null(),
+}
+_REQUIRED: Final = ("number", "job", "cluster", "by", "spec")
+_KINDS_OF_AN_ERROR: Final = {"type": RAW_TEXT, "message": RAW_TEXT, "traceback": RAW_TEXT}

@@ -17,5 +17,19 @@ class StoreUnavailableError(StoreError):
     """The store did not answer, or answered that it cannot now. Nothing is known of what it holds; ask again."""
 
 
+class BadRecordError(RecordsError):
+    """A file that should be a record cannot be read as one. It is left as it is, and what it may say is not used.
+
+    Attributes:
+        file: Its path.
+        flaw: Why, in words that follow "because".
+    """
+
+    def __init__(self, file: str, flaw: str, advice: str = "Put back what was there, or remove it.") -> None:
+        super().__init__(f"{file} cannot be read, because {flaw}. {advice}")
+        self.file = file
+        self.flaw = flaw
+
+
 class LeaseLostError(RecordsError):
     """Somebody else holds the lease: what this process was about to write would not count."""

@@ -83,6 +83,7 @@ class LeaseStore:
         read: Read = read_stored,
         write: Write = write_if,
     ) -> None:
+        self._output_path = output_path
         self._path = lease_path(output_path)
         self._now = now
         self.clock = clock
@@ -99,7 +100,7 @@ class LeaseStore:
         stored = self._read(self._path)
         if stored is None:
             return None
-        return Held(Lease.from_json(stored.text), stored.tag, stored.age_s, asked_at - stored.age_s)
+        return Held(Lease.of(stored), stored.tag, stored.age_s, asked_at - stored.age_s)
 
     def claim(self, over: Held | None, claim: Claim) -> Held | None:
         """Take the turn after ``over``, which must be what is there; None when somebody else was faster.
@@ -204,7 +205,7 @@ class LeaseStore:
 
     def _swap(self, held: Held | None, lease: Lease) -> Held | None:
         if held is not None and held.lease.flaw is not None:
-            raise UnreadableLeaseError(self._path, held.lease.flaw)
+            raise UnreadableLeaseError(self._output_path, held.lease)
         asked_at = self.clock()
         stored = self._write(self._path, lease.to_json(), held.tag if held else None)
         return None if stored is None else Held(lease, stored.tag, stored.age_s, asked_at)

@@ -14,13 +14,28 @@ from __future__ import annotations
 import json
 import posixpath
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
 from tradewind.records.lease_times import HEARTBEAT_S as HEARTBEAT_S
 from tradewind.records.lease_times import LeaseTimes
+from tradewind.records.parsing import (
+    COUNT,
+    MOMENT,
+    OBJECT,
+    RELATIVE_PATH,
+    TEXT,
+    Flaw,
+    Kind,
+    is_number,
+    known_fields,
+    one_of,
+    parse_object,
+)
+from tradewind.records.stores import Stored
+from tradewind.records.stores.bounded import Content
 
 LEASE_FILE: Final = ".executor_status.lock"
 
@@ -65,6 +80,7 @@ class Lease:
         counter: Raised by every write.
         flaw: Why the file cannot be read, in words that follow "because"; the other fields mean nothing then. It is
             not written.
+        flawed_file: The name of that file: the lease's own, or another that decides in its place.
     """
 
     worker_id: str
@@ -83,6 +99,7 @@ class Lease:
     removing: Mapping[str, Any] | None = None
     counter: int = 0
     flaw: str | None = None
+    flawed_file: str = LEASE_FILE
 
     @property
     def is_marins(self) -> bool:
@@ -120,24 +137,26 @@ class Lease:
 
     def to_json(self) -> str:
         fields = asdict(self) | {"phase": self.phase.value if self.phase else None}
-        del fields["flaw"]
+        del fields["flaw"], fields["flawed_file"]
         return json.dumps(fields)
+
+    @staticmethod
+    def flawed(flaw: str, file: str = LEASE_FILE) -> Lease:
+        """The lease of an output where ``file`` cannot be read, so that nobody can say whose turn it is."""
+        return Lease(worker_id="", timestamp=0.0, flaw=flaw, flawed_file=file)
+
+    @staticmethod
+    def of(found: Content | Stored) -> Lease:
+        """The lease in a file as it was found; it has a ``flaw`` if it cannot be read."""
+        return Lease.from_json(found.text) if found.flaw is None else Lease.flawed(found.flaw)
 
     @staticmethod
     def from_json(text: str) -> Lease:
         """The lease in a file's text; it has a ``flaw`` if it cannot be read."""
         try:
-            text.encode()  # bytes that are no text came as surrogates
-            fields = json.loads(text)
-        except (ValueError, RecursionError):
-            return _flawed("it holds no JSON" if text else "it is empty")
-        if not isinstance(fields, dict):
-            return _flawed("it holds no JSON object")
-        known = {name: fields[name] for name in _CHECKS if name in fields}
-        if missing := [name for name in ("worker_id", "timestamp") if name not in known]:
-            return _flawed(f"it has no {missing[0]}")
-        if wrong := [name for name, value in known.items() if not _CHECKS[name](value)]:
-            return _flawed(f"its {wrong[0]} is {_shown(known[wrong[0]])}")
+            known = known_fields(parse_object(text), _KINDS, ("worker_id", "timestamp"))
+        except Flaw as flaw:
+            return Lease.flawed(str(flaw))
         phase = known.get("phase")
         return Lease(**{**known, "phase": None if phase is None else Phase(phase)})
 
@@ -152,54 +171,22 @@ def new_owner() -> str:
     return uuid.uuid4().hex
 
 
-def _flawed(flaw: str) -> Lease:
-    return Lease(worker_id="", timestamp=0.0, flaw=flaw)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST  # NaN is not
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _or_null(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or check(value)
-
-
-_LONGEST_SHOWN: Final = 60
-_LARGEST: Final = 1e300
-"""Of what can still be counted in."""
-_PHASES: Final = frozenset(phase.value for phase in Phase)
-_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "worker_id": _is_text,
-    "timestamp": _is_number,
-    "phase": _or_null(lambda value: _is_text(value) and value in _PHASES),
-    "attempt": _is_count,
-    "job": _is_text,
-    "cluster": _is_text,
-    "by": _is_object,
-    "version": _is_text,
-    "heartbeat_s": lambda value: _is_number(value) and value > 0,
-    "incarnation": _or_null(_is_text),
-    "digest": _or_null(_is_text),
-    "witness": _or_null(_is_text),
-    "stop_requested": _or_null(_is_object),
-    "removing": _or_null(_is_object),
-    "counter": _is_count,
+_DAY_S: Final = 86_400
+_KINDS: Final[Mapping[str, Kind]] = {
+    "worker_id": TEXT,
+    "timestamp": MOMENT,
+    "phase": one_of(phase.value for phase in Phase).or_null(),
+    "attempt": COUNT,
+    "job": TEXT,
+    "cluster": TEXT,
+    "by": OBJECT,
+    "version": TEXT,
+    "heartbeat_s": Kind(lambda value: is_number(value) and 0 < value <= _DAY_S, "a number above 0, a day at most"),
+    "incarnation": TEXT.or_null(),
+    "digest": TEXT.or_null(),
+    "witness": RELATIVE_PATH.or_null(),
+    "stop_requested": OBJECT.or_null(),
+    "removing": OBJECT.or_null(),
+    "counter": COUNT,
 }
 """What each field may hold. A later version's further fields are passed over, its further phases are not."""

@@ -30,12 +30,13 @@ from functools import cached_property
 from typing import Final
 
 from tradewind.records.attempts import ATTEMPTS_FOLDER, attempt_folder
-from tradewind.records.errors import RecordsError
+from tradewind.records.errors import BadRecordError
 from tradewind.records.files import StoredFile, is_near, list_files, read_files
 from tradewind.records.leases import LEASE_FILE
+from tradewind.records.parsing import COUNT, RAW_TEXT, TEXT, Flaw, Kind, is_relative, known_fields, parse_object
 from tradewind.records.status import STATUS_FILE
 from tradewind.records.step_info import INFO_FILE
-from tradewind.records.store import read_text, write_text
+from tradewind.records.store import read_contents, write_text
 from tradewind.steps.paths import self_and_parents
 
 MANIFEST_FILE: Final = "manifest.json"
@@ -43,11 +44,15 @@ OLDER_MANIFEST_FILE: Final = ".manifest.json"
 RESULT_FILE: Final = ".artifact.json"
 RECORDS_OF_AN_OUTPUT: Final = frozenset({STATUS_FILE, LEASE_FILE, INFO_FILE})
 """A folder that holds one of these is the output of a step."""
+MOST_BYTES: Final = 256 << 20
+"""Of a manifest's file: some two million files."""
+_KINDS: Final = {"attempt": COUNT, "files": Kind(lambda value: isinstance(value, list), "a list")}
+_KINDS_OF_A_FILE: Final = {"path": RAW_TEXT, "size": COUNT, "checksum": TEXT.or_null()}
 _HALF_WRITTEN: Final = re.compile(r"\..+\.[0-9a-f]{32}")
 """How the store names a local file until it is whole."""
 
 
-class BadManifestError(RecordsError):
+class BadManifestError(BadRecordError):
     """There is a manifest, but it is not one that we wrote."""
 
 
@@ -76,7 +81,7 @@ class Manifest:
     @property
     def witness(self) -> str | None:
         """A file whose absence says that the output is gone: the largest that is not hidden, else the step's result."""
-        shown = [file for file in self.files if not any(part.startswith(".") for part in file.path.split("/"))]
+        shown = [file for file in self.files if is_relative(file.path) and not _is_hidden(file.path)]
         if shown:
             return min(shown, key=lambda file: (-file.size, file.path)).path
         return next((file.path for file in self.files if file.path == RESULT_FILE), None)
@@ -90,14 +95,10 @@ class Manifest:
         """The manifest in a file's text.
 
         Raises:
-            ValueError: It is none.
+            Flaw: It is none.
         """
-        fields = json.loads(text)
-        try:
-            files = tuple(StoredFile(file["path"], file["size"], file["checksum"]) for file in fields["files"])
-            return Manifest(int(fields["attempt"]), files)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a manifest: {error}") from None
+        fields = known_fields(parse_object(text), _KINDS, _KINDS)
+        return Manifest(fields["attempt"], tuple(map(_file, fields["files"])))
 
     @cached_property
     def _lines(self) -> str:
@@ -152,12 +153,15 @@ def read_manifest(output_path: str, attempt: int) -> Manifest | None:
         BadManifestError: What is there is no manifest.
     """
     for path in (manifest_path(output_path, attempt), posixpath.join(output_path, OLDER_MANIFEST_FILE)):
-        text = read_text(path)
+        found = read_contents([path], MOST_BYTES).get(path)
+        if found is None:
+            continue
+        if found.flaw is not None:
+            raise BadManifestError(path, found.flaw)
         try:
-            if text is not None:
-                return Manifest.from_json(text)
-        except ValueError as error:
-            raise BadManifestError(f"{path} is no manifest of ours: {error}.") from error
+            return Manifest.from_json(found.text)
+        except Flaw as flaw:
+            raise BadManifestError(path, str(flaw)) from None
     return None
 
 
@@ -214,6 +218,15 @@ def _difference(expected: StoredFile | None, found: StoredFile | None) -> str | 
 def _kind(file: StoredFile | None) -> str:
     """The kind of checksum that is known of ``file``: ``md5``, ``crc32c`` or nothing."""
     return (file.checksum or "").partition(":")[0] if file else ""
+
+
+def _file(fields: object) -> StoredFile:
+    known = known_fields(fields, _KINDS_OF_A_FILE, _KINDS_OF_A_FILE, whose="a file's")
+    return StoredFile(known["path"], known["size"], known["checksum"])
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _is_below(path: str, folders: set[str]) -> bool:

@@ -10,20 +10,23 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tradewind.records.conditional import write_if
+from tradewind.records.errors import BadRecordError
 from tradewind.records.files import remove_files
 from tradewind.records.holding import OutputBusyError
+from tradewind.records.parsing import TEXT, Flaw, known_fields, parse_object
 from tradewind.records.reading import read_record
 from tradewind.records.record import Record, RecordState
-from tradewind.records.store import existing_many, list_names, read_many
+from tradewind.records.store import is_anything_at, list_names, read_contents
+from tradewind.records.stores.bounded import SMALL, Content
 from tradewind.steps.paths import self_and_parents
 
 OWN_FOLDER: Final = ".tradewind"
 """Below a prefix, what is Tradewind's own and no output."""
+_KINDS: Final = {"path": TEXT, "user": TEXT, "at": TEXT, "note": TEXT}
 PINS_FOLDER: Final = f"{OWN_FOLDER}/pins"
 
 
@@ -46,9 +49,30 @@ class Pin:
         return asdict(self)
 
     @staticmethod
-    def from_json(fields: Mapping[str, Any]) -> Pin:
-        """The pin in a parsed file."""
-        return Pin(**{name: fields[name] for name in Pin.__dataclass_fields__ if name in fields})
+    def from_json(text: str) -> Pin:
+        """The pin in a file's text.
+
+        Raises:
+            Flaw: It is none.
+        """
+        return Pin(**known_fields(parse_object(text), _KINDS, ("path", "user", "at")))
+
+
+class BadPinError(BadRecordError):
+    """A pin cannot be read. What it pins is kept, as far as that can be told, and so is all that it may have been."""
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What is pinned below a prefix.
+
+    Attributes:
+        read: The pins that can be read, by path.
+        unread: The others.
+    """
+
+    read: tuple[Pin, ...]
+    unread: tuple[BadPinError, ...]
 
 
 def add_pin(prefix: str, pin: Pin) -> bool:
@@ -78,14 +102,14 @@ def set_pin(prefix: str, pin: Pin) -> bool:
 def remove_pin(prefix: str, output_path: str) -> bool:
     """Take the pin of an output away; whether there was one."""
     path = pin_path(prefix, output_path)
-    was_pinned = bool(existing_many([path]))
+    was_pinned = is_anything_at([path])
     remove_files(posixpath.dirname(path), [posixpath.basename(path)])
     return was_pinned
 
 
 def is_pinned(output_path: str) -> bool:
     """Whether an output is pinned, at whichever of the folders that it lies in."""
-    return bool(existing_many([pin_path(folder, output_path) for folder in folders_above(output_path)]))
+    return is_anything_at([pin_path(folder, output_path) for folder in folders_above(output_path)])
 
 
 def folders_above(path: str) -> list[str]:
@@ -95,17 +119,40 @@ def folders_above(path: str) -> list[str]:
 
 
 def read_pins(prefix: str) -> list[Pin]:
-    """All pins below ``prefix``, by path."""
+    """The pins below ``prefix`` that can be read, by path."""
+    return list(look_for_pins(prefix).read)
+
+
+def look_for_pins(prefix: str) -> Pins:
+    """All pins below ``prefix``."""
     folder = posixpath.join(prefix, PINS_FOLDER)
     names = [name for name in list_names(folder) if name.endswith(".json") and not name.startswith(".")]
-    texts = read_many([posixpath.join(folder, name) for name in names])
-    return sorted((Pin.from_json(json.loads(text)) for text in texts.values()), key=lambda pin: pin.path)
+    read: list[Pin] = []
+    unread: list[BadPinError] = []
+    for file, found in read_contents([posixpath.join(folder, name) for name in names], SMALL).items():
+        try:
+            read.append(_parsed(file, found))
+        except BadPinError as error:
+            unread.append(error)
+    return Pins(tuple(sorted(read, key=lambda pin: pin.path)), tuple(unread))
 
 
 def pin_path(prefix: str, output_path: str) -> str:
     """Where the pin of an output lies."""
     digest = hashlib.sha256(output_path.rstrip("/").encode()).hexdigest()[:32]
     return posixpath.join(prefix, PINS_FOLDER, f"{digest}.json")
+
+
+def _parsed(file: str, found: Content) -> Pin:
+    try:
+        if found.flaw is not None:
+            raise Flaw(found.flaw)
+        pin = Pin.from_json(found.text)
+        if posixpath.basename(pin_path("", pin.path)) != posixpath.basename(file):
+            raise Flaw("its name is not that of a pin of its path")
+    except Flaw as flaw:
+        raise BadPinError(file, str(flaw), "Remove it, and pin its output again.") from None
+    return pin
 
 
 def _unless_removed(output_path: str) -> Record:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from tradewind.records.conditional import read_stored
 from tradewind.records.leases import Lease, Phase, lease_path
 from tradewind.records.record import Record
-from tradewind.records.status import Status, read_statuses
-from tradewind.records.store import existing_below, list_names, read_many
-from tradewind.records.stores import NO_TEXT
+from tradewind.records.status import STATUS_FILE, NoStatus, Status, read_statuses
+from tradewind.records.store import existing_below, list_names, read_contents
+from tradewind.records.stores.bounded import SMALL
 
 MOST_AT_ONCE = 32
 
@@ -27,16 +27,30 @@ def read_records(output_paths: Sequence[str]) -> dict[str, Record]:
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    texts = read_many([lease_path(path) for path in output_paths], errors=NO_TEXT)
-    leases = {path: Lease.from_json(text) for path in output_paths if (text := texts.get(lease_path(path))) is not None}
+    leases = read_leases(output_paths)
     records = {path: Record(lease=leases.get(path)) for path in output_paths}
     records |= _aged([path for path, lease in leases.items() if lease.is_live or lease.removing is not None])
     foreign = [path for path, record in records.items() if record.lease is None or record.lease.is_marins]
     statuses = read_statuses(foreign)
     for path in foreign:
-        records[path] = replace(records[path], status=statuses.get(path))
+        status = statuses.get(path)
+        records[path] = (
+            Record(lease=Lease.flawed(status.flaw, STATUS_FILE))
+            if isinstance(status, NoStatus)
+            else replace(records[path], status=status)
+        )
     there = _with_output(records)
     return {path: replace(record, has_output=path in there) for path, record in records.items()}
+
+
+def read_leases(output_paths: Sequence[str]) -> dict[str, Lease]:
+    """The leases of those outputs that have one, also if it cannot be read.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    found = read_contents([lease_path(path) for path in output_paths], SMALL)
+    return {path: Lease.of(found[file]) for path in output_paths if (file := lease_path(path)) in found}
 
 
 def read_record(output_path: str) -> Record:
@@ -49,7 +63,7 @@ def _aged(paths: Sequence[str]) -> dict[str, Record]:
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         found = zip(paths, pool.map(read_stored, map(lease_path, paths)), strict=True)
         return {
-            path: Record(lease=Lease.from_json(stored.text), lease_age_s=stored.age_s) if stored else Record()
+            path: Record(lease=Lease.of(stored), lease_age_s=stored.age_s) if stored else Record()
             for path, stored in found
         }
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from tradewind.records.store import read_many, read_text, write_text
+from tradewind.records.store import read_contents, write_text
+from tradewind.records.stores.bounded import SMALL
 
 STATUS_FILE = ".executor_status"
 
@@ -25,22 +27,37 @@ class Status(Enum):
     """An input failed (older executors wrote this)."""
 
 
+@dataclass(frozen=True)
+class NoStatus:
+    """What lies in the place of a status and is none.
+
+    Attributes:
+        flaw: Why, in words that follow "because".
+    """
+
+    flaw: str
+
+
 def status_path(output_path: str) -> str:
     """Where the status of ``output_path`` lies."""
     return posixpath.join(output_path, STATUS_FILE)
 
 
 def read_status(output_path: str) -> Status | None:
-    """The status of one output, or None when there is none."""
-    text = read_text(status_path(output_path))
-    return None if text is None else parse_status(text)
+    """The status of one output, or None when there is none, or what is there is no status."""
+    found = read_statuses([output_path]).get(output_path)
+    return found if isinstance(found, Status) else None
 
 
-def read_statuses(output_paths: Sequence[str]) -> dict[str, Status]:
-    """The statuses of those outputs that have one."""
-    texts = read_many([status_path(path) for path in output_paths])
-    statuses = {posixpath.dirname(path): parse_status(text) for path, text in texts.items()}
-    return {path: status for path, status in statuses.items() if status is not None}
+def read_statuses(output_paths: Sequence[str]) -> dict[str, Status | NoStatus]:
+    """The statuses of those outputs that have one, and of those where something else lies in its place, why."""
+    found = read_contents([status_path(path) for path in output_paths], SMALL)
+    statuses: dict[str, Status | NoStatus] = {}
+    for file, content in found.items():
+        status = NoStatus(content.flaw) if content.flaw is not None else parse_status(content.text)
+        if status is not None:
+            statuses[posixpath.dirname(file)] = status
+    return statuses
 
 
 def write_status(output_path: str, status: Status) -> None:
@@ -57,7 +74,7 @@ def parse_status(text: str) -> Status | None:
     for line in text.splitlines():
         try:
             event = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             event = line.strip()
         candidate = event.get("status") if isinstance(event, dict) else event
         token = candidate if isinstance(candidate, str) and candidate else token

@@ -11,13 +11,21 @@ import json
 import posixpath
 import re
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
+from tradewind.records.errors import BadRecordError
+from tradewind.records.parsing import TEXT, Flaw, known_fields, list_of, parse_object
 from tradewind.records.store import write_text
+from tradewind.records.stores.bounded import Content
 from tradewind.steps import Lazy, ResolvedStep
 
 INFO_FILE = ".executor_info"
+_KINDS: Final = {"name": TEXT, "dependencies": list_of(TEXT).or_null()}
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+class BadInfoError(BadRecordError):
+    """The info of a step cannot be read, so what its output was made from is not known."""
 
 
 def step_info(step: ResolvedStep, fn_name: str) -> dict[str, Any]:
@@ -36,6 +44,24 @@ def step_info(step: ResolvedStep, fn_name: str) -> dict[str, Any]:
 def write_step_info(step: ResolvedStep, fn_name: str) -> None:
     """Put the info of ``step`` beside its output."""
     write_text(posixpath.join(step.output_path, INFO_FILE), info_json(step_info(step, fn_name), indent=2) + "\n")
+
+
+def parse_info(file: str, found: Content) -> dict[str, Any]:
+    """The step info in what was found at ``file``: its name and what the step reads are of the right kinds.
+
+    The rest is as it is there. Marin's step runner leaves out what a step reads, which is not known then.
+
+    Raises:
+        BadInfoError: It is none.
+    """
+    try:
+        if found.flaw is not None:
+            raise Flaw(found.flaw)
+        fields = parse_object(found.text)
+        known_fields(fields, _KINDS, ("name",))
+    except Flaw as flaw:
+        raise BadInfoError(file, str(flaw)) from None
+    return fields
 
 
 def info_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:

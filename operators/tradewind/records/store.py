@@ -6,46 +6,55 @@ write them, with or without a scheme.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import fsspec
 from fsspec.asyn import sync
 from fsspec.implementations.local import LocalFileSystem
 
+from tradewind.records.errors import BadRecordError
+from tradewind.records.stores import StoreRefusedError
+from tradewind.records.stores.bounded import LARGE, Content, content_of, read_file
 from tradewind.records.stores.failures import failures_told
 from tradewind.records.stores.waiting import file_system_of
 
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
-def read_text(path: str) -> str | None:
-    """The object's text, or None when there is none."""
-    with failures_told(path):
-        fs, name = file_system_of(path)
-        try:
-            return bytes(fs.cat_file(name)).decode()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+def read_text(path: str, most: int = LARGE) -> str | None:
+    """The object's text, or None when there is none.
+
+    Raises:
+        BadRecordError: What is there is no text, or too large.
+    """
+    return read_many([path], most).get(path)
 
 
-def read_many(paths: Sequence[str], *, errors: str = "strict") -> dict[str, str]:
+def read_many(paths: Sequence[str], most: int = LARGE) -> dict[str, str]:
     """The texts of those of ``paths`` that exist, read together where the store can.
 
-    Args:
-        errors: What to do about bytes that are no text, as ``bytes.decode`` has it.
+    Raises:
+        BadRecordError: What is at one of them is no text, or too large.
     """
-    texts: dict[str, str] = {}
+    contents = read_contents(paths, most)
+    for path, content in contents.items():
+        if content.flaw is not None:
+            raise BadRecordError(path, content.flaw)
+    return {path: content.text for path, content in contents.items()}
+
+
+def read_contents(paths: Sequence[str], most: int = LARGE) -> dict[str, Content]:
+    """What is at those of ``paths`` where there is something, whatever it is; one that is no text spoils no other."""
+    contents: dict[str, Content] = {}
     for fs, names in _by_store(paths):
         with failures_told(_some_of(names)):
-            texts |= {names[name]: data.decode(errors=errors) for name, data in _contents(fs, list(names)).items()}
-    return texts
+            contents |= {names[name]: content for name, content in _contents(fs, list(names), most).items()}
+    return contents
 
 
 def existing_many(paths: Collection[str]) -> set[str]:
@@ -55,6 +64,15 @@ def existing_many(paths: Collection[str]) -> set[str]:
         with failures_told(_some_of(names)):
             found |= {names[name] for name in _existing(fs, list(names))}
     return found
+
+
+def is_anything_at(paths: Collection[str]) -> bool:
+    """Whether at any of ``paths`` there is anything, be it a link, a folder or a pipe."""
+    for fs, names in _by_store(paths):
+        with failures_told(_some_of(names)):
+            if any(map(os.path.lexists, names)) if isinstance(fs, LocalFileSystem) else any(_existing(fs, list(names))):
+                return True
+    return False
 
 
 def existing_below(names: Mapping[str, str]) -> set[str]:
@@ -80,8 +98,7 @@ def write_text(path: str, text: str) -> None:
     with failures_told(path):
         fs, name = file_system_of(path)
         if isinstance(fs, LocalFileSystem):
-            aside = write_aside(Path(name), text)
-            os.replace(aside, name)
+            _replace_file(Path(name), text)
         else:
             fs.pipe_file(name, text.encode())
 
@@ -98,12 +115,6 @@ def create_text(path: str, text: str) -> bool:
         except FileExistsError:
             return False
         return True
-
-
-def read_json(path: str) -> dict[str, Any] | None:
-    """The JSON object at ``path``, or None when there is none."""
-    text = read_text(path)
-    return None if text is None else dict(json.loads(text))
 
 
 def list_names(folder: str) -> list[str]:
@@ -128,6 +139,13 @@ def write_aside(path: Path, text: str) -> Path:
     return aside
 
 
+def _replace_file(path: Path, text: str) -> None:
+    try:
+        os.replace(write_aside(path, text), path)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StoreRefusedError(f"{path} cannot be written, because a folder above it is none: {error}") from error
+
+
 def _create_file(path: Path, text: str) -> None:
     aside = write_aside(path, text)
     try:
@@ -150,40 +168,38 @@ def _some_of(names: Mapping[str, str]) -> str:
     return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
 
 
-def _contents(fs: fsspec.AbstractFileSystem, names: list[str]) -> dict[str, bytes]:
+def _contents(fs: fsspec.AbstractFileSystem, names: list[str], most: int) -> dict[str, Content]:
     if isinstance(fs, LocalFileSystem):
-        return _file_contents(names)
+        return _file_contents(names, most)
     if "gs" in _protocols(fs):
         from tradewind.records.stores.gcs import contents_of
     elif "s3" in _protocols(fs):
         from tradewind.records.stores.s3 import contents_of
     else:
-        return _cat(fs, names)
-    found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names)
-    return found
+        return _cat(fs, names, most)
+    found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names, most)
+    return {name: content_of(data, most) for name, data in found.items()}
 
 
-def _cat(fs: fsspec.AbstractFileSystem, names: list[str]) -> dict[str, bytes]:
-    contents = fs.cat(names, on_error="return") if len(names) > 1 else _cat_one(fs, *names)
-    for data in contents.values():
-        if isinstance(data, BaseException) and not isinstance(data, _MISSING):
-            raise data
-    return {name: bytes(data) for name, data in contents.items() if not isinstance(data, BaseException)}
-
-
-def _file_contents(names: Sequence[str]) -> dict[str, bytes]:
-    contents: dict[str, bytes] = {}
-    for name in names:
-        with suppress(*_MISSING), open(name, "rb") as file:
-            contents[name] = file.read()
+def _cat(fs: fsspec.AbstractFileSystem, names: list[str], most: int) -> dict[str, Content]:
+    found = fs.cat_ranges(names, 0, most + 1, on_error="return")
+    contents: dict[str, Content] = {}
+    for name, data in zip(names, found, strict=True):
+        if isinstance(data, BaseException):
+            if not isinstance(data, _MISSING):
+                raise data
+        else:
+            contents[name] = content_of(bytes(data), most)
     return contents
 
 
-def _cat_one(fs: fsspec.AbstractFileSystem, name: str) -> Mapping[str, bytes | Exception]:
-    try:
-        return {name: fs.cat_file(name)}
-    except _MISSING as error:
-        return {name: error}
+def _file_contents(names: Sequence[str], most: int) -> dict[str, Content]:
+    contents: dict[str, Content] = {}
+    for name in names:
+        with suppress(*_MISSING):
+            data, _ = read_file(name, most)
+            contents[name] = data if isinstance(data, Content) else content_of(data, most)
+    return contents
 
 
 def _existing(fs: fsspec.AbstractFileSystem, names: list[str]) -> Iterable[str]:

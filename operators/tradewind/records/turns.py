@@ -16,22 +16,22 @@ from typing import Final
 from tradewind.records.attempts import (
     Attempt,
     AttemptError,
+    BadAttemptError,
     Outcome,
     attempt_numbers,
     attempt_path,
     newest_attempt,
     read_attempt,
+    told_attempt,
     write_attempt,
 )
 from tradewind.records.errors import LeaseLostError, RecordsError, StoreError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
-from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.leases import Lease, Phase
 from tradewind.records.manifests import make_manifest, write_manifest
-from tradewind.records.reading import read_records
+from tradewind.records.reading import read_leases, read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status, read_status, write_status
-from tradewind.records.store import read_many
-from tradewind.records.stores import NO_TEXT
 
 
 class InputChangedError(RecordsError):
@@ -130,7 +130,7 @@ def end_unstarted_turn(
     held = store.read()
     if held is None or held.lease.job != job or not store.end_unstarted(job, phase):
         return False
-    attempt = read_attempt(attempt_path(output_path, held.lease.attempt))
+    attempt = told_attempt(output_path, held.lease.attempt)
     if attempt is not None and attempt.outcome is None:
         write_attempt(output_path, attempt.ended(outcome, error))
     return True
@@ -142,7 +142,7 @@ def end_left_turn(store: LeaseStore, output_path: str, held: Held) -> bool:
         store.change(held, phase=Phase.STOPPED)
     except LeaseLostError:
         return False
-    attempt = read_attempt(attempt_path(output_path, held.lease.attempt))
+    attempt = told_attempt(output_path, held.lease.attempt)
     if attempt is not None and attempt.outcome is None:
         write_attempt(output_path, attempt.ended(Outcome.LOST))
     return True
@@ -150,7 +150,7 @@ def end_left_turn(store: LeaseStore, output_path: str, held: Held) -> bool:
 
 def complete_commit(output_path: str, lease: Lease) -> None:
     """Write what is derived from a committed lease, unless it is there: its writer may have died before."""
-    attempt = read_attempt(attempt_path(output_path, lease.attempt))
+    attempt = told_attempt(output_path, lease.attempt)
     if attempt is not None and attempt.outcome is not Outcome.SUCCEEDED:
         write_attempt(output_path, attempt.ended(Outcome.SUCCEEDED))
     if read_status(output_path) is not Status.SUCCESS:
@@ -173,8 +173,7 @@ def check_inputs_unchanged(attempt: Attempt) -> None:
     Raises:
         InputChangedError: One was withdrawn or is another result now.
     """
-    texts = read_many([lease_path(path) for path in attempt.inputs], errors=NO_TEXT)
-    leases = {path: Lease.from_json(texts[lease_path(path)]) for path in attempt.inputs if lease_path(path) in texts}
+    leases = read_leases(list(attempt.inputs))
     marins = [path for path in attempt.inputs if path not in leases or leases[path].is_marins]
     there = read_records(marins)
     for path, digest in attempt.inputs.items():
@@ -195,9 +194,12 @@ def check_inputs_unchanged(attempt: Attempt) -> None:
 
 def _left_to_withdraw(output_path: str, before: Lease) -> bool:
     """Whether the turn before was to replace or remove a result and has not done so, perhaps before it had a file."""
-    if before.incarnation is not None and read_attempt(attempt_path(output_path, before.attempt)) is None:
-        return True  # a removal that died half-way: every other keeper's attempt has a file
-    newest = newest_attempt(output_path)
+    try:
+        if before.incarnation is not None and read_attempt(attempt_path(output_path, before.attempt)) is None:
+            return True  # a removal that died half-way: every other keeper's attempt has a file
+        newest = newest_attempt(output_path)
+    except BadAttemptError:  # it may have been to replace a result, of which nothing may be taken for the next one's
+        return True
     if newest is None:
         return False
     if newest.withdraws:
@@ -210,6 +212,6 @@ def _close(output_path: str, before: Lease) -> None:
     outcome = _UNSAID.get(before.phase)
     if outcome is None:
         return
-    attempt = read_attempt(attempt_path(output_path, before.attempt))
+    attempt = told_attempt(output_path, before.attempt)
     if attempt is not None and attempt.outcome is None:
         write_attempt(output_path, attempt.ended(outcome))

@@ -5,21 +5,24 @@ It may be somebody's turn, or a result: whoever guessed could let two write at o
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 
 from tradewind.records.errors import RecordsError
-from tradewind.records.leases import Lease, lease_path
+from tradewind.records.leases import LEASE_FILE, Lease
 from tradewind.storage import Location
 
 
 class UnreadableLeaseError(RecordsError):
     """The lease of an output cannot be read, so nothing is made, reused or removed there."""
 
-    def __init__(self, lease_file: str, flaw: str) -> None:
+    def __init__(self, output_path: str, lease: Lease) -> None:
+        file = posixpath.join(output_path, lease.flawed_file)
+        what = "lease" if lease.flawed_file == LEASE_FILE else "status"
         super().__init__(
-            f"The lease {lease_file} cannot be read, because {flaw}: whose turn it is there cannot be said, so nothing "
-            "is made, reused or removed. If a newer Tradewind wrote it, update this one; else, when nobody is at work "
-            f"there, remove it with `{_removal(lease_file)}`."
+            f"The {what} {file} cannot be read, because {lease.flaw}: whose turn it is there cannot be said, so "
+            "nothing is made, reused or removed. If a newer Tradewind wrote it, update this one; else, when nobody is "
+            f"at work there, remove it with `{_removal(file)}`."
         )
 
 
@@ -30,7 +33,7 @@ def check_readable(output_path: str, lease: Lease | None) -> None:
         UnreadableLeaseError: It cannot.
     """
     if lease is not None and lease.flaw is not None:
-        raise UnreadableLeaseError(lease_path(output_path), lease.flaw)
+        raise UnreadableLeaseError(output_path, lease)
 
 
 def _removal(file: str) -> str:

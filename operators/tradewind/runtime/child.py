@@ -17,13 +17,15 @@ from dataclasses import asdict
 from typing import Final
 
 from tradewind.records.attempts import AttemptError, attempt_folder
-from tradewind.records.store import list_names, read_json, write_text
+from tradewind.records.errors import BadRecordError
+from tradewind.records.parsing import Flaw, parse
+from tradewind.records.store import list_names, read_contents, write_text
 from tradewind.runtime.process_guard import TERM_OVER, guarded, has_children, kill_descendants
 from tradewind.runtime.term import Term
 
 GAVE_UP: Final = 76
 """Exit code of a child that could not go on without a fault of its function; ``TERM_OVER`` is that of its guard."""
-_ERROR_FILE: Final = re.compile(r"error-(?P<rank>\d+)(?:\.(?P<restart>\d+))?\.json")
+_ERROR_FILE: Final = re.compile(r"error-(?P<rank>[0-9]{1,6})(?:\.(?P<restart>[0-9]{1,6}))?\.json")
 
 
 def run_here(command: Sequence[str], env: Mapping[str, str], term: Term) -> int:
@@ -82,7 +84,20 @@ def left_error(output_path: str, attempt: int, restart: int = 0, printed: str | 
     folder = attempt_folder(output_path, attempt)
     names = [match for name in list_names(folder) if (match := _ERROR_FILE.fullmatch(name))]
     ranks = sorted((int(match["rank"]), match.string) for match in names if int(match["restart"] or 0) == restart)
-    found = [fields for _, name in ranks if (fields := read_json(posixpath.join(folder, name))) is not None]
-    first = next((fields for fields in found if printed and printed.strip() in fields["traceback"]), None)
-    fields = first or next(iter(found), None)
-    return None if fields is None else AttemptError(**fields)
+    found = [error for _, name in ranks if (error := _read_error(posixpath.join(folder, name))) is not None]
+    first = next((error for error in found if printed and printed.strip() in error.traceback), None)
+    return first or next(iter(found), None)
+
+
+def _read_error(file: str) -> AttemptError | None:
+    """The error in a file; None if it is gone, or is none, which only its child could have told."""
+    found = read_contents([file]).get(file)
+    if found is None:
+        return None
+    try:
+        if found.flaw is not None:
+            raise Flaw(found.flaw)
+        return AttemptError.of(parse(found.text))
+    except Flaw as flaw:
+        print(f"tradewind: {BadRecordError(file, str(flaw))}", flush=True)
+        return None

@@ -10,8 +10,7 @@ from tradewind.records.attempts import (
     Attempt,
     AttemptError,
     Outcome,
-    attempt_path,
-    read_attempt,
+    told_attempt,
     utc_now,
 )
 from tradewind.records.errors import RecordsError
@@ -133,8 +132,8 @@ class StepTurns:
         return Turn(held, attempt)
 
     def attempt(self, number: int) -> Attempt | None:
-        """The story of an attempt."""
-        return read_attempt(attempt_path(self.path, number))
+        """The story of an attempt; None where its file is gone or cannot be read."""
+        return told_attempt(self.path, number)
 
     def end_unstarted(self, job: str, phase: Phase, outcome: Outcome, error: AttemptError | None = None) -> bool:
         """End a turn whose job never took it over; False when it did after all."""

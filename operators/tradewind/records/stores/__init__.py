@@ -14,9 +14,6 @@ from tradewind.records.errors import StoreError
 PATIENCE_S = 20.0
 """How long one call tries to reach a store, retries included."""
 
-NO_TEXT = "surrogateescape"
-"""How bytes that are no text are read: whoever parses them can tell, and no reader of many objects fails for one."""
-
 
 class StoreRefusedError(StoreError):
     """The store answered that we may not, or that there is no such bucket; asking again at once does not help."""
@@ -30,11 +27,13 @@ class Stored:
         text: All of it.
         tag: What a later write must find there to replace just this.
         age_s: How long ago it was written, by the store's own clock.
+        flaw: Why it is no text of a record, if it is none. Nothing replaces it then, whatever its tag.
     """
 
     text: str
     tag: str
     age_s: float
+    flaw: str | None = None
 
 
 class ConditionalStore(Protocol):

@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tradewind.records.errors import StoreUnavailableError
-from tradewind.records.stores import NO_TEXT, Stored, StoreRefusedError
+from tradewind.records.stores import Stored, StoreRefusedError
+from tradewind.records.stores.bounded import SMALL, content_of, too_large
 from tradewind.records.stores.waiting import ask, at_once
 
 _REREADS = 5
@@ -46,11 +47,14 @@ async def _read(fs: Any, bucket: str, name: str) -> Stored | None:
         except FileNotFoundError:
             return None
         about = json.loads(contents)
+        if int(about["size"]) > SMALL:
+            return Stored("", about["generation"], _age(about, headers), too_large(SMALL).flaw)
         try:
             _, data = await fs._call("GET", url, alt="media", generation=about["generation"])
         except FileNotFoundError:
             continue
-        return Stored(data.decode(errors=NO_TEXT), about["generation"], _age(about, headers))
+        content = content_of(data, SMALL)
+        return Stored(content.text, about["generation"], _age(about, headers), content.flaw)
     raise StoreUnavailableError(f"gs://{bucket}/{name} changes faster than it can be read")
 
 
@@ -77,14 +81,14 @@ def _age(about: Mapping[str, Any], headers: Mapping[str, str]) -> float:
     return max(0.0, (parsedate_to_datetime(headers["Date"]) - updated).total_seconds())
 
 
-async def contents_of(fs: Any, names: Sequence[str]) -> dict[str, bytes]:
-    """The bytes of those objects that exist."""
-    return await _fetch(fs, names, alt="media")
+async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, bytes]:
+    """The bytes of those objects that exist, of each one more than ``most`` at the most."""
+    return await _fetch(fs, names, most, alt="media")
 
 
 async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
     """Those objects that exist."""
-    return set(await _fetch(fs, names, fields="name"))
+    return set(await _fetch(fs, names, SMALL, fields="name"))
 
 
 async def remove_if(fs: Any, generations: Mapping[str, str | None]) -> None:
@@ -98,7 +102,7 @@ async def remove_if(fs: Any, generations: Mapping[str, str | None]) -> None:
     await at_once(remove, list(generations), _AT_ONCE)
 
 
-async def _fetch(fs: Any, names: Sequence[str], **query: str) -> dict[str, bytes]:
+async def _fetch(fs: Any, names: Sequence[str], most: int, **query: str) -> dict[str, bytes]:
     """Answers of many objects, straight from gcsfs's session: its own calls take nearly twice the work for each.
 
     An object that is missing costs no more than one that is there. Any other trouble is left to gcsfs and its retries.
@@ -114,16 +118,30 @@ async def _fetch(fs: Any, names: Sequence[str], **query: str) -> dict[str, bytes
         try:
             async with session.get(URL(f"{url}?{suffix}", encoded=True), headers=headers) as answer:
                 if answer.status in (200, 404):
-                    return await answer.read() if answer.status == 200 else None
+                    return await read_most(answer.content, most) if answer.status == 200 else None
         except ClientError:
             pass
-        return await _fetch_patiently(fs, url, query)
+        return await _fetch_patiently(fs, url, most, query)
 
     return await at_once(fetch, names, _AT_ONCE)
 
 
-async def _fetch_patiently(fs: Any, url: str, query: Mapping[str, str]) -> bytes | None:
+async def read_most(stream: Any, most: int) -> bytes:
+    """What a stream holds, but not more than one byte more than ``most``."""
+    parts: list[bytes] = []
+    left = most + 1
+    while left > 0 and (part := await stream.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+async def _fetch_patiently(fs: Any, url: str, most: int, query: Mapping[str, str]) -> bytes | None:
     try:
+        if "alt" in query:
+            _, about = await fs._call("GET", url, fields="size")
+            if int(json.loads(about)["size"]) > most:
+                return bytes(most + 1)
         _, data = await fs._call("GET", url, **query)
         return bytes(data)
     except FileNotFoundError:

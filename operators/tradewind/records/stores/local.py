@@ -23,11 +23,15 @@ from fsspec.implementations.local import LocalFileSystem
 from tradewind.records import stores
 from tradewind.records.errors import StoreUnavailableError
 from tradewind.records.store import write_aside
-from tradewind.records.stores import NO_TEXT, Stored
+from tradewind.records.stores import Stored
+from tradewind.records.stores.bounded import SMALL, Content, content_of, read_file
 from tradewind.records.stores.failures import failures_told
 
 GUARD_SUFFIX = ".guard"
+_GUARD_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _POLL_S = 0.002
+_NO_FILE = ""
+"""The tag of a link, a folder, a pipe, or what is too large."""
 
 
 class LocalStore:
@@ -40,7 +44,7 @@ class LocalStore:
     def write(self, path: str, text: str, expected: str | None) -> Stored | None:
         file = _file_of(path)
         with failures_told(path):
-            if _tag(file) != expected:
+            if not _is_as_expected(file, expected):
                 return None
             aside = write_aside(file, text)
             try:
@@ -51,13 +55,13 @@ class LocalStore:
     def remove(self, path: str, expected: str) -> None:
         file = _file_of(path)
         with failures_told(path), _guarded(file):
-            if _tag(file) == expected:
+            if _is_as_expected(file, expected):
                 file.unlink()
 
 
 def _replace(file: Path, aside: Path, text: str, expected: str | None) -> Stored | None:
     with _guarded(file):
-        if _tag(file) != expected:
+        if not _is_as_expected(file, expected):
             return None
         os.utime(aside)  # it may have waited for the guard, and its age counts from now
         os.replace(aside, file)
@@ -72,19 +76,29 @@ def _file_of(path: str) -> Path:
 
 def _read(file: Path) -> Stored | None:
     try:
-        with file.open("rb") as opened:
-            data, written = opened.read(), os.fstat(opened.fileno()).st_mtime
+        data, written = read_file(str(file), SMALL)
     except (FileNotFoundError, NotADirectoryError):
         return None
     age_s = max(0.0, _clock(file.parent, otherwise=written) - written)
-    return Stored(data.decode(errors=NO_TEXT), _digest(data), age_s)
+    content = data if isinstance(data, Content) else content_of(data, SMALL)
+    return Stored(content.text, _tag_of(data), age_s, content.flaw)
 
 
 def _tag(file: Path) -> str | None:
     try:
-        return _digest(file.read_bytes())
+        return _tag_of(read_file(str(file), SMALL)[0])
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _is_as_expected(file: Path, expected: str | None) -> bool:
+    """Whether ``file`` has this tag. What is no file of ours has none that could be expected."""
+    tag = _tag(file)
+    return tag == expected and tag != _NO_FILE
+
+
+def _tag_of(data: bytes | Content) -> str:
+    return _NO_FILE if isinstance(data, Content) else _digest(data)
 
 
 def _digest(data: bytes) -> str:
@@ -110,7 +124,9 @@ def _guarded(file: Path) -> Iterator[None]:
     """Hold the guard of ``file``, against threads and processes on every machine."""
     deadline = time.monotonic() + stores.PATIENCE_S
     with _held(_thread_locks[hash(file) % len(_thread_locks)], file, deadline):
-        guard = os.open(f"{file}{GUARD_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        guard = os.open(
+            f"{file}{GUARD_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
+        )
         try:
             _lock_file(guard, file, deadline)
             yield

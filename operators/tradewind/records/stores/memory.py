@@ -9,7 +9,8 @@ import threading
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tradewind.records.stores import NO_TEXT, Stored
+from tradewind.records.stores import Stored
+from tradewind.records.stores.bounded import SMALL, content_of
 
 _lock = threading.Lock()
 # A child must not inherit the lock as some other thread of its parent held it.
@@ -44,4 +45,5 @@ def _read(path: str) -> Stored | None:
         return None
     data = file.getvalue()
     age = datetime.datetime.now(tz=datetime.UTC) - file.modified
-    return Stored(data.decode(errors=NO_TEXT), hashlib.sha256(data).hexdigest(), max(0.0, age.total_seconds()))
+    content = content_of(data, SMALL)
+    return Stored(content.text, hashlib.sha256(data).hexdigest(), max(0.0, age.total_seconds()), content.flaw)

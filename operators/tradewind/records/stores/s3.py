@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tradewind.records.stores import NO_TEXT, PATIENCE_S, Stored, StoreRefusedError
+from tradewind.records.stores import PATIENCE_S, Stored, StoreRefusedError
+from tradewind.records.stores.bounded import SMALL, content_of
 from tradewind.records.stores.failures import answered
 from tradewind.records.stores.waiting import ask, at_once
 from tradewind.storage import UnsupportedStoreError
@@ -48,9 +49,19 @@ async def _read(fs: Any, bucket: str, key: str) -> Stored | None:
         answer = await fs._call_s3("get_object", Bucket=bucket, Key=key)
     except FileNotFoundError:
         return None
+    content = content_of(await _read_most(answer, SMALL), SMALL)
+    return Stored(content.text, answer["ETag"], _age(answer), content.flaw)
+
+
+async def _read_most(answer: Mapping[str, Any], most: int) -> bytes:
+    """The object's bytes, but not more than one more than ``most``."""
+    parts: list[bytes] = []
+    left = most + 1
     async with answer["Body"] as body:
-        data = await body.read()
-    return Stored(data.decode(errors=NO_TEXT), answer["ETag"], _age(answer))
+        while left > 0 and (part := await body.read(left)):
+            parts.append(part)
+            left -= len(part)
+    return b"".join(parts)
 
 
 async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) -> str | None:
@@ -99,12 +110,13 @@ def _age(answer: Mapping[str, Any]) -> float:
     return max(0.0, float((date - answer["LastModified"]).total_seconds()))
 
 
-async def contents_of(fs: Any, names: Sequence[str]) -> dict[str, bytes]:
-    """The bytes of those objects that exist."""
+async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, bytes]:
+    """The bytes of those objects that exist, of each one more than ``most`` at the most."""
 
     async def fetch(name: str) -> bytes | None:
+        bucket, _, key = name.partition("/")
         try:
-            return bytes(await fs._cat_file(name))
+            return await _read_most(await fs._call_s3("get_object", Bucket=bucket, Key=key), most)
         except FileNotFoundError:
             return None
 

@@ -13,11 +13,41 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tradewind.records.store import read_text, write_text
+from tradewind.records.errors import BadRecordError
+from tradewind.records.parsing import (
+    COUNT,
+    MOMENT,
+    NUMBER,
+    RAW_TEXT,
+    TEXT,
+    Flaw,
+    known_fields,
+    list_of,
+    parse,
+)
+from tradewind.records.store import read_contents, write_text
 
 TIMELINE_FILE: Final = "timeline.json"
 _RETRY_SECONDS: Final = 5.0
 _LONGEST_RETRY_SECONDS: Final = 60.0
+MOST_BYTES: Final = 8 << 20
+"""Of a timeline's file: some twenty thousand events."""
+_KINDS: Final = {
+    "event": TEXT,
+    "at": MOMENT,
+    "cause": TEXT.or_null(),
+    "sentence": RAW_TEXT.or_null(),
+    "slice": TEXT.or_null(),
+    "slices": list_of(TEXT.or_null()).or_null(),
+    "group": TEXT.or_null(),
+    "num_slices": COUNT.or_null(),
+    "to": COUNT.or_null(),
+    "restarts": COUNT.or_null(),
+    "start_s": NUMBER.or_null(),
+    "step": NUMBER.or_null(),
+    "checkpoint_step": NUMBER.or_null(),
+}
+"""What those that read events may rely on."""
 _ENDS: Final = ("preempted", "failed", "ended", "done", "scaled")
 
 
@@ -78,10 +108,34 @@ class Timeline:
                 self._changed.notify_all()
 
 
+class BadTimelineError(BadRecordError):
+    """What should be a timeline cannot be read as one; what happened to the pod cannot be told."""
+
+
 def read_timeline(path: str) -> list[dict[str, Any]]:
-    """The events in the file at ``path``; none when it does not exist."""
-    text = read_text(path)
-    return [] if text is None else [dict(one) for one in json.loads(text)]
+    """The events in the file at ``path``; none when it does not exist.
+
+    Raises:
+        BadTimelineError: What is there is no timeline.
+    """
+    found = read_contents([path], MOST_BYTES).get(path)
+    if found is None:
+        return []
+    try:
+        if found.flaw is not None:
+            raise Flaw(found.flaw)
+        return _parsed(found.text)
+    except Flaw as flaw:
+        raise BadTimelineError(path, str(flaw)) from None
+
+
+def _parsed(text: str) -> list[dict[str, Any]]:
+    events = parse(text)
+    if not isinstance(events, list):
+        raise Flaw("it holds no list of events")
+    for event in events:
+        known_fields(event, _KINDS, ("event", "at"), whose="an event's")
+    return events
 
 
 @dataclass(frozen=True)
