@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -22,7 +26,7 @@ from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_at
 from tradewind.rehearsal.secret_manager import LocalSecretManager
 from tradewind.runtime.errors import SecretError
 from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.secrets import fetch_secrets, in_environment, without_secrets
+from tradewind.runtime.secrets import fetch_secrets, in_environment
 from tradewind.runtime.spec import step_spec
 from tradewind.runtime.with_secrets import NO_SECRET_EXIT_CODE, with_secrets
 from tradewind.steps import ExecutorStep, SecretReferenceError, resolve, this_output_path, versioned
@@ -231,12 +235,6 @@ def test_what_was_set_for_a_while_is_gone_afterwards(monkeypatch: pytest.MonkeyP
     assert os.environ["BEFORE"] == "1" and "FRESH" not in os.environ
 
 
-def test_a_secret_inside_another_leaves_nothing_of_either_in_a_text() -> None:
-    assert (
-        without_secrets("a long-secret-value, long-secret", ["long-secret", "long-secret-value", "a"]) == "a ***, ***"
-    )
-
-
 # ---- a step's driver
 
 
@@ -253,6 +251,29 @@ def uses_its_secret(config: Config) -> str:
 
 def blurts_its_secret_out(config: Config) -> None:
     raise ValueError(f"GET https://api.example?key={os.environ['KEY']}")
+
+
+def prints_its_secret_in_pieces(config: Config) -> dict[str, Any]:
+    value = os.environ["KEY"].encode()
+    for descriptor in (1, 2):
+        for at in range(len(value)):
+            os.write(descriptor, value[at : at + 1])
+            time.sleep(0.002)
+        os.write(descriptor, b"\xff\x00" + value + b"\n")
+    logging.getLogger().error("https://api.example/?key=%s", quote(os.environ["KEY"], safe=""))
+    print("Authorization: Basic", base64.b64encode(b"user:" + value).decode())
+    subprocess.run(["printenv", "KEY"], check=True)
+    del os.environ["KEY"]
+    return {"saved": value.decode(), value.decode(): ["with", value.decode()], "shard": 7}
+
+
+def prints_its_short_secret(config: Config) -> str:
+    print(f"the key is {os.environ['KEY']}, key={os.environ['KEY']}; a banana")
+    raise ValueError(f"bad key: {os.environ['KEY']}")
+
+
+def names_a_file_by_its_secret(config: Config) -> None:
+    Path(config.output_path, f"of-{os.environ['KEY']}.txt").write_text("x")
 
 
 def drive(fn: Any, store: Path, secrets: dict[str, str]) -> tuple[int, str, Attempt]:
@@ -290,6 +311,42 @@ def test_an_error_that_quotes_the_secret_is_recorded_without_it(tmp_path: Path, 
     assert VALUE not in everything_in(tmp_path) + text
 
 
+def test_what_a_function_prints_logs_and_returns_of_its_secret_is_hidden_in_every_form(
+    tmp_path: Path, manager: LocalSecretManager
+) -> None:
+    manager.put(KEY, VALUE)
+    code, text, ended = drive(prints_its_secret_in_pieces, tmp_path, {"KEY": KEY})
+    assert (code, ended.outcome) == (0, Outcome.SUCCEEDED), text
+    (log,) = tmp_path.rglob("driver.log")
+    assert log.read_text() in text and text.count("***") == 2 * 2 + 3
+    shown = everything_in(tmp_path) + text
+    for form in (VALUE, quote(VALUE), base64.b64encode(b"user:" + VALUE.encode()).decode()[8:-4]):
+        assert form not in shown
+    (result,) = tmp_path.rglob(".artifact.json")
+    assert json.loads(result.read_text()) == {"saved": "***", "***": ["with", "***"], "shard": 7}
+
+
+@pytest.mark.parametrize("value", ["hunter2", "p@ss", "x9", "a"])
+def test_a_short_secret_is_hidden_too_and_words_that_hold_its_letters_stay(
+    tmp_path: Path, manager: LocalSecretManager, value: str
+) -> None:
+    manager.put(KEY, value)
+    code, text, ended = drive(prints_its_short_secret, tmp_path, {"KEY": KEY})
+    assert code == 1 and ended.error is not None and ended.error.message == "bad key: ***"
+    assert "the key is ***, key=***; " in text and "banana" in text
+    assert "bad key: ***" in ended.error.traceback
+
+
+def test_an_output_whose_files_are_named_by_the_secret_is_no_result(
+    tmp_path: Path, manager: LocalSecretManager
+) -> None:
+    manager.put(KEY, VALUE)
+    code, text, ended = drive(names_a_file_by_its_secret, tmp_path, {"KEY": KEY})
+    assert (code, ended.outcome) == (1, Outcome.FAILED), text
+    assert ended.error is not None and "'of-***.txt'" in ended.error.message
+    assert VALUE not in "".join(path.read_text() for path in tmp_path.rglob("*.json")) + text
+
+
 def test_a_step_whose_secret_cannot_be_had_fails_before_its_function_runs(
     tmp_path: Path, manager: LocalSecretManager
 ) -> None:
@@ -303,8 +360,8 @@ def test_a_step_whose_secret_cannot_be_had_fails_before_its_function_runs(
 # ---- a plain job
 
 
-def start_job(entrypoint: str, secrets: dict[str, str]) -> subprocess.Popen[str]:
-    command, env = with_secrets(entrypoint, secrets, "Task 't'")
+def start_job(entrypoint: str, secrets: dict[str, str], kept: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command, env = with_secrets(entrypoint, secrets, "Task 't'", kept)
     command = command.replace("python", sys.executable, 1)
     given = {**os.environ, **env}
     return subprocess.Popen(command, shell=True, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -327,6 +384,34 @@ def test_a_jobs_command_finds_its_secret_and_its_exit_code_is_the_jobs(manager: 
     )
     text, _ = job.communicate()
     assert (job.returncode, text) == (7, 'it is "there"\n0\n')
+
+
+def test_what_a_job_prints_of_its_secret_is_hidden_and_what_others_look_for_stays(manager: LocalSecretManager) -> None:
+    manager.put(KEY, VALUE)
+    job = start_job(
+        f'echo "in $KEY"; printf \'%s\' "$KEY" | base64 >&2; echo {VALUE}:end', {"KEY": KEY}, [f"{VALUE}:end"]
+    )
+    text, _ = job.communicate()
+    assert (job.returncode, text) == (0, f"in ***\n***\n{VALUE}:end\n")
+
+
+def test_a_job_that_a_signal_ends_ends_by_that_signal(manager: LocalSecretManager) -> None:
+    manager.put(KEY, VALUE)
+    job = start_job("kill -9 $$", {"KEY": KEY})
+    job.communicate()
+    assert job.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
+def test_a_job_whose_wrapper_is_signalled_gets_the_signal(manager: LocalSecretManager) -> None:
+    manager.put(KEY, VALUE)
+    job = start_job("trap 'echo bye; exit 9' TERM; echo ready; while true; do sleep 0.1; done", {"KEY": KEY})
+    assert job.stdout is not None and job.stdout.readline() == "ready\n"
+    (shell,) = [one for one in marked("KEY", VALUE) if one.name() == "sh"]
+    wrapper = shell.parent()
+    assert wrapper is not None and "tradewind.runtime.with_secrets" in wrapper.cmdline()
+    wrapper.send_signal(signal.SIGTERM)
+    text, _ = job.communicate()
+    assert (job.returncode, text) == (9, "bye\n")
 
 
 def test_a_job_that_is_signalled_ends_by_its_own_handler(manager: LocalSecretManager) -> None:

@@ -38,7 +38,8 @@ def job_request(operator: RayJobOperator, job: str, context: Context) -> Iterato
     """
     key = TaskKey.of(context)
     with _what_runs(operator, job, context) as (command, needed):
-        entrypoint, secret_env = with_secrets(command, operator.secrets or {}, f"Task {key.task!r}")
+        secrets, kept = operator.secrets or {}, [result_marker(job)] if operator.python_callable else []
+        entrypoint, secret_env = with_secrets(command, secrets, f"Task {key.task!r}", kept)
         runtime_env = _with_env(needed, secret_env)
         if operator.ship_tradewind and (operator.python_callable or operator.secrets):
             runtime_env = ship_tradewind(runtime_env)

@@ -1,6 +1,6 @@
 """What a driver and its children print also goes to a log beside the output, where it outlives the cluster.
 
-It is passed on as valid UTF-8: Ray cannot follow a job whose log is not.
+It is passed on as valid UTF-8, since Ray cannot follow a job whose log is not, and without the values of secrets.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from tradewind.runtime.masking import Masker, StreamMasker
 from tradewind.runtime.stored_log import StoredLog
 
 DRIVER_LOG: Final = "driver.log"
@@ -23,8 +24,11 @@ _DRAIN_SECONDS: Final = 2.0
 
 
 @contextmanager
-def kept_output(folder: str) -> Iterator[None]:
-    """Keep what this process and its children print in ``folder`` as well, for the length of the block."""
+def kept_output(folder: str, masker: Masker) -> Iterator[None]:
+    """Keep what this process and its children print in ``folder`` as well, for the length of the block.
+
+    What ``masker`` knows, or learns meanwhile, is hidden in both places.
+    """
     log = StoredLog(folder, DRIVER_LOG)
     reader, writer = os.pipe()
     shown = os.dup(1)
@@ -32,8 +36,8 @@ def kept_output(folder: str) -> Iterator[None]:
     for one in _STANDARD:
         os.dup2(writer, one)
     os.close(writer)
-    pump = threading.Thread(target=_pump, args=(reader, shown, log), daemon=True)
-    pump.start()
+    pumping = threading.Thread(target=pump, args=(reader, shown, log, StreamMasker(masker)), daemon=True)
+    pumping.start()
     try:
         yield
     finally:
@@ -42,17 +46,18 @@ def kept_output(folder: str) -> Iterator[None]:
         for one, original in saved.items():
             os.dup2(original, one)
             os.close(original)
-        pump.join(_DRAIN_SECONDS)
+        pumping.join(_DRAIN_SECONDS)
         log.close()
         log.bring_home()
 
 
-def _pump(reader: int, shown: int, log: StoredLog) -> None:
+def pump(reader: int, shown: int, log: StoredLog, masked: StreamMasker) -> None:
     """Pass everything on until the last process that holds the pipe has let go of it."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
         data = os.read(reader, _CHUNK)
-        text = decoder.decode(data, final=not data).encode()
+        shown_data = masked.feed(data) if data else masked.end()
+        text = decoder.decode(shown_data, final=not data).encode()
         _write_all(shown, text)
         log.write(text)
         if not data:

@@ -20,8 +20,8 @@ from tradewind.runtime.awaiting import call_and_await, undecorated
 from tradewind.runtime.child import GAVE_UP, leave_error
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.errors import RuntimeFault, SpecError
+from tradewind.runtime.masking import Masker
 from tradewind.runtime.pods.heartbeat import start_heartbeat
-from tradewind.runtime.secrets import without_secrets
 from tradewind.runtime.spec import StepSpec
 from tradewind.runtime.store_patience import until_answered
 from tradewind.runtime.user_errors import own_error
@@ -38,13 +38,18 @@ def main() -> NoReturn:
         raise SpecError(f"There is no attempt file at {sys.argv[1]}.")
     spec = StepSpec.from_json(attempt.spec)
     os.environ[STEP_VARIABLE] = spec.version
+    masker = masker_of(spec)  # the function may change the environment
     process_id, processes = _place_in_slice()
     try:
         _join_slice(process_id, processes)
         result = _call(spec)
-        text = _result_text(result) if process_id == 0 else None
+        text = _result_text(result, masker) if process_id == 0 else None
     except BaseException as error:
-        restart, told, number = int(os.environ.get("TRADEWIND_RESTARTS", "0")), described(error, spec), attempt.number
+        restart, told, number = (
+            int(os.environ.get("TRADEWIND_RESTARTS", "0")),
+            described(error, spec, masker),
+            attempt.number,
+        )
         until_answered(lambda: leave_error(spec.output_path, number, told, process_id, restart))
         _leave(1, processes)
     if text is not None and not _is_saved(spec, text):
@@ -76,9 +81,16 @@ def _secrets(spec: StepSpec) -> dict[str, str]:
     return {name: os.environ[name] for name in spec.secrets if name in os.environ}
 
 
-def _result_text(result: Any) -> str | None:
+def masker_of(spec: StepSpec) -> Masker:
+    """Hides the values of the step's secrets."""
+    return Masker(_secrets(spec).values())
+
+
+def _result_text(result: Any, masker: Masker) -> str | None:
+    """The result as JSON, without the values of secrets."""
     try:
-        return json.dumps(result, default=_as_json)
+        text = json.dumps(result, default=_as_json)
+        return text if masker.text(text) == text else json.dumps(masker.plain(json.loads(text)))
     except (TypeError, ValueError):
         print(f"The step's result is a {type(result).__qualname__}, which JSON cannot hold: it is not kept.")
         return None
@@ -103,12 +115,12 @@ def _as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__qualname__} has no JSON form")
 
 
-def described(error: BaseException, spec: StepSpec) -> AttemptError:
+def described(error: BaseException, spec: StepSpec, masker: Masker) -> AttemptError:
     """Print the error, and say it as a record does; in neither form does it show a secret."""
     own, text = own_error(error)
-    text = without_secrets(text, _secrets(spec).values())
+    text = masker.text(text)
     print(text, end="", file=sys.stderr)
-    message = without_secrets(str(own), _secrets(spec).values())
+    message = masker.text(str(own))
     if isinstance(own, RuntimeFault):  # ours: say whose fault it is
         message = f"Step {spec.name!r}: {message}"
     return AttemptError(type(own).__qualname__, message, text)

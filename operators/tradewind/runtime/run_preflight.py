@@ -18,7 +18,7 @@ from tradewind.records.attempts import read_attempt
 from tradewind.runtime.child import leave_error
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.errors import SpecError
-from tradewind.runtime.run_function import described
+from tradewind.runtime.run_function import described, masker_of
 from tradewind.runtime.spec import StepSpec
 
 
@@ -29,13 +29,13 @@ def main() -> NoReturn:
         raise SpecError(f"There is no attempt file at {sys.argv[1]}.")
     spec = StepSpec.from_json(attempt.spec)
     os.environ[STEP_VARIABLE] = spec.version
-    code = 0
+    code, masker = 0, masker_of(spec)
     try:
         preflight = getattr(spec.load_function(), "preflight", None)
         if preflight is not None:
             check_sizes(preflight, spec.load_config(), [_size(one) for one in sys.argv[2:]])
     except BaseException as error:
-        leave_error(spec.output_path, attempt.number, described(error, spec))
+        leave_error(spec.output_path, attempt.number, described(error, spec, masker))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()

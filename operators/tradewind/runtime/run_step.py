@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,6 +31,7 @@ from tradewind.records.attempts import (
     write_attempt,
 )
 from tradewind.records.errors import LeaseLostError, StoreError
+from tradewind.records.files import list_files
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
@@ -40,6 +41,7 @@ from tradewind.runtime.cut_off import CutOff
 from tradewind.runtime.errors import RuntimeFault, SecretError, SpecError
 from tradewind.runtime.keeper import Keeper, TurnEnd
 from tradewind.runtime.kept_output import kept_output
+from tradewind.runtime.masking import LEAST_TELLING, Masker
 from tradewind.runtime.pods.environment import ON_CPU
 from tradewind.runtime.process_guard import TERM_OVER
 from tradewind.runtime.secrets import fetch_secrets
@@ -86,16 +88,16 @@ def main() -> int:
         print(f"tradewind: {error}")
         return 1
     signal.signal(signal.SIGTERM, _raise_stopped)
-    cut_off = CutOff(held.lease.times, _last_line(spec))
+    cut_off, masker = CutOff(held.lease.times, _last_line(spec)), Masker(kept=[NOTHING_LEFT])
     with (
         Keeper(store, held, partial(_end_work, cut_off), cut_off.renewed) as keeper,
-        kept_output(attempt_folder(spec.output_path, attempt.number)),
+        kept_output(attempt_folder(spec.output_path, attempt.number), masker),
     ):
         print(
             f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}"
         )
         try:
-            code = _code_of(attempt_file, attempt, spec, keeper, cut_off.term)
+            code = _code_of(attempt_file, attempt, spec, keeper, cut_off.term, masker)
         except LeaseLostError:
             return _superseded(keeper, spec)
     if attempt.cluster and keeper.end is TurnEnd.STOP_REQUESTED:
@@ -117,14 +119,14 @@ def _check_places(attempt_file: str, attempt: Attempt, spec: StepSpec) -> None:
             Roots(spec.roots).check(path, f"{attempt_file}: inputs")
 
 
-def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term) -> int:
+def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker) -> int:
     """Run ``attempt``; whatever goes wrong in this driver itself is recorded too.
 
     Raises:
         LeaseLostError: The turn is over, so nothing was written.
     """
     try:
-        return run_attempt(attempt_file, attempt, spec, keeper, term)
+        return run_attempt(attempt_file, attempt, spec, keeper, term, masker)
     except LeaseLostError:
         raise
     except StoreError as error:
@@ -135,11 +137,13 @@ def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper
     except Exception as error:  # ours, so it would only come again
         described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
         traceback.print_exc()
-        return _failed(spec, attempt, keeper, described)
+        return _failed(spec, attempt, keeper, described, masker)
 
 
-def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term) -> int:
+def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker) -> int:
     """Run ``attempt`` and record its end; 0 when the function returned, 1 when it failed, 143 when it was stopped.
+
+    ``masker`` learns the values of the step's secrets.
 
     Raises:
         LeaseLostError: The turn is over, so nothing was written.
@@ -148,7 +152,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     path, claimed = spec.output_path, attempt
     try:
         attempt = keeper.until_answered(lambda: _prepared(claimed, spec, keeper.check))
-        error = _run_children(attempt_file, attempt, spec, keeper, term)
+        error = _run_children(attempt_file, attempt, spec, keeper, term, masker)
     except ChildGaveUpError as gave_up:
         print(f"Step {spec.name!r}: {gave_up}")
         keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
@@ -165,7 +169,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
         return 128 + signal.SIGTERM
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done: only its record is missing
     if error is not None:
-        return _failed(spec, attempt, keeper, error)
+        return _failed(spec, attempt, keeper, error, masker)
     try:
         keeper.until_answered(lambda: commit_turn(keeper.finish, path, attempt, keeper.check))
     except InputChangedError as changed:
@@ -175,7 +179,8 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     return 0
 
 
-def _failed(spec: StepSpec, attempt: Attempt, keeper: Keeper, error: AttemptError) -> int:
+def _failed(spec: StepSpec, attempt: Attempt, keeper: Keeper, error: AttemptError, masker: Masker) -> int:
+    error = AttemptError(error.type, masker.text(error.message), masker.text(error.traceback))
     keeper.until_answered(lambda: fail_turn(keeper.finish, spec.output_path, attempt, error))
     print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
     return 1
@@ -221,14 +226,22 @@ def _end_work(cut_off: CutOff, end: TurnEnd) -> None:
 
 
 def _run_children(
-    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term
+    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker
 ) -> AttemptError | None:
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", attempt_file]
-    resources = spec.load_resources()
     try:
         secrets = fetch_secrets(spec.secrets, f"Step {spec.name!r}")
     except (SecretError, SecretReferenceError) as error:
         return AttemptError(type(error).__qualname__, str(error))
+    masker.learn(secrets.values())
+    error = _run_function(command, attempt, spec, keeper, term, secrets)
+    return error or _named_by_secret(spec, secrets)
+
+
+def _run_function(
+    command: list[str], attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, secrets: Mapping[str, str]
+) -> AttemptError | None:
+    resources = spec.load_resources()
     if isinstance(resources, (TpuSlice, Hosts)):
         from tradewind.runtime.step_pod import run_on_hosts  # it loads Ray
 
@@ -243,6 +256,19 @@ def _run_children(
     if left is None and code < 0:
         raise ChildKilledError(how_it_was_killed(-code))
     return left or AttemptError("ProcessDied", f"the step's process ended with exit code {code}.")
+
+
+def _named_by_secret(spec: StepSpec, secrets: Mapping[str, str]) -> AttemptError | None:
+    """What is wrong when a file's name, which the manifest would hold, has a secret in it, and not by chance."""
+    masker = Masker(value for value in secrets.values() if len(value) >= LEAST_TELLING)
+    for file in list_files(spec.output_path) if secrets else ():
+        if (shown := masker.text(file.path)) != file.path:
+            return AttemptError(
+                "SecretInFileNameError",
+                f"Step {spec.name!r}: the output's file {shown!r} has the value of a secret in its name, which records "
+                "would show: name it otherwise.",
+            )
+    return None
 
 
 def _raise_stopped(signum: int, frame: FrameType | None) -> NoReturn:

@@ -1,21 +1,19 @@
 """Secrets become values only here: on the cluster, in the driver, just before the function's process is started.
 
 The values go into that process's environment and nowhere else: no record, no line of output, no command line and no
-``runtime_env`` holds them. What may be written anywhere are the references.
+``runtime_env`` holds them; ``masking`` hides them in what the function prints, raises and returns. What may be written
+anywhere are the references.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tradewind.cloud_tpu.secret_manager import SecretManagerError, read_secret
 from tradewind.runtime.errors import SecretError
 from tradewind.steps import SecretReference, check_secrets
-
-_SHORTEST = 4
-"""Shorter values are no secrets worth hiding, and would blot out half of every text."""
 
 
 def fetch_secrets(secrets: Mapping[str, str], whose: str) -> dict[str, str]:
@@ -47,13 +45,6 @@ def _fetch(name: str, reference: SecretReference, whose: str) -> str:
             f"{reference.variable}; set it where Ray is started on the nodes."
         )
     return value
-
-
-def without_secrets(text: str, values: Iterable[str]) -> str:
-    """``text`` with ``***`` for every secret in it, for the words of an error that a record will keep."""
-    for value in sorted((one for one in values if len(one) >= _SHORTEST), key=len, reverse=True):
-        text = text.replace(value, "***")
-    return text
 
 
 @contextmanager

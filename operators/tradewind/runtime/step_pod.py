@@ -21,6 +21,7 @@ from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.records.attempts import Attempt, AttemptError, attempt_folder, attempt_path
 from tradewind.records.files import list_files
 from tradewind.runtime.child import left_error, run_here
+from tradewind.runtime.masking import NAMES_VARIABLE
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
 from tradewind.runtime.pods.environment import ON_CPU
 from tradewind.runtime.pods.groups import HostGroup
@@ -69,7 +70,7 @@ def run_on_hosts(
             num_slices=resources.num_slices if isinstance(resources, TpuSlice) else 1,
             budgets=Budgets(resources.max_preemptions, resources.max_failures),
             stall=Stall(resources.frozen_s, resources.stall_limit_s),
-            env=secrets,
+            env={**secrets, NAMES_VARIABLE: ",".join(secrets)} if secrets else {},
             log_dir=folder,
             progress=lambda: newest_progress(spec.output_path, spec.resumable),
             timeline=timeline,

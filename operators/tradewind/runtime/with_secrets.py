@@ -1,8 +1,8 @@
-"""A plain job with secrets: fetch them, then become the job's own entrypoint.
+"""A plain job with secrets: fetch them, then run the job's own entrypoint and hide their values in what it prints.
 
 Run as ``python -m tradewind.runtime.with_secrets ENTRYPOINT``; ``TRADEWIND_SECRETS_REF`` holds the references as JSON.
-The entrypoint takes this process over, so its signals and its exit code are its own. If a secret cannot be had, it
-does not start: the last line says why, and the exit code is ``NO_SECRET_EXIT_CODE``.
+The entrypoint gets this process's signals, and its end is this process's end. If a secret cannot be had, it does not
+start: the last line says why, and the exit code is ``NO_SECRET_EXIT_CODE``.
 """
 
 from __future__ import annotations
@@ -10,23 +10,34 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
-from typing import NoReturn
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final, NoReturn
 
 from tradewind.runtime.errors import SecretError
+from tradewind.runtime.kept_output import pump
+from tradewind.runtime.masking import Masker, StreamMasker
 from tradewind.runtime.secrets import fetch_secrets
+from tradewind.runtime.stored_log import StoredLog
 from tradewind.steps import SecretReferenceError, check_secrets
 
 SECRETS_VARIABLE = "TRADEWIND_SECRETS_REF"
 NO_SECRET_EXIT_CODE = 78
 """EX_CONFIG of sysexits.h: something is not set up as it should be."""
+_DRAIN_SECONDS: Final = 2.0
+"""How long a process that was left behind, and still holds the output, can keep us."""
 
 
-def with_secrets(entrypoint: str, secrets: Mapping[str, str], whose: str) -> tuple[str, dict[str, str]]:
+def with_secrets(
+    entrypoint: str, secrets: Mapping[str, str], whose: str, kept: Iterable[str] = ()
+) -> tuple[str, dict[str, str]]:
     """The entrypoint that runs ``entrypoint`` with ``secrets``, and the ``env_vars`` that it needs.
 
-    The references go through the environment, where any API client can read them; they are no secrets.
+    The references go through the environment, where any API client can read them; they are no secrets. ``kept`` are
+    texts in the output which no secret has a part in.
 
     Raises:
         SecretReferenceError: A name is no variable, or what stands for its value is no reference.
@@ -35,18 +46,51 @@ def with_secrets(entrypoint: str, secrets: Mapping[str, str], whose: str) -> tup
     if not checked:
         return entrypoint, {}
     wrapped = f"python -u -m tradewind.runtime.with_secrets {shlex.quote(entrypoint)}"
-    return wrapped, {SECRETS_VARIABLE: json.dumps({"whose": whose, "secrets": checked})}
+    return wrapped, {SECRETS_VARIABLE: json.dumps({"whose": whose, "secrets": checked, "kept": list(kept)})}
 
 
 def main() -> NoReturn:
-    """Become the entrypoint that is the only argument."""
+    """Run the entrypoint that is the only argument."""
     given = json.loads(os.environ.pop(SECRETS_VARIABLE))
     try:
         values = fetch_secrets(given["secrets"], given["whose"])
     except (SecretError, SecretReferenceError) as error:
         print(error, flush=True)
         sys.exit(NO_SECRET_EXIT_CODE)
-    os.execve("/bin/sh", ["/bin/sh", "-c", sys.argv[1]], {**os.environ, **values})
+    _end_as(_run(sys.argv[1], {**os.environ, **values}, Masker(values.values(), given.get("kept", ()))))
+
+
+def _run(entrypoint: str, environment: Mapping[str, str], masker: Masker) -> int:
+    """Run ``entrypoint`` and pass on what it prints; how it ended."""
+    outputs = [1] if os.path.sameopenfile(1, 2) else [1, 2]
+    pipes = {output: os.pipe() for output in outputs}
+    pumps = [
+        threading.Thread(target=pump, args=(reader, output, StoredLog(None, ""), StreamMasker(masker)), daemon=True)
+        for output, (reader, _) in pipes.items()
+    ]
+    writers = {output: pipes[output][1] for output in outputs}
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", entrypoint], env=environment, stdout=writers[1], stderr=writers[outputs[-1]]
+    )
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda got, frame: process.send_signal(got))
+    for writer in writers.values():
+        os.close(writer)
+    for one in pumps:
+        one.start()
+    code = process.wait()
+    for one in pumps:
+        one.join(_DRAIN_SECONDS)
+    return code
+
+
+def _end_as(code: int) -> NoReturn:
+    """End as the entrypoint did, which a signal may have ended."""
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 if __name__ == "__main__":

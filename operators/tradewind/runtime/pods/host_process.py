@@ -2,7 +2,7 @@
 
 The process is in the hands of ``process_guard``, which ends it when the actor that started it or the Ray node under it
 dies. The whole output goes to the host's log; the driver gets it in portions, from hosts other than the first one only
-the end.
+the end. In neither are the values of the secrets that its environment names.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Final
 
+from tradewind.runtime.masking import Masker, StreamMasker
 from tradewind.runtime.pods.environment import LineSplitter
 from tradewind.runtime.process_guard import GRACE_SECONDS, guarded, kill_descendants
 from tradewind.runtime.stored_log import StoredLog
@@ -51,6 +52,7 @@ class HostProcess:
         self._raylet = watch
         self._changed = changed
         self._term = term
+        self._masked = StreamMasker(Masker.of_environment(env))
         self._lines: deque[str] = deque()
         self._left_out = 0
         self._ended = False
@@ -127,8 +129,8 @@ class HostProcess:
         assert guard.stdout is not None
         splitter = LineSplitter()
         for data in _read_until_ended(guard.stdout, guard):
-            self._log.write(data)
-            self._add(splitter.feed(data))
+            self._keep_output(self._masked.feed(data), splitter)
+        self._keep_output(self._masked.end(), splitter)
         self._add(splitter.end())
         code = guard.wait()
         _kill_group(guard)  # only if the guard itself was killed is anyone left
@@ -139,6 +141,10 @@ class HostProcess:
             self.over = True
             self.was_ended = self.was_ended or self._term.is_over
             self._changed.notify_all()
+
+    def _keep_output(self, data: bytes, splitter: LineSplitter) -> None:
+        self._log.write(data)
+        self._add(splitter.feed(data))
 
     def _add(self, lines: Sequence[str]) -> None:
         if not lines:
