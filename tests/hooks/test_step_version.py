@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -248,3 +249,21 @@ def test_one_refusal_before_the_block_is_asked_again_and_is_not_the_tasks_end(
         write_text(f"{step.output_path}/made", "made")
     assert refusing.refusals == {written: 0}
     assert read_record(step.output_path).state is RecordState.FINISHED
+
+
+def test_the_error_of_a_block_is_recorded_without_what_is_secret_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.log import mask_secret
+
+    mask_secret("connection-password")
+    monkeypatch.setenv("MY_API_KEY", "pa55/w0rd")
+    token = "hf_" + "a1B2c3" * 6
+    task = PlainTask(tmp_path)
+    with pytest.raises(ValueError), task.as_task(1, 3, 0), task.step(7):
+        raise ValueError(f"connection-password, pa55%2Fw0rd, {token}, harmless")
+    (written,) = tmp_path.rglob("1.json")
+    error = json.loads(written.read_text())["error"]
+    assert error["message"] == "***, ***, ***, harmless"
+    assert "harmless" in error["traceback"]
+    assert not [one for one in ("connection-password", "pa55", token) if one in written.read_text()]

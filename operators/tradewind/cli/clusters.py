@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import BadTokenError, RayAuthenticationError, RayJobsError
+from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayAuthenticationError, RayJobsError
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8265"
 _TOKEN_FILE: Final = ".ray/auth_token"
@@ -109,11 +109,14 @@ def _token_in_file(file: Path, source: str) -> str:
 
 
 def _check_address(address: str, source: str) -> None:
-    parts = urlsplit(address)
-    if "@" in parts.netloc:
+    if "@" in address:
         raise UsageError(f"{source} holds a user or a password (it is not shown): take it out.")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{source} {address!r} is no dashboard address: write http://HOST:8265.")
+    try:
+        RayCluster(source, address)
+    except BadAddressError:
+        raise UsageError(
+            f"{source} is no dashboard address (not shown, for it may hold a secret): write http://HOST:8265."
+        ) from None
 
 
 def in_words(error: RayJobsError, cluster: RayCluster | None = None) -> str:

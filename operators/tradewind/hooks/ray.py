@@ -76,13 +76,13 @@ class RayHook(BaseHook):
             BadAddressError: The connection names a type that does not exist.
         """
         try:
-            return _slice_types(self.get_connection(self.ray_conn_id))
+            return _slice_types(_of_type_ray(self.get_connection(self.ray_conn_id)))
         except AirflowNotFoundException:  # whoever connects to the cluster says so
             return ()
 
     def _connection(self) -> Connection:
         try:
-            return self.get_connection(self.ray_conn_id)
+            return _of_type_ray(self.get_connection(self.ray_conn_id))
         except AirflowNotFoundException as error:
             raise _no_connection(self.ray_conn_id) from error
 
@@ -90,7 +90,7 @@ class RayHook(BaseHook):
     async def cluster_from_trigger(cls, ray_conn_id: str) -> RayCluster:
         """The same as ``cluster``, for the triggerer's event loop, which it does not block."""
         try:
-            connection = await cls.aget_connection(ray_conn_id)
+            connection = _of_type_ray(await cls.aget_connection(ray_conn_id))
         except AirflowNotFoundException as error:
             raise _no_connection(ray_conn_id) from error
         return await asyncio.to_thread(cluster_of, connection)
@@ -98,7 +98,7 @@ class RayHook(BaseHook):
     @classmethod
     async def cluster_read_again(cls, ray_conn_id: str) -> RayCluster:
         """The same, because the cluster refuses the token: none that was kept is used."""
-        connection = await cls.aget_connection(ray_conn_id)
+        connection = _of_type_ray(await cls.aget_connection(ray_conn_id))
         forget_token(connection)
         return await asyncio.to_thread(cluster_of, connection)
 
@@ -149,6 +149,20 @@ def _slice_types(connection: Connection) -> tuple[str, ...]:
         return tuple(slice_type(str(name).strip()).name for name in names if str(name).strip())
     except (UnknownSliceTypeError, TypeError) as error:
         raise BadAddressError(f"Connection {connection.conn_id!r}: 'slice_types' is {given!r}: {error}") from error
+
+
+def _of_type_ray(connection: Connection) -> Connection:
+    """``connection``, if it describes a Ray cluster: the password of another service must not be sent to its host.
+
+    Raises:
+        BadAddressError: It is of another type.
+    """
+    if connection.conn_type != RayHook.conn_type:
+        raise BadAddressError(
+            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, and a Ray cluster needs one of "
+            f"type {RayHook.conn_type!r}: name another, or correct its type."
+        )
+    return connection
 
 
 def _no_connection(conn_id: str) -> BadAddressError:

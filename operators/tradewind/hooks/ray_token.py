@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 300.0
 KEPT_FAILURE_SECONDS = 15.0
 _LARGEST_FILE = 64 * 1024
+_NOT_SHOWN = "(not shown, for it may be the token itself)"
 
 
 def token_of(connection: Connection) -> str | None:
@@ -65,8 +66,11 @@ def _text(extra: Mapping[str, Any], name: str) -> str:
 
 
 def _token_in_file(path: str, whose: str) -> str:
-    if not os.path.isabs(path):
-        raise BadTokenError(f"{whose}: token_file is {path!r}; give an absolute path.")
+    if not os.path.isabs(path) or "\0" in path:
+        raise BadTokenError(
+            f"{whose}: token_file names no whole path (it is not shown, for it may be the token itself): give an "
+            "absolute path."
+        )
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -77,7 +81,8 @@ def _token_in_file(path: str, whose: str) -> str:
                 )
             token = file.read(_LARGEST_FILE).decode(errors="replace").strip()
     except OSError as error:
-        raise BadTokenError(f"{whose}: token_file {path} cannot be read here ({error.strerror}).") from None
+        shown = path if os.path.isdir(os.path.dirname(path)) and path.count("/") > 1 else _NOT_SHOWN
+        raise BadTokenError(f"{whose}: token_file {shown} cannot be read here ({error.strerror}).") from None
     if not token:
         raise BadTokenError(f"{whose}: token_file {path} is empty.")
     return token

@@ -41,12 +41,15 @@ from tradewind.plans.start import (
     decide_start,
     start_warning,
 )
+from tradewind.ray_jobs.secret_signs import secret_variable
+from tradewind.ray_jobs.token_forms import without_tokens
 from tradewind.records.attempts import Attempt, AttemptError, Outcome
 from tradewind.records.lease_store import Held
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.turns import commit_turn, complete_commit, fail_turn, stop_turn
 from tradewind.runtime.keeper import Keeper, TurnEnd
+from tradewind.runtime.masking import Masker
 from tradewind.runtime.step_turns import StepTurns, Turn, task_name
 from tradewind.runtime.store_patience import until_answered
 from tradewind.steps import ExecutorStep, ResolvedStep, RunValues
@@ -220,7 +223,7 @@ def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVe
     try:
         yield _version(turns.step)
     except Exception as error:
-        described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
+        described = AttemptError(type(error).__qualname__, _shown(str(error)), _shown(traceback.format_exc()))
         keeper.until_answered(lambda: fail_turn(keeper.finish, turns.path, attempt, described))
         raise
     except BaseException:  # the task was ended from outside
@@ -228,6 +231,14 @@ def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVe
             keeper.until_answered(lambda: stop_turn(keeper.finish, turns.path, attempt, Outcome.STOPPED))
         raise
     keeper.until_answered(lambda: commit_turn(keeper.finish, turns.path, attempt, keeper.check))
+
+
+def _shown(text: str) -> str:
+    """``text`` as a record may hold it: without what Airflow masks in logs, this process's secrets, and tokens."""
+    from airflow.sdk.log import redact
+
+    own = Masker(value for name, value in os.environ.items() if secret_variable(name, value) is not None)
+    return without_tokens(own.text(str(redact(text))))
 
 
 def _asked(context: Any) -> Asked:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context
 
 from tradewind.operators.code import code_folder
+from tradewind.operators.exposed_secrets import check_call
 from tradewind.operators.placement import Placement, placed_job
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.checks import check_entrypoint, check_request
@@ -68,6 +69,7 @@ def _what_runs(operator: RayJobOperator, job: str, context: Context) -> Iterator
     call = describe_call(operator.python_callable, operator.op_args, kwargs, CodeFolder(code), result_marker(job))
     if call.travels:
         runtime_env.setdefault("working_dir", str(code))
+    check_call(call)
     with call_runtime_env(call, runtime_env) as described:
         yield CALL_ENTRYPOINT, described
 

@@ -13,6 +13,7 @@ from airflow.sdk import conf
 
 from tradewind.hooks.ray import RayHook
 from tradewind.operators.errors import talking_to_cluster
+from tradewind.operators.exposed_secrets import check_spec, uv_options
 from tradewind.operators.following import however_long, patiently
 from tradewind.operators.placement import check_function_place, placed
 from tradewind.operators.task_key import TaskKey
@@ -45,11 +46,12 @@ def claimed_spec(step: ResolvedStep, code: Path) -> StepSpec:
 
     Raises:
         SpecError: It cannot be written down for a cluster.
-        BadRequestError: Its function does not fit its resources, or its dependency groups do not exist.
+        BadRequestError: Its function does not fit its resources, its dependency groups do not exist, or it would show
+            a secret.
     """
     check_function_place(step.step)
     spec = step_spec(step, CodeFolder(code))
-    return dataclasses.replace(spec, environment=_environment(step.step, code))
+    return check_spec(dataclasses.replace(spec, environment=_environment(step.step, code)))
 
 
 def connect(step_name: str, cluster: str, *, has_job: bool = False) -> RayJobs:
@@ -144,7 +146,7 @@ def _environment(step: ExecutorStep, code: Path) -> dict[str, Any]:
             f"Step {step.name!r} has pip_dependency_groups and runs in the Airflow worker, which has an environment "
             "already: give it a place on a cluster, such as resources=Cpu()."
         )
-    options = shlex.split(conf.get("tradewind", "uv_options", fallback=None) or "")
+    options = uv_options(conf.get("tradewind", "uv_options", fallback=None) or "")
     try:
         return environment_of(groups, code, options)
     except BadDependencyGroupError as error:

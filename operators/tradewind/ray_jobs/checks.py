@@ -20,7 +20,14 @@ from tradewind.ray_jobs.errors import (
 )
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import check_fields
-from tradewind.ray_jobs.secret_signs import secret_assignment, secret_form, secret_variable, texts_in
+from tradewind.ray_jobs.secret_signs import (
+    secret_assignment,
+    secret_field,
+    secret_form,
+    secret_variable,
+    shown_word,
+    texts_in,
+)
 
 LONGEST_ID: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -55,16 +62,15 @@ def check_submission_id(submission_id: str) -> None:
     and more than 239 characters do not fit the name of a log file, ``..`` is another path.
     """
     if not isinstance(submission_id, str) or not submission_id:
-        raise BadSubmissionIdError(f"Submission id {submission_id!r} is no text: give one, or none to get a new one.")
+        raise BadSubmissionIdError("The submission id is empty or no text: give one, or none to get a new one.")
     if len(submission_id) > LONGEST_ID:
         raise BadSubmissionIdError(
-            f"Submission id {submission_id[:40]!r}... has {len(submission_id)} characters: at most {LONGEST_ID} fit "
-            "into Ray's log files."
+            f"The submission id has {len(submission_id)} characters: at most {LONGEST_ID} fit into Ray's log files."
         )
     if not _ID.fullmatch(submission_id):
         raise BadSubmissionIdError(
-            f"Submission id {submission_id!r} would not be found again in Ray's URLs: use letters, digits, '-', '_' "
-            "and '.', beginning with a letter or digit."
+            "The submission id (not shown, for it may hold a secret) would not be found again in Ray's URLs: use "
+            "letters, digits, '-', '_' and '.', beginning with a letter or digit."
         )
 
 
@@ -84,15 +90,16 @@ def check_entrypoint(entrypoint: str) -> None:
     left = _JINJA.search(entrypoint)
     if left is not None:
         raise BadEntrypointError(
-            f"The entrypoint still holds the expression {left[0]!r}: it was not rendered, because it stands where "
-            "Airflow renders no templates or was itself the result of one."
+            f"The entrypoint still holds a Jinja expression at character {left.start() + 1} (not shown, as it may hold "
+            "a secret): it was not rendered, because it stands where Airflow renders no templates or was itself the "
+            "result of one."
         )
     check_no_known_secret(entrypoint, "The entrypoint")
     name = secret_assignment(entrypoint)
     if name is not None:
         raise ExposedSecretError(
             f"The entrypoint sets {name}, which looks like a secret; commands can be read by everybody who may ask the "
-            f"cluster for its jobs: {_instead(name)}"
+            f"cluster for its jobs: {_instead(_variable(name))}"
         )
 
 
@@ -105,13 +112,13 @@ def check_amounts(request: JobRequest) -> None:
         "num_cpus": request.num_cpus,
         "num_gpus": request.num_gpus,
         "memory_bytes": request.memory_bytes,
-        **{f"resources[{name!r}]": amount for name, amount in (request.resources or {}).items()},
+        **{f"resources[{shown_word(name)}]": amount for name, amount in (request.resources or {}).items()},
     }
     for where, amount in amounts.items():
         if amount is None:
             continue
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):
-            raise BadAmountError(f"{where} is {amount!r}: give a number.")
+            raise BadAmountError(f"{where} is a {type(amount).__name__}: give a number.")
         if not math.isfinite(amount) or amount < 0:
             raise BadAmountError(f"{where} is {amount!r}: give a finite number that is not below zero.")
     if isinstance(request.memory_bytes, float):
@@ -122,12 +129,19 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
     """Text for text, because Ray takes nothing else, and no secrets, because anybody may read it."""
     for key, value in metadata.items():
         if not isinstance(key, str):
-            raise BadMetadataError(f"The metadata key {key!r} is a {type(key).__name__}: Ray takes only text.")
+            raise BadMetadataError(f"A metadata key is a {type(key).__name__}: Ray takes only text.")
+        check_no_known_secret(key, "A metadata key")
         if not isinstance(value, str):
             raise BadMetadataError(
-                f"The metadata value of {key!r} is a {type(value).__name__}: Ray takes only text, so write str(...)."
+                f"The metadata value of {shown_word(key)} is a {type(value).__name__}: Ray takes only text, so write "
+                "str(...)."
             )
         check_no_known_secret(value, f"The metadata value of {key!r}")
+        if (why := secret_field(key, value, shortest=1)) is not None:
+            raise ExposedSecretError(
+                f"The metadata value of {key!r} looks like a secret ({why}), and metadata can be read by everybody who "
+                f"may ask the cluster for its jobs: take it out, and {_instead('NAME')}"
+            )
 
 
 def check_tpu(resources: Mapping[str, float], label_selector: Mapping[str, str]) -> None:
@@ -149,7 +163,8 @@ def check_tpu(resources: Mapping[str, float], label_selector: Mapping[str, str])
 
 def check_env_vars(env_vars: Mapping[str, str]) -> None:
     """No variable looks like a secret."""
-    for name, value in env_vars.items():
+    for number, (name, value) in enumerate(env_vars.items(), 1):
+        check_no_known_secret(str(name), f"The name of environment variable {number}")
         why = secret_variable(str(name), str(value))
         if why is not None:
             raise ExposedSecretError(
@@ -167,6 +182,12 @@ def check_no_known_secret(value: Any, where: str) -> None:
                 f"{place} holds what has the form of {form}, and can be read by everybody who may ask the cluster for "
                 f"its jobs: take it out and {_instead('NAME')}"
             )
+
+
+def _variable(name: str) -> str:
+    """The name of a variable that could hold what is called so."""
+    plain = name.strip("-").replace("-", "_").replace(".", "_").upper()
+    return plain if plain.isidentifier() and len(plain) > 1 else "NAME"
 
 
 def _instead(name: str) -> str:

@@ -36,8 +36,8 @@ class RayCluster:
             )
         if not _is_dashboard(self.address):
             raise BadAddressError(
-                f"Ray cluster {self.name!r}: {self.address!r} is no dashboard address; write it as "
-                "http://HOST:8265 in the host field of the connection."
+                f"Ray cluster {self.name!r}: its address (not shown, for it may hold a secret) is no dashboard "
+                "address; write it as http://HOST:8265 in the host field of the connection."
             )
         if self.token and not _TOKEN.fullmatch(self.token):  # HTTP clients would refuse it by showing it
             raise BadTokenError(

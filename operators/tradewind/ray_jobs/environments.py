@@ -18,6 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from tradewind.ray_jobs.errors import BadDependencyGroupError
 from tradewind.ray_jobs.pinned_requirements import PinnedRequirements, normal
+from tradewind.ray_jobs.secret_signs import shown_word
 from tradewind.ray_jobs.uv_lock import UvLock
 
 SETUP_TIMEOUT_S: Final = 1800
@@ -57,7 +58,7 @@ class Project:
             if isinstance(entry, Mapping):
                 yield from self._included(normal(str(entry.get("include-group", ""))), (*path, name))
                 continue
-            requirement = _parsed(entry, f"{self.file}: group {name!r} holds")
+            requirement = _parsed(entry, f"{self.file}: group {name!r}")
             if normal(requirement.name) == normal(self.name):
                 for extra in requirement.extras:
                     yield from self._included(normal(extra), (*path, name))
@@ -66,7 +67,9 @@ class Project:
 
     def _included(self, name: str, path: tuple[str, ...]) -> Iterator[Requirement]:
         if name not in self.extras and name not in self.groups:
-            raise BadDependencyGroupError(f"{self.file}: the group {path[-1]!r} includes {name!r}, which is none.")
+            raise BadDependencyGroupError(
+                f"{self.file}: the group {path[-1]!r} includes {shown_word(name)}, which is none."
+            )
         yield from self.requirements(name, path)
 
 
@@ -103,7 +106,9 @@ def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] 
         BadDependencyGroupError: There is no such group, or the lock does not fit.
     """
     if isinstance(groups, str):
-        raise BadDependencyGroupError(f"pip_dependency_groups is the text {groups!r}: write a list, [{groups!r}].")
+        raise BadDependencyGroupError(
+            f"pip_dependency_groups is a text, {shown_word(groups)}: write a list of texts, such as ['scipy==1.14']."
+        )
     if not groups:
         return {}
     project = find_project(code)
@@ -131,7 +136,7 @@ def _sorted_out(groups: Sequence[str], project: Project | None, code: Path) -> t
         if project is not None and (name in project.extras or name in project.groups):
             names.append(name)
             continue
-        requirement = _parsed(entry, "pip_dependency_groups holds")
+        requirement = _parsed(entry, "pip_dependency_groups")
         if not (requirement.specifier or requirement.url or requirement.extras):
             raise BadDependencyGroupError(_no_such_group(entry, project, code))
         requirements.append(requirement)
@@ -162,21 +167,21 @@ def _pinned(project: Project, names: Sequence[str]) -> tuple[list[str], bool]:
 def _parsed(entry: object, where: str) -> Requirement:
     try:
         return Requirement(str(entry))
-    except InvalidRequirement as error:
+    except InvalidRequirement:
         raise BadDependencyGroupError(
-            f"{where} {entry!r}, which is neither a group nor a requirement such as 'scipy==1.14'."
-        ) from error
+            f"{where} holds {shown_word(entry)}: this is neither a group nor a requirement such as 'scipy==1.14'."
+        ) from None  # its words would show the entry
 
 
 def _no_such_group(entry: str, project: Project | None, code: Path) -> str:
     if project is None:
         return (
-            f"pip_dependency_groups holds {entry!r}, but there is no pyproject.toml at or above {code} that could have "
-            "this group: add one, or name versions, such as 'scipy==1.14'."
+            f"pip_dependency_groups holds {shown_word(entry)}, but there is no pyproject.toml at or above {code} that "
+            "could have this group: add one, or name versions, such as 'scipy==1.14'."
         )
     there = sorted({*project.extras, *project.groups})
     return (
-        f"pip_dependency_groups holds {entry!r}, which is no extra or group of {project.file}: there "
+        f"pip_dependency_groups holds {shown_word(entry)}, which is no extra or group of {project.file}: there "
         + (f"are {', '.join(there)}" if there else "are none")
         + "; a package of its own needs a version, such as 'scipy==1.14'."
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.ray_jobs.errors import BadRuntimeEnvError, BadWorkingDirError
+from tradewind.ray_jobs.secret_signs import shown_word
 from tradewind.ray_jobs.working_dir import (
     NEVER_NEEDED,
     PACKAGE_SUFFIXES,
@@ -38,7 +39,7 @@ def check_fields(runtime_env: Mapping[str, Any]) -> None:
         if name not in FIELDS and not str(name).startswith("_"):
             near = difflib.get_close_matches(str(name), FIELDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(FIELDS))}."
-            raise BadRuntimeEnvError(f"runtime_env has no field {name!r}: {hint}")
+            raise BadRuntimeEnvError(f"runtime_env has no field {shown_word(name)}: {hint}")
     installers = [name for name in _ONE_INSTALLER if runtime_env.get(name)]
     if len(installers) > 1:
         raise BadRuntimeEnvError(f"runtime_env has {' and '.join(installers)}: Ray takes only one of them.")
@@ -113,16 +114,23 @@ def _local(value: Any, field: str) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, (str, Path)) or not str(value):
-        raise BadWorkingDirError(f"{field} {value!r} is no path: give a folder, or the URI of an archive.")
+        raise BadWorkingDirError(
+            f"{field} is no path (it is {'empty' if value == '' else f'a {type(value).__name__}'}): give a folder, or "
+            "the URI of an archive."
+        )
     scheme, mark, rest = str(value).partition("://")
     if not mark:
         return Path(value)
     if scheme not in URI_SCHEMES:
-        raise BadWorkingDirError(f"{field} {value!r}: Ray can fetch only from {', '.join(URI_SCHEMES)}.")
+        raise BadWorkingDirError(
+            f"{field} is a URI (not shown, for it may hold a secret) of another kind: Ray can fetch only from "
+            f"{', '.join(URI_SCHEMES)}."
+        )
     is_archive = rest.partition("?")[0].endswith((*PACKAGE_SUFFIXES, ".whl"))
     if scheme not in ("gcs", "local") and not is_archive:
         raise BadWorkingDirError(
-            f"{field} {value!r} is no archive: Ray fetches whole archives ({', '.join(PACKAGE_SUFFIXES)}), not folders."
+            f"{field} is a URI (not shown, for it may hold a secret) that is no archive: Ray fetches whole archives "
+            f"({', '.join(PACKAGE_SUFFIXES)}), not folders."
         )
     return None
 
@@ -130,12 +138,14 @@ def _local(value: Any, field: str) -> Path | None:
 def _check_env_vars(env_vars: Any) -> None:
     if not isinstance(env_vars, Mapping):
         raise BadRuntimeEnvError("runtime_env['env_vars'] must be a dictionary of names and texts.")
-    for name, value in env_vars.items():
+    for number, (name, value) in enumerate(env_vars.items(), 1):
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise BadRuntimeEnvError(f"The environment variable {name!r} has no valid name.")
+            raise BadRuntimeEnvError(
+                f"runtime_env['env_vars']: variable {number} (not shown, for it may hold a secret) has no valid name."
+            )
         if not isinstance(value, str):
             raise BadRuntimeEnvError(
-                f"The environment variable {name!r} is of type {type(value).__name__}: Ray takes only text."
+                f"The environment variable {shown_word(name)} is of type {type(value).__name__}: Ray takes only text."
             )
 
 

@@ -11,48 +11,56 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-_SECRET_NAME: Final = re.compile(
-    r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|KEY|TOKEN|PAT|PASSPHRASE|AUTH|BEARER)$"
-    r"|SECRET|PASSWORD|PASSWD|CREDENTIAL|PRIVATE_?KEY"
+from tradewind.ray_jobs.token_forms import token_form
+
+# Where a name stands in any case, or as an option, it must say more than KEY or AUTH, which tables and samplers have.
+_TELLING: Final = (
+    r"SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|API_?KEY|ACCESS_?KEY|(?:^|_)(?:PWD|PASS|TOKEN)(?:_?\d+)?$"
+    r"|(?:AUTH|ACCESS|REFRESH|SESSION|BEARER|HF|GITHUB|GITLAB|GH|NPM|PYPI|SLACK|WANDB|RAY|API)TOKEN$"
 )
+_TELLING_NAME: Final = re.compile(_TELLING)
+_SECRET_NAME: Final = re.compile(rf"{_TELLING}|(?:^|_)(?:KEY|PAT|PW|AUTH|BEARER|CREDS?|COOKIE)(?:_?\d+)?$")
 # Names with such an end say where a secret is, or what it is called, and not what it is.
-_ABOUT_A_SECRET: Final = re.compile(r"_(?:FILE|PATH|DIR|NAME|ID|REF|URL|URI|TTL|TIMEOUT|LENGTH|COUNT|PARALLELISM)$")
-# Words of our trade that end like secrets: special tokens of a vocabulary, keys of a table or of a random generator;
-# and our own variables, which hold references.
+_ABOUT_A_SECRET: Final = re.compile(
+    r"_(?:FILE|PATH|DIR|NAME|ID|REF|URL|URI|TTL|TIMEOUT|LENGTH|COUNT|PARALLELISM|SIZE|BUDGET|LIMIT|TYPE)$"
+)
+# Words of our trade that end like secrets: special tokens of a vocabulary, keys of a table or of a random generator,
+# a pass over data; the shell's own folders; and our own variables, which hold references.
 _HARMLESS_NAME: Final = re.compile(
     r"(?:^|_)(?:BOS|EOS|PAD|UNK|MASK|SEP|CLS|STOP|END|START|NEXT|MAX|MIN|NUM|PER|IMAGE|IMPLICIT)_TOKEN$"
     r"|(?:^|_)(?:SORT|PRIMARY|PARTITION|CACHE|FOREIGN|JOIN|GROUP|PUBLIC|TEXT|PRNG|RNG|INDEX|ROW|SHARD|DEDUP)_KEY$"
-    r"|TOKENIZER|^PYTHONHASHSEED$|^TRADEWIND_"
+    r"|(?:^|_)(?:FORWARD|BACKWARD|FIRST|SECOND|SINGLE|NUM|PER|EACH|ONE|TWO)_PASS$"
+    r"|TOKENIZER|^PYTHONHASHSEED$|^(?:OLD)?PWD$|^TRADEWIND_"
 )
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"})
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-_WORD_BEGINS: Final = r"(?<![A-Za-z0-9_])"
-_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
-    what: re.compile(_WORD_BEGINS + pattern)
-    for what, pattern in {
-        "a Hugging Face token": r"hf_[A-Za-z0-9]{30,}",
-        "a GitHub token": r"(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,})",
-        "a GitLab token": r"glpat-[A-Za-z0-9_-]{20,}",
-        "an API key of a model provider": (
-            r"sk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Z])(?=[A-Za-z0-9_-]*[a-z])[A-Za-z0-9_-]{20,}"
-        ),
-        "an AWS access key": r"A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])",
-        "a Google API key": r"AIza[A-Za-z0-9_-]{35}",
-        "a Google access token": r"ya29\.[A-Za-z0-9_-]{20,}",
-        "a Slack token": r"xox[a-z]-[A-Za-z0-9-]{10,}",
-        "a signed web token": r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
-        "a W&B key": r"wandb_v\d_[A-Za-z0-9_-]{20,}",
-        "a URL with a password": r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:(?!\$)[^/\s@]+@",
-    }.items()
-} | {"a private key": re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----")}
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z](?:[A-Za-z_.-]|\d(?!\d{3})){0,30}")
 _FORTY_HEX: Final = re.compile(r"[0-9a-f]{40}")
 _COMMIT_NAME: Final = re.compile(r"(?:COMMIT|SHA|SHA1|HASH|REVISION)$")
-_ASSIGNMENT: Final = re.compile(r"(?:^|[\s;&|('\"])([A-Z][A-Z0-9_]*)=(\S*)")
+
+_VALUE: Final = r"(\"[^\"]*\"?|'[^']*'?|[^\s;&|)'\"]+)"
+_ASSIGNMENT: Final = re.compile(rf"(?:^|(?<=[\s;&|('\",{{?]))([A-Za-z_][\w.-]{{0,80}})\s?[=:]{_VALUE}")
+_OPTION: Final = re.compile(rf"(?:^|(?<=[\s'\"]))--?([A-Za-z][\w.-]{{1,80}})(?:=|\s+){_VALUE}")
+_COMMANDS: Final[Mapping[str, re.Pattern[str]]] = {
+    option: re.compile(pattern)
+    for option, pattern in {
+        "-u": r"(?:\b(?:curl|wget)\b[^;&|\n]{0,2000}?\s(?:-u|--user|-U|--proxy-user)"
+        r"|(?:^|[;&|])\s*(?:https?|xhs?)\s[^;&|\n]{0,2000}?\s(?:-a|--auth))"
+        r"(?:=|\s*)[\"']?(?![$-])[^\s:\"'$]{1,200}:(?![\"']?\$)[^\s]",
+        "a header": r"(?i:\b(?:bearer\s{1,3}|(?:x-api-key|private-token|x-auth-token|api-key):\s{0,3}))"
+        r"(?![\"']?[$<{*-])[^\s\"']",
+        "-p": r"\b(?:sshpass|docker\s+login)\b[^;&|\n]{0,500}?\s-p\s*(?![\"']?\$)[^\s]",
+        "-a": r"\bredis-cli\b[^;&|\n]{0,500}?\s-a\s+(?![\"']?\$)[^\s]",
+        "login": r"\bwandb\s+login\s+(?:--?[\w-]+\s+){0,5}[0-9a-f]{40}",
+        "configure set": r"\bconfigure\s+set\s+\S{0,80}(?:secret|token)\S{0,80}\s+(?![\"']?\$)[^\s]",
+    }.items()
+}
 
 
 def secret_form(text: str) -> str | None:
     """What the text holds that has the form of a known kind of secret, such as ``"a GitHub token"``, or None."""
-    return next((what for what, pattern in _FORMS.items() if pattern.search(text)), None)
+    return token_form(text)
 
 
 def secret_variable(name: str, value: str) -> str | None:
@@ -60,36 +68,76 @@ def secret_variable(name: str, value: str) -> str | None:
     form = secret_form(value)
     if form is not None:
         return f"its value has the form of {form}"
-    upper = name.upper()
-    if upper.startswith("WANDB_") and _FORTY_HEX.fullmatch(value) and not _COMMIT_NAME.search(upper):
+    plain = _plain_name(name)
+    if plain.startswith("WANDB_") and _FORTY_HEX.fullmatch(value) and not _COMMIT_NAME.search(plain):
         return "its value has the form of a W&B key"
-    return "so its name says" if _is_secret_name(upper) and not _is_harmless_value(value) else None
+    return "so its name says" if _is_secret(_SECRET_NAME, plain) and not _is_harmless_value(value) else None
+
+
+def secret_field(name: str, value: str, shortest: int) -> str | None:
+    """Why a field of a config or an argument looks like a secret, as the end of the same sentence, or None.
+
+    Its name must say more than a variable's, since configs are full of keys and special tokens, and its value must have
+    ``shortest`` characters.
+    """
+    form = secret_form(value)
+    if form is not None:
+        return f"its value has the form of {form}"
+    is_told = _is_secret(_TELLING_NAME, _plain_name(name)) and not _is_harmless_value(value)
+    return "so its name says" if is_told and len(value) >= shortest and " " not in value else None
 
 
 def secret_assignment(command: str) -> str | None:
-    """The first variable that a shell command sets to what looks like a secret, or None."""
+    """What in a shell command gives a secret: the first such variable, field or option by its name, or None."""
     for name, value in _ASSIGNMENT.findall(command):
-        if not value.lstrip("\"'").startswith("$") and secret_variable(name, value.strip("\"'")) is not None:
+        if _gives_secret(name, value) and (name.isupper() or _is_secret(_TELLING_NAME, _plain_name(name))):
             return str(name)
-    return None
+    for name, value in _OPTION.findall(command):
+        if not value.startswith("-") and _gives_secret(name, value) and _is_secret(_TELLING_NAME, _plain_name(name)):
+            return f"--{name}"
+    return next((option for option, pattern in _COMMANDS.items() if pattern.search(command)), None)
+
+
+def shown_word(text: object) -> str:
+    """``text`` in quotes if it is one short word that cannot be a secret, else what to say in its place."""
+    if isinstance(text, str) and _PLAIN_WORD.fullmatch(text) and secret_form(text) is None:
+        return repr(text)
+    return "what is not shown here, for it may hold a secret"
 
 
 def texts_in(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Every text inside nested mappings and lists, with where it stands."""
+    """Every text inside nested mappings and lists, with where it stands; a key counts as well."""
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, Mapping):
-        for key, inner in value.items():
+        for number, (key, inner) in enumerate(value.items()):
+            if isinstance(key, str) and secret_form(key) is not None:
+                yield f"{where}, in key {number + 1},", key
+                continue
             yield from texts_in(inner, f"{where}[{key!r}]")
     elif isinstance(value, (list, tuple)):
         for position, inner in enumerate(value):
             yield from texts_in(inner, f"{where}[{position}]")
 
 
-def _is_secret_name(upper: str) -> bool:
-    return bool(_SECRET_NAME.search(upper) and not _ABOUT_A_SECRET.search(upper) and not _HARMLESS_NAME.search(upper))
+def _gives_secret(name: str, value: str) -> bool:
+    bare = value.strip("\"'")
+    return not bare.startswith(("$", "{", "<")) and secret_variable(name, bare) is not None
+
+
+def _plain_name(name: str) -> str:
+    """As a variable of a shell would be called."""
+    return _CAMEL.sub("_", name).upper().replace("-", "_").replace(".", "_")
+
+
+def _is_secret(signs: re.Pattern[str], plain: str) -> bool:
+    return bool(signs.search(plain) and not _ABOUT_A_SECRET.search(plain) and not _HARMLESS_NAME.search(plain))
 
 
 def _is_harmless_value(value: str) -> bool:
-    """A switch, or the absolute path of a file, as ``GOOGLE_APPLICATION_CREDENTIALS`` holds."""
-    return value.strip().lower() in _SWITCHES or bool(re.fullmatch(r"/[\w.-]+(?:/[\w.-]+)+", value))
+    """A switch, a reference to a secret, or a file's absolute path, as ``GOOGLE_APPLICATION_CREDENTIALS`` holds."""
+    return (
+        value.strip().lower() in _SWITCHES
+        or bool(re.fullmatch(r"/[\w.-]+(?:/[\w.-]+)+", value))
+        or bool(re.fullmatch(r"env:\w+|projects/[\w.:-]+/secrets/[\w-]+(?:/versions/\w+)?", value))
+    )

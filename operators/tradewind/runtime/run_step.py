@@ -234,8 +234,8 @@ def _run_children(
     except (SecretError, SecretReferenceError) as error:
         return AttemptError(type(error).__qualname__, str(error))
     masker.learn(secrets.values())
-    error = _run_function(command, attempt, spec, keeper, term, secrets)
-    return error or _named_by_secret(spec, secrets)
+    failure = _run_function(command, attempt, spec, keeper, term, secrets)
+    return failure or _named_by_secret(spec, secrets)
 
 
 def _run_function(

@@ -16,6 +16,7 @@ from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import until
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
 from tradewind.rehearsal.metadata_server import HostFacts, MetadataServer
+from tradewind.runtime.masking import NAMES_VARIABLE
 from tradewind.runtime.pods import strays
 from tradewind.runtime.pods.environment import Accelerator, Place, process_env
 from tradewind.runtime.pods.heartbeat import boot_time
@@ -198,3 +199,18 @@ def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_s
     for one in (live, other):
         one.kill()
         one.wait()
+
+
+def test_neither_a_hosts_log_nor_its_lines_show_the_secrets_that_its_environment_names(tmp_path):
+    code = "import os, sys; v = os.environ['KEY']; print('it is', v); print('key=' + v[:6], end='', flush=True)"
+    code += "; print(v[6:], file=sys.stderr); print(os.environ['OTHER'])"
+    launch = _launch(sys.executable, "-u", "-c", code, log_dir=str(tmp_path))
+    env = {**launch.env, "KEY": "s3cr3t-value", "OTHER": "harmless", NAMES_VARIABLE: "KEY"}
+    host = PodHost()
+    host.start(replace(launch, env=env))
+    lines: list[str] = []
+    while (report := host.poll(5.0, eager=True)).exit_code is None:
+        lines += report.lines
+    lines += [*report.lines, *host.end().lines]
+    assert lines == ["it is ***", "key=***", "harmless"]
+    assert (tmp_path / "host-0.log").read_text().splitlines() == lines
