@@ -225,7 +225,7 @@ def test_what_is_neither_a_group_nor_a_requirement_is_refused(project: Path, ent
 
 
 def test_one_text_in_place_of_a_list_is_refused(project: Path) -> None:
-    assert refused("train", project).endswith("'train': write a list of texts, such as ['scipy==1.14'].")  # type: ignore[arg-type]
+    assert refused("train", project).endswith("write a list of texts, such as ['scipy==1.14'].")  # type: ignore[arg-type]
 
 
 def test_no_groups_mean_no_environment_of_its_own(project: Path) -> None:

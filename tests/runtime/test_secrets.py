@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 import pytest
 
 from tests.runtime.marked import marked
@@ -367,6 +369,16 @@ def start_job(entrypoint: str, secrets: dict[str, str], kept: Sequence[str] = ()
     return subprocess.Popen(command, shell=True, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def shell_of(job: subprocess.Popen[str]) -> psutil.Process:
+    """The shell that runs the job's own command, which has the secret in its environment."""
+    top = psutil.Process(job.pid)
+    for process in [top, *top.children(recursive=True)]:
+        with suppress(psutil.Error):  # some of those below it live for a moment only
+            if process.name() == "sh" and process.environ().get("KEY") == VALUE:
+                return process
+    raise AssertionError("There is no such shell.")
+
+
 def test_a_job_without_secrets_runs_as_it_is() -> None:
     assert with_secrets("python train.py", {}, "Task 't'") == ("python train.py", {})
 
@@ -406,7 +418,7 @@ def test_a_job_whose_wrapper_is_signalled_gets_the_signal(manager: LocalSecretMa
     manager.put(KEY, VALUE)
     job = start_job("trap 'echo bye; exit 9' TERM; echo ready; while true; do sleep 0.1; done", {"KEY": KEY})
     assert job.stdout is not None and job.stdout.readline() == "ready\n"
-    (shell,) = [one for one in marked("KEY", VALUE) if one.name() == "sh"]
+    shell = shell_of(job)
     wrapper = shell.parent()
     assert wrapper is not None and "tradewind.runtime.with_secrets" in wrapper.cmdline()
     wrapper.send_signal(signal.SIGTERM)
@@ -419,7 +431,7 @@ def test_a_job_that_is_signalled_ends_by_its_own_handler(manager: LocalSecretMan
     job = start_job("trap 'echo bye; exit 9' TERM; echo ready; while true; do sleep 0.1; done", {"KEY": KEY})
     assert job.stdout is not None
     assert job.stdout.readline() == "ready\n"
-    (shell,) = [one for one in marked("KEY", VALUE) if one.name() == "sh"]
+    shell = shell_of(job)
     shell.send_signal(signal.SIGTERM)
     text, _ = job.communicate()
     assert (job.returncode, text) == (9, "bye\n")

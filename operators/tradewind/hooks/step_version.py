@@ -235,7 +235,7 @@ def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVe
 
 def _shown(text: str) -> str:
     """``text`` as a record may hold it: without what Airflow masks in logs, this process's secrets, and tokens."""
-    from airflow.sdk.log import redact
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
     own = Masker(value for name, value in os.environ.items() if secret_variable(name, value) is not None)
     return without_tokens(own.text(str(redact(text))))

@@ -19,7 +19,7 @@ from tradewind.operators.placement import check_function_place, placed
 from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.checks import check_request
 from tradewind.ray_jobs.environments import environment_of
-from tradewind.ray_jobs.errors import BadDependencyGroupError
+from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretError
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import prepared
 from tradewind.records.attempts import Attempt, attempt_path
@@ -146,8 +146,8 @@ def _environment(step: ExecutorStep, code: Path) -> dict[str, Any]:
             f"Step {step.name!r} has pip_dependency_groups and runs in the Airflow worker, which has an environment "
             "already: give it a place on a cluster, such as resources=Cpu()."
         )
-    options = uv_options(conf.get("tradewind", "uv_options", fallback=None) or "")
     try:
+        options = uv_options(conf.get("tradewind", "uv_options", fallback=None) or "")
         return environment_of(groups, code, options)
-    except BadDependencyGroupError as error:
-        raise BadDependencyGroupError(f"Step {step.name!r}: {error}") from error
+    except (BadDependencyGroupError, ExposedSecretError) as error:
+        raise type(error)(f"Step {step.name!r}: {error}") from error

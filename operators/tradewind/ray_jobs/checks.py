@@ -31,7 +31,7 @@ from tradewind.ray_jobs.secret_signs import (
 
 LONGEST_ID: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_JINJA: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+_JINJA: Final = (("{{", "}}"), ("{%", "%}"))
 _OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_bytes"}
 _TPU: Final = "TPU"
 _SLICE_HEAD: Final = re.compile(r"TPU-.+-head")
@@ -87,10 +87,12 @@ def check_entrypoint(entrypoint: str) -> None:
         )
     if "\0" in entrypoint:
         raise BadEntrypointError("The entrypoint holds a null character, which no command can.")
-    left = _JINJA.search(entrypoint)
-    if left is not None:
+    starts = [
+        entrypoint.find(begin) for begin, end in _JINJA if 0 <= entrypoint.find(begin) < entrypoint.rfind(end) - 1
+    ]
+    if starts:
         raise BadEntrypointError(
-            f"The entrypoint still holds a Jinja expression at character {left.start() + 1} (not shown, as it may hold "
+            f"The entrypoint still holds a Jinja expression at character {min(starts) + 1} (not shown, as it may hold "
             "a secret): it was not rendered, because it stands where Airflow renders no templates or was itself the "
             "result of one."
         )

@@ -67,9 +67,7 @@ class Project:
 
     def _included(self, name: str, path: tuple[str, ...]) -> Iterator[Requirement]:
         if name not in self.extras and name not in self.groups:
-            raise BadDependencyGroupError(
-                f"{self.file}: the group {path[-1]!r} includes {shown_word(name)}, which is none."
-            )
+            raise BadDependencyGroupError(f"{self.file}: the group {path[-1]!r} includes {name!r}, which is none.")
         yield from self.requirements(name, path)
 
 
@@ -107,7 +105,8 @@ def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] 
     """
     if isinstance(groups, str):
         raise BadDependencyGroupError(
-            f"pip_dependency_groups is a text, {shown_word(groups)}: write a list of texts, such as ['scipy==1.14']."
+            "pip_dependency_groups is a text (not shown, for it may hold a secret): write a list of texts, such as "
+            "['scipy==1.14']."
         )
     if not groups:
         return {}
@@ -169,19 +168,20 @@ def _parsed(entry: object, where: str) -> Requirement:
         return Requirement(str(entry))
     except InvalidRequirement:
         raise BadDependencyGroupError(
-            f"{where} holds {shown_word(entry)}: this is neither a group nor a requirement such as 'scipy==1.14'."
+            f"{where} holds what is neither a group nor a requirement such as 'scipy==1.14' (not shown, for it may "
+            "hold a secret)."
         ) from None  # its words would show the entry
 
 
 def _no_such_group(entry: str, project: Project | None, code: Path) -> str:
     if project is None:
         return (
-            f"pip_dependency_groups holds {shown_word(entry)}, but there is no pyproject.toml at or above {code} that "
-            "could have this group: add one, or name versions, such as 'scipy==1.14'."
+            f"pip_dependency_groups holds {shown_word(entry, ())}, but there is no pyproject.toml at or above {code} "
+            "that could have this group: add one, or name versions, such as 'scipy==1.14'."
         )
     there = sorted({*project.extras, *project.groups})
     return (
-        f"pip_dependency_groups holds {shown_word(entry)}, which is no extra or group of {project.file}: there "
+        f"pip_dependency_groups holds {shown_word(entry, there)}, which is no extra or group of {project.file}: there "
         + (f"are {', '.join(there)}" if there else "are none")
         + "; a package of its own needs a version, such as 'scipy==1.14'."
     )

@@ -39,7 +39,7 @@ def check_fields(runtime_env: Mapping[str, Any]) -> None:
         if name not in FIELDS and not str(name).startswith("_"):
             near = difflib.get_close_matches(str(name), FIELDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(FIELDS))}."
-            raise BadRuntimeEnvError(f"runtime_env has no field {shown_word(name)}: {hint}")
+            raise BadRuntimeEnvError(f"runtime_env has no field {shown_word(name, FIELDS)}: {hint}")
     installers = [name for name in _ONE_INSTALLER if runtime_env.get(name)]
     if len(installers) > 1:
         raise BadRuntimeEnvError(f"runtime_env has {' and '.join(installers)}: Ray takes only one of them.")

@@ -7,8 +7,9 @@ value's form only when nothing else has that form. No function here returns any 
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tradewind.ray_jobs.token_forms import token_form
@@ -35,13 +36,13 @@ _HARMLESS_NAME: Final = re.compile(
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"})
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-_PLAIN_WORD: Final = re.compile(r"[A-Za-z](?:[A-Za-z_.-]|\d(?!\d{3})){0,30}")
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z](?:[a-z_.-]|[A-Z](?![a-z]?\d)|\d(?=[\d.]*(?:$|[_.-]))){0,30}")
 _FORTY_HEX: Final = re.compile(r"[0-9a-f]{40}")
 _COMMIT_NAME: Final = re.compile(r"(?:COMMIT|SHA|SHA1|HASH|REVISION)$")
 
-_VALUE: Final = r"(\"[^\"]*\"?|'[^']*'?|[^\s;&|)'\"]+)"
-_ASSIGNMENT: Final = re.compile(rf"(?:^|(?<=[\s;&|('\",{{?]))([A-Za-z_][\w.-]{{0,80}})\s?[=:]{_VALUE}")
-_OPTION: Final = re.compile(rf"(?:^|(?<=[\s'\"]))--?([A-Za-z][\w.-]{{1,80}})(?:=|\s+){_VALUE}")
+_VALUE: Final = r"(\"[^\"]{0,400}\"?|'[^']{0,400}'?|[^\s;&|)'\"]{1,400})"
+_ASSIGNMENT: Final = re.compile(rf"(?:^|(?<=[\s;&|('\",{{?]))([A-Za-z_][\w.-]{{0,80}})\s?[=:](?={_VALUE})")
+_OPTION: Final = re.compile(rf"(?:^|(?<=[\s'\"]))--?([A-Za-z][\w.-]{{1,80}})(?:=|\s{{1,20}})(?={_VALUE})")
 _COMMANDS: Final[Mapping[str, re.Pattern[str]]] = {
     option: re.compile(pattern)
     for option, pattern in {
@@ -98,9 +99,13 @@ def secret_assignment(command: str) -> str | None:
     return next((option for option, pattern in _COMMANDS.items() if pattern.search(command)), None)
 
 
-def shown_word(text: object) -> str:
-    """``text`` in quotes if it is one short word that cannot be a secret, else what to say in its place."""
-    if isinstance(text, str) and _PLAIN_WORD.fullmatch(text) and secret_form(text) is None:
+def shown_word(text: object, known: Iterable[str] | None = None) -> str:
+    """``text`` in quotes if it is a name that is no secret, else what to say in its place.
+
+    With ``known``, only what is nearly one of these is taken for a name.
+    """
+    is_name = isinstance(text, str) and _PLAIN_WORD.fullmatch(text) and secret_form(text) is None
+    if is_name and (known is None or difflib.get_close_matches(str(text), list(known), n=1)):
         return repr(text)
     return "what is not shown here, for it may hold a secret"
 

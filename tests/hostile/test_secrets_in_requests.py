@@ -1,0 +1,227 @@
+"""Secrets in what a job is made of: refused before anything is sent, and never shown by what refuses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile.harness import attack
+from tradewind.ray_jobs.checks import check_entrypoint, check_env_vars, check_metadata, check_request
+from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
+from tradewind.ray_jobs.request import JobRequest
+
+PASSWORD = "hunter2hunter2"
+MIXED = "a1B2c3" * 10
+HEX = "0123456789abcdef" * 4
+HUGGING_FACE = "hf_" + MIXED[:36]
+WEB_TOKEN = "eyJ" + "hbGciOiJIUzI1NiJ9" + ".eyJ" + "zdWIiOiIxMjM0In0" + ".c2lnbmF0dXJl"
+
+COMMANDS = [
+    f"python train.py --password={PASSWORD}",
+    f"python train.py --password {PASSWORD}",
+    f"python train.py --db-password '{PASSWORD}'",
+    f'python train.py --api-key="{PASSWORD}"',
+    f"python train.py --apiKey {PASSWORD}",
+    f"python train.py --hf_token={PASSWORD}",
+    f"python train.py --token {PASSWORD}",
+    f"python train.py -password {PASSWORD}",
+    f"python train.py --client-secret={PASSWORD}",
+    f"python train.py --secret-access-key={PASSWORD}",
+    f"python train.py --passphrase {PASSWORD}",
+    f"python train.py password={PASSWORD}",
+    f"python train.py db.password={PASSWORD}",
+    f"python train.py token={PASSWORD}",
+    f'python train.py \'{{"password": "{PASSWORD}"}}\'',
+    f"python train.py \"{{'api_key': '{PASSWORD}'}}\"",
+    f'python train.py --config \'{{\\"secret_key\\": \\"{PASSWORD}\\"}}\'',
+    f"password={PASSWORD} python train.py",
+    f"export my_token={PASSWORD}; python train.py",
+    f"HF_TOKEN={PASSWORD} python train.py",
+    f"env MYAPIKEY={PASSWORD} python train.py",
+    f"DB_PWD={PASSWORD} python train.py",
+    f"DB_PASS={PASSWORD} python train.py",
+    f"PGPASSWORD={PASSWORD} psql",
+    f"DB_PASSWORD_2={PASSWORD} python train.py",
+    f"githubToken={PASSWORD} python train.py",
+    f"(cd x && AWS_SECRET_ACCESS_KEY={PASSWORD} python train.py)",
+    f"curl -u me:{PASSWORD} https://host.example/x",
+    f"curl -ume:{PASSWORD} https://host.example/x",
+    f"curl --user me:{PASSWORD} https://host.example/x",
+    f"curl --user=me:{PASSWORD} https://host.example/x",
+    f"curl -sS -X POST -u 'me:{PASSWORD}' https://host.example/x",
+    f"curl --proxy-user me:{PASSWORD} https://host.example/x",
+    f"wget --user=me --password={PASSWORD} https://host.example/x",
+    f"curl -H 'Authorization: Bearer {PASSWORD}' https://host.example/x",
+    f'curl -H "authorization: bearer {PASSWORD}" https://host.example/x',
+    f"curl -H 'Authorization: Basic {PASSWORD}' https://host.example/x",
+    f"curl -H 'X-Api-Key: {PASSWORD}' https://host.example/x",
+    f"curl -H 'PRIVATE-TOKEN: {PASSWORD}' https://host.example/x",
+    f"python fetch.py Bearer {PASSWORD}",
+    f"curl https://me:{PASSWORD}@host.example/x",
+    f"git clone https://{HUGGING_FACE}@host.example/x",
+    f"git clone https://x-access-token:{PASSWORD}@host.example/x",
+    f"pip install --index-url https://__token__:{PASSWORD}@host.example/simple x",
+    f"curl 'https://host.example/x?token={PASSWORD}'",
+    f"curl 'https://host.example/x?a=1&api_key={PASSWORD}'",
+    f"sshpass -p {PASSWORD} ssh host.example",
+    f"docker login -u me -p {PASSWORD} host.example",
+    f"redis-cli -a {PASSWORD} ping",
+    f"wandb login {HEX[:40]}",
+    f"wandb login --relogin {HEX[:40]}",
+    f"aws configure set aws_secret_access_key {PASSWORD}",
+    f"echo {HUGGING_FACE} > ~/.cache/token",
+    f"echo {WEB_TOKEN}",
+    "printf -- '-----BEGIN OPENSSH PRIVATE " + "KEY-----\\n'",
+    "printf -- '-----BEGIN PGP PRIVATE " + "KEY BLOCK-----\\n'",
+    "curl -X POST https://hooks.slack.com/" + "services/T00000000/B00000000/" + MIXED[:24],
+    "curl 'https://bucket.s3.amazonaws.com/x?X-Amz-" + f"Signature={HEX}'",
+]
+HARMLESS_COMMANDS = [
+    "python train.py --password=$DB_PASSWORD",
+    'python train.py --password "$DB_PASSWORD"',
+    "python train.py --password ${DB_PASSWORD}",
+    "python train.py --password-file /run/secrets/db",
+    "python train.py --token-path ~/.token",
+    "python train.py --max-tokens 4096 --tokenizer gpt2",
+    "python train.py --eos-token '</s>' --pad_token=0",
+    "python train.py --token-budget 4096",
+    "python train.py data.key=text model.tokenizer=gpt2",
+    "python train.py sort_key=date partition_key=day",
+    "python train.py --key text --keys a b",
+    "python train.py --use-auth-token --resume",
+    "python train.py --password --resume",
+    "python train.py --forward-pass 3 --passes=4",
+    "TOKENIZERS_PARALLELISM=false python train.py",
+    "PWD=/tmp OLDPWD=/ python train.py",
+    "HF_TOKEN=$CLUSTER_TOKEN python train.py",
+    "HF_TOKEN_PATH=/run/token python train.py",
+    "curl -u $USER:$PASSWORD https://host.example/x",
+    'curl -u "me:$PASSWORD" https://host.example/x',
+    'curl -H "Authorization: Bearer $TOKEN" https://host.example/x',
+    "curl -U --user-agent x https://host.example:8080/x",
+    "curl https://host.example:8080/path@2x.png",
+    f"git checkout {HEX[:40]}",
+    f"python train.py --run train-lm-{HEX[:6]} --checksum sha256:{HEX}",
+    f"python eval.py gs://bucket/checkpoints/llama-{HEX[:6]}/step-1000",
+    "git clone git@github.com:org/repo && git clone ssh://git@host.example/repo",
+    "docker run -p 8080:80 image",
+    "python serve.py --auth none --auth-mode token",
+    "wandb login --relogin",
+    "python -c 'import secrets; print(secrets.token_hex(4))'",
+    "python train.py --secret-name wandb --secret_ref projects/p/secrets/s",
+    "grep -i password README.md",
+    "python train.py monkey=x compat=1 author=someone bypass=no",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_with_a_secret_is_refused(command: str, sandbox: Path) -> None:
+    secrets = [PASSWORD, HUGGING_FACE, WEB_TOKEN, HEX[:40], MIXED[:24]]
+    attack(lambda: check_entrypoint(command), sandbox).must_be_refused(ExposedSecretError, secrets=secrets)
+
+
+@pytest.mark.parametrize("command", HARMLESS_COMMANDS)
+def test_a_command_that_only_sounds_like_one_is_taken(command: str, sandbox: Path) -> None:
+    attack(lambda: check_entrypoint(command), sandbox).must_be_accepted()
+
+
+VARIABLES = [
+    ("DB_PWD", PASSWORD), ("DB_PASS", PASSWORD), ("PASS", PASSWORD), ("MYAPIKEY", PASSWORD), ("my_api_key", PASSWORD),
+    ("apiKey", PASSWORD), ("dbPassword", PASSWORD), ("GITHUBTOKEN", PASSWORD), ("ACCESS_TOKEN", PASSWORD),
+    ("TOKEN_2", PASSWORD), ("API_KEY_PROD", PASSWORD), ("SSH_PASSPHRASE", PASSWORD), ("GCP_CREDENTIALS", PASSWORD),
+    ("SESSION_COOKIE", PASSWORD), ("MY_CREDS", PASSWORD), ("db.password", PASSWORD), ("x-api-key", PASSWORD),
+    ("HARMLESS", f"postgresql://me:{PASSWORD}@db.example/x"), ("HARMLESS", f"redis://:{PASSWORD}@db.example"),
+    ("HARMLESS", f"Authorization: Bearer {PASSWORD}"), ("HARMLESS", f'{{"password": "{PASSWORD}"}}'),
+    ("HARMLESS", HUGGING_FACE), ("HARMLESS", WEB_TOKEN), ("HARMLESS", "ghp_" + MIXED[:36]),
+    ("HARMLESS", "github_pat_" + MIXED[:30]), ("HARMLESS", "glpat-" + MIXED[:20]), ("HARMLESS", "glrt-" + MIXED[:20]),
+    ("HARMLESS", "AKIA" + "A2B3" * 4), ("HARMLESS", "ASIA" + "A2B3" * 4), ("HARMLESS", "AIza" + MIXED[:35]),
+    ("HARMLESS", "ya29." + MIXED[:40]), ("HARMLESS", "GOCSPX-" + MIXED[:28]), ("HARMLESS", "xoxb-" + "123456-" * 4),
+    ("HARMLESS", "xapp-" + "1-" + MIXED[:30]), ("HARMLESS", "sk-proj-" + MIXED[:48]), ("HARMLESS", "gsk_" + MIXED[:50]),
+    ("HARMLESS", "r8_" + MIXED[:37]), ("HARMLESS", "sk_live_" + MIXED[:24]), ("HARMLESS", "npm_" + MIXED[:36]),
+    ("HARMLESS", "pypi-AgE" + MIXED), ("HARMLESS", "dckr_pat_" + MIXED[:27]), ("HARMLESS", "dapi" + HEX[:32]),
+    ("HARMLESS", "dop_v1_" + HEX), ("HARMLESS", "hvs." + MIXED[:30]), ("HARMLESS", "shpat_" + HEX[:32]),
+    ("HARMLESS", "tskey-auth-" + MIXED[:20]), ("HARMLESS", "SG." + MIXED[:22] + "." + MIXED[:43]),
+    ("HARMLESS", "wandb_v1_" + MIXED[:40]), ("HARMLESS", "AccountKey=" + MIXED + MIXED[:26] + "=="),
+    ("HARMLESS", "-----BEGIN RSA PRIVATE " + "KEY-----\nMII"), ("hf_" + MIXED[:36], "1"),
+]  # fmt: skip
+HARMLESS_VARIABLES = [
+    ("PWD", "work"), ("TOKENIZERS_PARALLELISM", "false"), ("EOS_TOKEN", "</s>"), ("NUM_PASS", "3"),
+    ("FORWARD_PASS", "two"), ("HF_TOKEN", ""), ("HF_TOKEN_PATH", "~/.token"), ("USE_TOKEN", "true"),
+    ("GIT_COMMIT", HEX[:40]), ("MODEL_SHA256", HEX), ("VERSION", f"train-lm-{HEX[:6]}"), ("COMPASS", "north"),
+    ("BYPASS", "no"), ("PRNG_KEY", "42"), ("HARMLESS", "https://host.example:8080/a@b"),
+    ("HARMLESS", "redis://db.example:6379/0"), ("HARMLESS", "https://user:***@host.example"),
+    ("HARMLESS", "https://user:$PASSWORD@host.example"), ("HARMLESS", "Bearer of news"), ("AUTHOR", "me"),
+    ("HARMLESS", '{"eos_token": "</s>", "key": "text"}'), ("HARMLESS", "sk-learn-baseline-with-a-long-name"),
+    ("SECRET_NAME", "prod/db"), ("PASSWORD_FILE", "db.txt"), ("API_KEY", "projects/p/secrets/s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), VARIABLES)
+def test_a_variable_that_holds_a_secret_is_refused(name: str, value: str, sandbox: Path) -> None:
+    shown = [value, PASSWORD, MIXED[:20]] if name != value else [value]
+    attack(lambda: check_env_vars({name: value}), sandbox).must_be_refused(
+        ExposedSecretError, secrets=[*(one for one in shown if len(one) > 4), *([name] if name[:3] == "hf_" else [])]
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), HARMLESS_VARIABLES)
+def test_a_variable_that_only_sounds_like_one_is_taken(name: str, value: str, sandbox: Path) -> None:
+    attack(lambda: check_env_vars({name: value}), sandbox).must_be_accepted()
+
+
+REQUESTS: list[dict[str, Any]] = [
+    {"metadata": {"password": PASSWORD}},
+    {"metadata": {"dbPassword": "x9"}},
+    {"metadata": {"note": f"https://me:{PASSWORD}@host.example"}},
+    {"metadata": {HUGGING_FACE: "x"}},
+    {"metadata": {"note": {"password": PASSWORD}}},
+    {"metadata": {PASSWORD + " " + HUGGING_FACE: 5}},
+    {"submission_id": f"job/{PASSWORD}"},
+    {"submission_id": f"https://me:{PASSWORD}@host.example"},
+    {"submission_id": PASSWORD * 20},
+    {"submission_id": ""},
+    {"entrypoint": "python train.py {{ '" + PASSWORD + "' }}"},
+    {"entrypoint": "python train.py {% set x = '" + PASSWORD + "' %}"},
+    {"num_cpus": PASSWORD},
+    {"resources": {PASSWORD + "/" + HUGGING_FACE: "x"}},
+    {"runtime_env": {"env_vars": {f"HF_TOKEN={PASSWORD}": "x"}}},
+    {"runtime_env": {"env_vars": {f"TOKEN {PASSWORD}": 5}}},
+    {"runtime_env": {"env_vars": [f"HF_TOKEN={PASSWORD}"]}},
+    {"runtime_env": {f"pip --index-url=https://me:{PASSWORD}@host.example": []}},
+    {"runtime_env": {"pip": [f"x @ https://me:{PASSWORD}@host.example/x.whl"]}},
+    {"runtime_env": {"uv": {"packages": ["x"], "uv_pip_install_options": [f"--index-url=https://me:{PASSWORD}@h.example"]}}},
+    {"runtime_env": {"pip": {"packages": [f"git+https://{HUGGING_FACE}@host.example/x"]}}},
+    {"runtime_env": {"conda": {"dependencies": [{"pip": [f"--extra-index-url https://:{PASSWORD}@host.example"]}]}}},
+    {"runtime_env": {"working_dir": f"https://me:{PASSWORD}@host.example/x.zip"}},
+    {"runtime_env": {"container": {"run_options": [f"-e WANDB_X={HUGGING_FACE}"]}}},
+    {"runtime_env": {"worker_process_setup_hook": HUGGING_FACE}},
+    {"runtime_env": {"config": {HUGGING_FACE: 1}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", REQUESTS, ids=range(len(REQUESTS)))
+def test_a_request_with_a_secret_is_refused_and_what_is_wrong_in_it_is_not_shown(
+    fields: dict[str, Any], sandbox: Path
+) -> None:
+    given: dict[str, Any] = {"submission_id": "job", "entrypoint": "true"} | fields
+    outcome = attack(lambda: check_request(JobRequest(**given)), sandbox)
+    outcome.must_be_refused(BadRequestError, secrets=[PASSWORD, HUGGING_FACE])
+
+
+LONG = [
+    "a." * 60_000, "sk-" * 40_000, "eyJ-" * 30_000, "eyJaaaaaaaaa." * 10_000, "a://" * 30_000, "://:" * 30_000,
+    "curl -" * 20_000, "bearer " * 20_000, '"password": ' * 10_000, "--password " * 10_000, "A=" * 60_000,
+    "wandb login " * 10_000, "-----BEGIN " * 10_000, "'" * 100_000, '"' * 100_001, "_" * 120_000, "SG." * 40_000,
+    "configure set " * 10_000, "\\" * 100_000, "x" * 120_000, "{{" * 60_000, "{%" * 60_000, "authorization: " * 8_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LONG, ids=lambda text: text[:12])
+def test_no_text_takes_long_to_look_through(text: str, sandbox: Path) -> None:
+    def look() -> None:
+        check_metadata({"note": text})
+        check_entrypoint(f"true {text}")
+
+    attack(look, sandbox, seconds=10.0).must_be_harmless()
