@@ -161,6 +161,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
+            "AIRFLOW__TRADEWIND__ALLOWED_ROOTS": str(tmp_path_factory.getbasetemp()),
             "PYTHONPATH": str(root / "airflow_only"),
         },
     )

@@ -44,7 +44,8 @@ ROUGH = [
 
 
 @pytest.fixture
-def output(tmp_path: Path) -> Path:
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", str(tmp_path))
     return tmp_path / "output"
 
 
@@ -129,7 +130,12 @@ def test_a_timeline_that_cannot_be_read_never_keeps_the_page_from_being_shown(ou
     timelines = importlib.import_module("tradewind_ui.timelines")
     leave(output, 1, "half a f")
     assert "The timeline cannot be read now" in timelines.timeline_of(str(output))
-    assert "The timeline cannot be read now" in timelines.timeline_of("nowhere://at/all")
+
+
+@pytest.mark.parametrize("path", ["nowhere://at/all", "gs://other/bucket", "/etc", "reference://::http://127.0.0.1/x"])
+def test_a_forged_path_is_not_looked_at(path: str, output: Path) -> None:
+    timelines = importlib.import_module("tradewind_ui.timelines")
+    assert "The timeline is not read. The output path of this step: the path" in timelines.timeline_of(path)
 
 
 def test_a_second_attempt_counts_from_the_trainings_first_start(output: Path) -> None:

@@ -1,0 +1,391 @@
+"""Paths that mean more than a place, or another place than they should: at every door through which one comes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from tests.hostile.harness import attack
+from tradewind import experiment_dag
+from tradewind.cli.errors import UsageError
+from tradewind.cli.explain import find_version
+from tradewind.cli.named_outputs import named_output
+from tradewind.cli.pin_command import output_of
+from tradewind.operators.run_context import ExperimentSettings
+from tradewind.plans.places import choose_prefix, roots_in
+from tradewind.plans.step_places import UnsafeOutputPathError
+from tradewind.plans.stored_versions import Budget, StoredVersions
+from tradewind.records.attempts import Attempt
+from tradewind.records.files import list_files
+from tradewind.records.reading import read_record
+from tradewind.records.step_info import INFO_FILE
+from tradewind.records.store import read_text, write_text
+from tradewind.runtime.errors import RuntimeFault
+from tradewind.runtime.run_step import _check_places
+from tradewind.runtime.spec import StepSpec
+from tradewind.steps import ExecutorStep, ExperimentError, RunValues
+from tradewind.storage import (
+    NO_ROOTS,
+    Roots,
+    StorageError,
+    UnsupportedStoreError,
+    UnusablePathError,
+    file_system_at,
+    open_file,
+)
+
+SECRET = "hunter2hunter2"
+REFUSED = (UnusablePathError, UnsupportedStoreError)
+
+NO_PLACES = [
+    "reference://::http://127.0.0.1:9/x",
+    "reference://::/etc/hostname",
+    "simplecache::gs://bucket/x",
+    "filecache::s3://bucket/x",
+    "blockcache::file:///etc/hostname",
+    "zip://inner::/data/archive.zip",
+    "tar://inner::gs://bucket/archive.tar",
+    "dir::file:///etc",
+    "gs://bucket/a::b",
+    "/data/a::b",
+    "::",
+    "a::",
+    f"https://me:{SECRET}@host/x",
+    f"gs://me:{SECRET}@bucket/x",
+    f"s3://{SECRET}@bucket/x",
+    f"sftp://me:{SECRET}@host/x",
+    "http://169.254.169.254/computeMetadata/v1/",
+    "http://127.0.0.1:8080/api",
+    "https://host/x",
+    "ftp://host/x",
+    "ssh://host/x",
+    "smb://host/x",
+    "hdfs://host/x",
+    "webhdfs://host/x",
+    "github://org:repo@main/x",
+    "git://repo",
+    "jlab://host/x",
+    "libarchive://x",
+    "lakefs://x/y",
+    "dvc://x",
+    "arrow_hdfs://x",
+    "abfs://container/x",
+    "adl://container/x",
+    "oci://bucket/x",
+    "hf://datasets/x",
+    "dbfs:///x",
+    "dask://x",
+    "cached://x",
+    "data:text/plain,hello",
+    "data:;base64,aGVsbG8=",
+    "GS://bucket/x",
+    "S3://bucket/x",
+    "FILE:///etc/hostname",
+    " gs://bucket/x",
+    "\tgs://bucket/x",
+    "\ngs://bucket/x",
+    "://bucket",
+    "gs:/bucket/x",
+    "s3:bucket",
+    "file:/etc/hostname",
+    "local:/etc/hostname",
+    "memory:x",
+    "gs://",
+    "gs:///x",
+    "s3://",
+    "s3a:///x",
+    "gs://bucket/../other/x",
+    "s3://bucket/a/../../other",
+    "gs://bucket/./x",
+    "gs://bucket/..",
+    "gs://bucket/\0x",
+    "/data/\0/etc",
+    "\0",
+    "/data/\udc80",
+    "gs://bucket/\ud800x",
+    "/" + "x" * 256,
+    "/" + "é" * 128,
+    "gs://bucket/" + "x" * 1025,
+    "/" + "ab/" * 2000,
+    "x" * 1_000_000,
+    "",
+    None,
+    0,
+    b"/data",
+    ["/data"],
+    {"path": "/data"},
+    Path("/data"),
+]
+
+
+@pytest.mark.parametrize("path", NO_PLACES, ids=range(len(NO_PLACES)))
+def test_what_is_no_place_is_opened_by_nobody(path: Any, sandbox: Path) -> None:
+    attack(lambda: file_system_at(path), sandbox).must_be_refused(*REFUSED, secrets=[SECRET])
+    attack(lambda: open_file(path, "wb"), sandbox).must_be_refused(*REFUSED, secrets=[SECRET])
+
+
+@pytest.mark.parametrize("path", NO_PLACES[:60:4], ids=range(15))
+def test_no_reader_and_no_writer_of_records_opens_it(path: Any, sandbox: Path) -> None:
+    for deed in (read_text, read_record, list_files, lambda given: write_text(given, "x")):
+        attack(lambda deed=deed: deed(path), sandbox).must_be_refused(*REFUSED, secrets=[SECRET])
+
+
+@pytest.mark.parametrize("path", NO_PLACES[:-7], ids=range(len(NO_PLACES) - 7))
+def test_it_is_no_prefix_and_no_root(path: Any, sandbox: Path) -> None:
+    def prefix() -> str:
+        return choose_prefix(None, path, {}, None, lambda: None).path
+
+    said = attack(prefix, sandbox)
+    said.must_be_refused(*REFUSED, ExperimentError, secrets=[SECRET], mentions=["The run's param 'prefix'"])
+    if not set(path) & {",", "\n"} and path.strip() == path:
+        attack(lambda: roots_in(path), sandbox).must_be_refused(*REFUSED, secrets=[SECRET], mentions=["allowed_roots"])
+
+
+NAMES = [
+    "..",
+    "../other",
+    "a/../../b",
+    "a/..",
+    "/etc/cron.d/x",
+    "//host/x",
+    "gs://bucket/x",
+    "http://127.0.0.1/x",
+    "reference://::http://127.0.0.1/x",
+    "a::b",
+    "a\0b",
+    "\0",
+    "a\ud800",
+    ".attempts",
+    "a/.attempts/1",
+    ".tradewind/pins",
+    "file:///etc/x",
+    f"https://me:{SECRET}@host/x",
+    None,
+    7,
+    b"bytes",
+    ["a"],
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_a_name_that_leads_out_of_the_prefix_makes_no_dag(name: Any, sandbox: Path) -> None:
+    made = attack(lambda: experiment_dag("made", [ExecutorStep(name, None, {})]), sandbox)
+    made.must_be_refused(ExperimentError, secrets=[SECRET])
+
+
+OVERRIDES = [
+    *(path for path in NO_PLACES if isinstance(path, str) and "::" in path or path == ""),
+    "..",
+    "../other",
+    "a/../..",
+    "./../x",
+    ".",
+    "./",
+    "././.",
+    "/",
+    "//",
+    "/..",
+    "/data/../etc",
+    "file:///",
+    "file:x",
+    "gs://bucket",
+    "gs://bucket/",
+    "gs://bucket//",
+    "s3://",
+    "memory://",
+    "http://host/x",
+    "http://[::1",
+    "http://[",
+    "train:v1",
+    "C:\\data",
+    "mailto:x",
+    f"gs://me:{SECRET}@bucket/x",
+    "a\0b",
+    "\udcff",
+    ".tradewind",
+    "x/.attempts",
+    5,
+    b"x",
+]
+
+
+@pytest.mark.parametrize("override", OVERRIDES, ids=range(len(OVERRIDES)))
+def test_an_override_that_no_prefix_makes_right_makes_no_dag(override: Any, sandbox: Path) -> None:
+    made = attack(
+        lambda: experiment_dag("made", [ExecutorStep("mine", None, {}, override_output_path=override)]), sandbox
+    )
+    made.must_be_refused(UnsafeOutputPathError, secrets=[SECRET], mentions=["'mine'", "override_output_path"])
+
+
+# ---- below which roots
+
+
+def outside(sandbox: Path) -> list[str]:
+    """Ways to say a place that lies below no root, of which the root is ``work/store``."""
+    work = sandbox / "work"
+    store = work / "store"
+    store.mkdir()
+    (store / "link").symlink_to(sandbox / "outside")
+    (store / "up").symlink_to("..")
+    (work / "store-2").mkdir()
+    return [
+        str(sandbox / "outside"),
+        f"{store}/../../outside",
+        f"{store}/link",
+        f"{store}/link/folder",
+        f"{store}/x/../../store-2",
+        f"{store}/up",
+        f"{store}/up/store-2",
+        f"{store}/up/../outside",
+        f"{store}-2",
+        str(work),
+        "/",
+        "/proc/self/root/etc",
+        "/proc/self/cwd/../outside",
+        "/dev/fd",
+        f"file://{sandbox}/outside",
+        f"local://{store}/../../outside",
+        "gs://other/x",
+        "s3://other/x",
+        "memory://other",
+        "~",
+        "~root/x",
+    ]
+
+
+def run_of(prefix: Any, *, declares: bool = True) -> RunValues:
+    """The values of a run that was triggered with this prefix."""
+    with DAG("made", params={"prefix": None} if declares else {}) as dag:
+        pass
+    due = datetime(2026, 1, 1, tzinfo=UTC)
+    run = SimpleNamespace(data_interval_start=None, data_interval_end=None, partition_key=None, run_after=due)
+    return ExperimentSettings().values_of({"dag": dag, "dag_run": run, "params": {"prefix": prefix}})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("number", range(21))
+def test_a_run_and_a_page_reach_nothing_below_no_root(
+    number: int, sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = outside(sandbox)[number]
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", str(sandbox / "work/store"))
+    run = attack(lambda: ExperimentSettings().prefix_of(run_of(path)), sandbox)
+    run.must_be_refused(UnusablePathError, ExperimentError, mentions=["The run's param 'prefix'"])
+    timelines = importlib.import_module("tradewind_ui.timelines")
+    page = attack(lambda: timelines.timeline_of(path), sandbox)
+    page.must_be_accepted()
+    assert "The timeline is not read" in page.value
+
+
+@pytest.mark.parametrize("number", range(21))
+def test_a_record_names_nothing_that_lies_below_no_root(number: int, sandbox: Path) -> None:
+    path, store = outside(sandbox)[number], sandbox / "work/store"
+    version = {"name": "a", "config": {}, "dependencies": ["b-123456"]}
+    info = {"version": version, "dependencies": [path]}
+    write_text(f"{store}/a-654321/{INFO_FILE}", json.dumps(info))
+
+    def look() -> dict[str, str]:
+        stored = StoredVersions(Budget(100), Roots.of([str(store)]))
+        stored.read([f"{store}/a-654321"])
+        stored.read_deeper()
+        return stored._places
+
+    read = attack(look, sandbox)
+    read.must_be_accepted()
+    assert read.value == repr({"b-123456": f"{store}/b-123456"})
+
+
+@pytest.mark.parametrize("path", [path for path in NO_PLACES if isinstance(path, str)][:60:2])
+def test_a_record_names_nothing_that_is_no_place(path: str, sandbox: Path) -> None:
+    version = {"name": "a", "config": {}, "dependencies": ["b-123456"]}
+    write_text(f"{sandbox}/work/a-654321/{INFO_FILE}", json.dumps({"version": version, "dependencies": [path]}))
+
+    def look() -> None:
+        stored = StoredVersions(Budget(100), Roots.of([f"{sandbox}/work"]))
+        stored.read([f"{sandbox}/work/a-654321"])
+        stored.read_deeper()
+
+    attack(look, sandbox).must_be_accepted(secrets=[SECRET])
+
+
+@pytest.mark.parametrize("text", ["../../outside/x-123456", "..-123456", "a::b-123456", "\0-123456", "/etc/x-123456"])
+def test_the_name_of_an_input_in_a_record_leads_nowhere_else(text: str, sandbox: Path) -> None:
+    version = {"name": "a", "config": {}, "dependencies": [text]}
+    write_text(f"{sandbox}/work/a-654321/{INFO_FILE}", json.dumps({"version": version}))
+
+    def look() -> list[str]:
+        stored = StoredVersions(Budget(100), Roots.of([f"{sandbox}/work"]))
+        stored.read([f"{sandbox}/work/a-654321"])
+        stored.read_deeper()
+        return [place for place in stored._places.values() if not place.startswith(f"{sandbox}/work/")]
+
+    read = attack(look, sandbox)
+    read.must_be_accepted()
+    assert read.value == "[]"
+
+
+@pytest.mark.parametrize("path", ["/elsewhere", "gs://bucket/x", "http://h/x", "", None, 3, "{out}/../../outside"])
+def test_a_param_that_the_dag_does_not_have_is_no_prefix(path: Any, sandbox: Path) -> None:
+    run = attack(lambda: run_of(path, declares=False).params, sandbox)
+    run.must_be_accepted()
+    assert run.value == "{}"
+
+
+@pytest.mark.parametrize("number", range(21))
+def test_a_driver_reads_no_input_that_lies_below_no_root(number: int, sandbox: Path) -> None:
+    path, output = outside(sandbox)[number], f"{sandbox}/work/store/out"
+    spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False, roots=(f"{sandbox}/work/store",))
+    attempt = Attempt(1, "job", "", {}, spec.to_json(), inputs={path: None})
+    driver = attack(lambda: _check_places(f"{output}/.attempts/1.json", attempt, spec), sandbox)
+    driver.must_be_refused(UnusablePathError, mentions=[".attempts/1.json: inputs"])
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["{out}2/.attempts/1.json", "{out}/.attempts/2.json", "{out}/1.json", "{out}/.attempts/../1.json", "/tmp/1.json"],
+)
+def test_a_driver_runs_no_attempt_that_lies_elsewhere_than_it_says(file: str, sandbox: Path) -> None:
+    output = f"{sandbox}/work/out"
+    spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False)
+    attempt = Attempt(1, "job", "", {}, spec.to_json())
+    driver = attack(lambda: _check_places(file.format(out=output), attempt, spec), sandbox)
+    driver.must_be_refused(RuntimeFault, mentions=["is no attempt at"])
+
+
+# ---- what a person names at the command line
+
+WORDS = [
+    "..",
+    "../outside",
+    "a/../../outside",
+    "./../x",
+    "\0",
+    "a::b",
+    "\udc80",
+    "http://h/x",
+    "http://[",
+    "gs://",
+    "x" * 300,
+]
+
+
+@pytest.mark.parametrize("word", WORDS, ids=range(len(WORDS)))
+def test_a_word_of_the_command_line_leads_out_of_no_prefix(word: str, sandbox: Path) -> None:
+    prefix = f"{sandbox}/work"
+    attack(lambda: named_output(prefix, word), sandbox).must_be_refused(UsageError)
+    attack(lambda: output_of(prefix, word, []), sandbox).must_be_refused(UsageError)
+    attack(lambda: find_version(word, prefix), sandbox).must_be_refused(UsageError)
+
+
+def test_what_looks_hostile_and_is_not_goes_on_working(sandbox: Path) -> None:
+    for path in ("/data/a:b", "gs://bucket/a=1/b@2", "memory://a/[b]*", "/data/..x", "/data/x..", "s3://bucket/ä ö"):
+        attack(lambda path=path: Roots.of([path]).check(path, "A record"), sandbox).must_be_accepted()
+    for name in ("x:y", "a..b", "...", "data/raw v2", "~"):
+        attack(lambda name=name: experiment_dag("made", [ExecutorStep(name, None, {})]), sandbox).must_be_accepted()
+    assert NO_ROOTS.paths == () and issubclass(UnusablePathError, StorageError)
