@@ -20,7 +20,6 @@ from tradewind.cli.named_outputs import named_output
 from tradewind.cli.pin_command import output_of
 from tradewind.operators.run_context import ExperimentSettings
 from tradewind.plans.places import choose_prefix, roots_in
-from tradewind.plans.step_places import UnsafeOutputPathError
 from tradewind.plans.stored_versions import Budget, StoredVersions
 from tradewind.records.attempts import Attempt
 from tradewind.records.files import list_files
@@ -43,6 +42,15 @@ from tradewind.storage import (
 
 SECRET = "hunter2hunter2"
 REFUSED = (UnusablePathError, UnsupportedStoreError)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """What Airflow does once in each process, such as asking the machine for its name, is done before the children."""
+    experiment_dag("warm", [ExecutorStep("warm", None, {})])
+    run_of(None)
+    importlib.import_module("tradewind_ui.timelines")
+
 
 NO_PLACES = [
     "reference://::http://127.0.0.1:9/x",
@@ -101,6 +109,11 @@ NO_PLACES = [
     "gs:///x",
     "s3://",
     "s3a:///x",
+    "gs://.executor_status.lock",
+    "gs:// bucket/x",
+    "gs://buck\net/x",
+    "s3://-bucket/x",
+    "gs://[a-z]*/x",
     "gs://bucket/../other/x",
     "s3://bucket/a/../../other",
     "gs://bucket/./x",
@@ -131,7 +144,7 @@ def test_what_is_no_place_is_opened_by_nobody(path: Any, sandbox: Path) -> None:
     attack(lambda: open_file(path, "wb"), sandbox).must_be_refused(*REFUSED, secrets=[SECRET])
 
 
-@pytest.mark.parametrize("path", NO_PLACES[:60:4], ids=range(15))
+@pytest.mark.parametrize("path", NO_PLACES[:64:4], ids=range(16))
 def test_no_reader_and_no_writer_of_records_opens_it(path: Any, sandbox: Path) -> None:
     for deed in (read_text, read_record, list_files, lambda given: write_text(given, "x")):
         attack(lambda deed=deed: deed(path), sandbox).must_be_refused(*REFUSED, secrets=[SECRET])
@@ -221,7 +234,7 @@ def test_an_override_that_no_prefix_makes_right_makes_no_dag(override: Any, sand
     made = attack(
         lambda: experiment_dag("made", [ExecutorStep("mine", None, {}, override_output_path=override)]), sandbox
     )
-    made.must_be_refused(UnsafeOutputPathError, secrets=[SECRET], mentions=["'mine'", "override_output_path"])
+    made.must_be_refused(ExperimentError, secrets=[SECRET], mentions=["'mine'", "override_output_path"])
 
 
 # ---- below which roots
@@ -287,7 +300,7 @@ def test_a_run_and_a_page_reach_nothing_below_no_root(
 def test_a_record_names_nothing_that_lies_below_no_root(number: int, sandbox: Path) -> None:
     path, store = outside(sandbox)[number], sandbox / "work/store"
     version = {"name": "a", "config": {}, "dependencies": ["b-123456"]}
-    info = {"version": version, "dependencies": [path]}
+    info = {"name": "a", "version": version, "dependencies": [path]}
     write_text(f"{store}/a-654321/{INFO_FILE}", json.dumps(info))
 
     def look() -> dict[str, str]:
@@ -304,7 +317,9 @@ def test_a_record_names_nothing_that_lies_below_no_root(number: int, sandbox: Pa
 @pytest.mark.parametrize("path", [path for path in NO_PLACES if isinstance(path, str)][:60:2])
 def test_a_record_names_nothing_that_is_no_place(path: str, sandbox: Path) -> None:
     version = {"name": "a", "config": {}, "dependencies": ["b-123456"]}
-    write_text(f"{sandbox}/work/a-654321/{INFO_FILE}", json.dumps({"version": version, "dependencies": [path]}))
+    write_text(
+        f"{sandbox}/work/a-654321/{INFO_FILE}", json.dumps({"name": "a", "version": version, "dependencies": [path]})
+    )
 
     def look() -> None:
         stored = StoredVersions(Budget(100), Roots.of([f"{sandbox}/work"]))
@@ -317,7 +332,7 @@ def test_a_record_names_nothing_that_is_no_place(path: str, sandbox: Path) -> No
 @pytest.mark.parametrize("text", ["../../outside/x-123456", "..-123456", "a::b-123456", "\0-123456", "/etc/x-123456"])
 def test_the_name_of_an_input_in_a_record_leads_nowhere_else(text: str, sandbox: Path) -> None:
     version = {"name": "a", "config": {}, "dependencies": [text]}
-    write_text(f"{sandbox}/work/a-654321/{INFO_FILE}", json.dumps({"version": version}))
+    write_text(f"{sandbox}/work/a-654321/{INFO_FILE}", json.dumps({"name": "a", "version": version}))
 
     def look() -> list[str]:
         stored = StoredVersions(Budget(100), Roots.of([f"{sandbox}/work"]))

@@ -12,8 +12,8 @@ import posixpath
 from collections.abc import Sequence
 from typing import Final
 
-from tradewind.records.attempts import Attempt, Outcome, attempt_numbers, attempt_path, read_attempt
-from tradewind.records.errors import RecordsError, StoreError
+from tradewind.records.attempts import Attempt, BadAttemptError, Outcome, attempt_numbers, attempt_path, read_attempt
+from tradewind.records.errors import RecordsError
 from tradewind.records.experiment_info import EXPERIMENTS_FOLDER, is_experiment_file
 from tradewind.records.files import StoredFile, list_files
 from tradewind.records.leases import Lease, Phase
@@ -29,7 +29,6 @@ MOST_FOUND: Final = 1000
 """So many files of others an output's folder may hold."""
 _LONGEST_LIST_BYTES: Final = 1 << 18
 _SHOWN: Final = 3
-_DAMAGED: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError, RecordsError)
 
 
 class OccupiedFolderError(RecordsError):
@@ -119,10 +118,8 @@ def _warning(output_path: str, found: Sequence[str]) -> str:
 def _readable(path: str) -> Attempt | None:
     try:
         return read_attempt(path)
-    except StoreError:
-        raise
-    except _DAMAGED as error:
-        logger.warning("%s cannot be read (%s): an older attempt's file is asked.", path, type(error).__name__)
+    except BadAttemptError as error:
+        logger.warning("%s", error)
         return None
 
 

@@ -179,6 +179,11 @@ class _Resolution:
     def _enter(self, step: ExecutorStep, is_pseudo: bool) -> _Visit:
         if not isinstance(step, ExecutorStep):
             raise ExperimentError(f"An experiment is made of ExecutorSteps, but got {step!r}.")
+        if not isinstance(step.name, str):
+            raise ExperimentError(f"A step's name should be text, not {type(step.name).__name__}.")
+        if not isinstance(step.override_output_path, (str, type(None))):
+            kind = type(step.override_output_path).__name__
+            raise ExperimentError(f"Step {step.name!r}: override_output_path should be text, not {kind}.")
         try:
             identity = identify(step.config, self.binding)
         except StepConfigError as error:

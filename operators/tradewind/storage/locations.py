@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ _SCHEMES: Final = {
     "memory": "memory",
 }
 _BUCKETS: Final = frozenset({"gs", "s3"})
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][\w.:-]*", re.ASCII)
+"""It begins with a letter or a digit: ``gs://`` with a record's name behind it is no bucket."""
 _LONGEST_PATH_BYTES: Final = 4096
 """Linux's PATH_MAX; the stores take 1,024 bytes for a name."""
 _LONGEST_NAME_BYTES: Final = 1024
@@ -120,6 +123,8 @@ def _problem_of_place(location: Location) -> str:
         return "has '.' or '..' as a part, which means nothing in a bucket"
     if "@" in location.bucket:
         return "holds a user's name or a password, which belong into no path"
+    if not _BUCKET.fullmatch(location.bucket):
+        return "names no bucket that a store could have"
     size = len(location.name.encode())
     return (
         f"has a name of {size:,} bytes, more than a store's {_LONGEST_NAME_BYTES:,}"

@@ -107,5 +107,6 @@ def place_of(path: Any, *, follows_links: bool = True) -> Place:
     location = Location.of(path)
     if location.scheme == "file":
         name = os.path.expanduser(location.name or "/")
-        return Place("file", os.path.realpath(name) if follows_links else os.path.abspath(name))
+        found = os.path.realpath(name) if follows_links else os.path.abspath(name)
+        return Place("file", f"/{found.lstrip('/')}")  # POSIX leaves two slashes at the beginning as they are
     return Place(f"{location.scheme}://{location.bucket}", posixpath.normpath(f"/{location.name.lstrip('/')}"))
