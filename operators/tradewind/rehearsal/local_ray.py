@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE, slice_type
@@ -200,13 +201,21 @@ class LocalRay:
 
         self._wait(f"slice {new.name}", registered, time.monotonic() + timeout_seconds, names)
 
-    def start_hosts(self, name: str, count: int, *, num_gpus: int = 0, timeout_seconds: float = 60.0) -> None:
+    def start_hosts(
+        self,
+        name: str,
+        count: int,
+        *,
+        num_gpus: int = 0,
+        timeout_seconds: float = 60.0,
+        env: Mapping[str, str] = MappingProxyType({SIMULATED_VARIABLE: "1"}),
+    ) -> None:
         """Add hosts without TPUs to the running cluster, with GPUs that Ray only counts; ``kill_host`` ends one."""
         options = [f"--address={self.gcs_address}", f"--num-cpus={_HOST_CPUS}", f"--num-gpus={num_gpus}"]
         names = [host_name(name, number) for number in range(count)]
         with self._lock:
             for number, one in enumerate(names):
-                self._start_node(one, self.host_stack(name, number), next(self._addresses), options, {})
+                self._start_node(one, self.host_stack(name, number), next(self._addresses), options, env)
         deadline = time.monotonic() + timeout_seconds
         self._wait(f"the hosts {name}", self._all_registered, deadline, names)
 

@@ -74,6 +74,8 @@ def test_bounds_that_ray_narrowed_go_and_those_of_the_machine_stay(bounds, chips
 
 def test_without_an_accelerator_jax_runs_on_the_cpu_unless_told_otherwise():
     assert process_env({}, {}, Accelerator.NONE)["JAX_PLATFORMS"] == "cpu"
+    assert process_env({"CUDA_VISIBLE_DEVICES": "0"}, {}, Accelerator.NONE)["CUDA_VISIBLE_DEVICES"] == ""
+    assert process_env({"CUDA_VISIBLE_DEVICES": "0"}, {}, Accelerator.SIMULATED)["CUDA_VISIBLE_DEVICES"] == "0"
     env = process_env({}, {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}, Accelerator.NONE)
     assert env["XLA_FLAGS"].endswith("=4")
     assert env["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] == "gloo"

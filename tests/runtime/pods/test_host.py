@@ -136,6 +136,17 @@ def test_a_host_of_a_rehearsal_says_that_its_chips_are_simulated_and_one_without
     assert process_env({}, {}, facts.accelerator)["JAX_PLATFORMS"] == "cpu"
 
 
+@pytest.mark.parametrize(("has_accelerators", "seen"), [(True, "0"), (False, "")])
+def test_a_process_whose_group_asked_for_none_sees_no_gpu(monkeypatch, has_accelerators, seen):
+    monkeypatch.setenv(SIMULATED_VARIABLE, "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    host = PodHost()
+    tell = _launch(sys.executable, "-c", "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])")
+    host.start(replace(tell, has_accelerators=has_accelerators))
+    assert host.poll(30.0, eager=True).lines == (f"sees {seen}",)
+    host.end()
+
+
 def test_a_process_is_heard_although_it_can_write_no_file():
     code = """
 import resource, time

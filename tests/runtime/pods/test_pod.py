@@ -131,6 +131,21 @@ def test_hosts_with_gpus_are_different_ones_and_see_their_own_gpus(cluster, mark
     assert str(error) == "No 3-host GPU group was free within 1 s."
 
 
+def test_hosts_without_gpus_do_not_see_those_of_the_machine(cluster, mark, tmp_path):
+    assert RunningPod(python(TELL), HostGroup.of_hosts(1), mark, log_dir=str(tmp_path)).join() is None
+    [[env]] = [told(tmp_path / "host-0.log")]
+    assert (env["CUDA_VISIBLE_DEVICES"], env["JAX_PLATFORMS"]) == ("", "cpu")
+
+
+def test_a_host_that_should_have_gpus_and_has_none_cannot_start(cluster, mark):
+    cluster.start_hosts("blind-gpu", 1, num_gpus=3, env={})
+    group = HostGroup.of_hosts(1, num_cpus=1, gpus=3)
+    error = RunningPod(["true"], group, mark, budgets=Budgets(max_failures=0)).join()
+    assert isinstance(error, PodGivenUpError)
+    assert error.incident.cause is Cause.CANNOT_START
+    assert "no GPU is visible on this host" in str(error)
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_an_exception_is_a_failure_with_its_hosts_traceback_and_twice_the_same_is_the_end(
     cluster, mark, tmp_path, capsys, failing

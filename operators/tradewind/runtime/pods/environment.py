@@ -20,9 +20,10 @@ NODE_ID_LABEL: Final = "ray.io/node-id"
 ON_CPU: Final = {
     "JAX_PLATFORMS": "cpu",  # a step that asked for CPUs must not take the chips of the host that it lands on
     "TF_CPP_MIN_LOG_LEVEL": "3",  # on CPUs, XLA logs an error that is none for every compilation it finds again
+    "CUDA_VISIBLE_DEVICES": "",  # nor its GPUs, which Ray 2.60 leaves visible to who has asked for none
 }
-_NO_TPU: Final = {
-    **ON_CPU,
+_SIMULATED: Final = {
+    **{name: value for name, value in ON_CPU.items() if name != "CUDA_VISIBLE_DEVICES"},
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
 }
@@ -44,6 +45,9 @@ _MEGASCALE: Final = frozenset(
 NO_CHIPS: Final = (
     "no TPU chip is visible on this host: its driver is missing, or its container may not see /dev/accel* or /dev/vfio"
 )
+NO_GPUS: Final = (
+    "no GPU is visible on this host: its driver is missing, or its container may not see /dev/nvidia* or /dev/kfd"
+)
 
 FIRST_START_VARIABLE: Final = "TRADEWIND_FIRST_START"
 RESTARTS_VARIABLE: Final = "TRADEWIND_RESTARTS"
@@ -55,9 +59,9 @@ class Accelerator(enum.Enum):
     TPU = "tpu"
     GPU = "gpu"
     NONE = "none"
-    """CPUs, also those of a host whose GPUs are only simulated."""
-    SIMULATED = "simulated TPU"
-    """CPUs, on a host of a rehearsal that only stands for one with TPUs."""
+    """CPUs."""
+    SIMULATED = "simulated"
+    """CPUs, on a host of a rehearsal that only stands for one with TPUs or GPUs."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ def process_env(
 ) -> dict[str, str]:
     """The environment of a process, but for its place.
 
-    ``keep_threads``: it does not have the whole host. ``chips``: how many TPU chips the host has.
+    ``accelerator``: what it computes on, which is none where its group has asked for none. ``keep_threads``: it does
+    not have the whole host. ``chips``: how many TPU chips the host has.
     """
     stale = _BOUNDS if _NARROWED_BOUNDS.get(inherited.get(_CHIP_BOUNDS, ""), chips) != chips else frozenset()
     cleared = frozenset[str]() if keep_threads else _CLEARED | stale
@@ -104,7 +109,8 @@ def process_env(
     return {
         **kept,
         "PYTHONUNBUFFERED": "1",  # its lines are followed as they come
-        **(_NO_TPU if accelerator in (Accelerator.NONE, Accelerator.SIMULATED) else {}),
+        **(ON_CPU if accelerator is Accelerator.NONE else {}),
+        **(_SIMULATED if accelerator in (Accelerator.NONE, Accelerator.SIMULATED) else {}),
         **{k: v for k, v in given.items() if k not in _MEGASCALE},
     }
 

@@ -61,6 +61,10 @@ class HostGroup:
         return "GPU" in self.resources
 
     @property
+    def has_accelerators(self) -> bool:
+        return self.is_tpu or self.has_gpus
+
+    @property
     def head_resource(self) -> str:
         """What worker 0 of a slice of this type has one of."""
         return f"TPU-{self.name}-head"

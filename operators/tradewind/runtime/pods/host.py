@@ -39,6 +39,8 @@ NOTICE_SECONDS: Final = 30.0
 MAINTENANCE_SECONDS: Final = 60.0
 """Between Google Cloud's notice of maintenance and the end of the machine."""
 PATIENCE_SECONDS: Final = 60.0
+_OTHER_GPUS: Final = ("/dev/kfd", "/dev/dxg")
+"""AMD's, and those of Windows' Linux."""
 _METADATA_WAIT_SECONDS: Final = 3600.0
 
 
@@ -52,6 +54,8 @@ class Launch:
     log_dir: str | None
     log_name: str = "host-0.log"
     is_tpu: bool = True
+    has_accelerators: bool = True
+    """Whether the group has asked for TPU chips or GPUs."""
     renewed_at: float | None = None
     """When the driver's lease was last renewed, on this host's boot clock; None without a lease."""
 
@@ -127,9 +131,8 @@ class PodHost:
         keep = MOST_LINES if launch.place.rank == 0 else LAST_LINES
         if self._take_spare(launch, own, keep, log):
             return
-        env = process_env(
-            os.environ, launch.env, accelerator(), keep_threads=not launch.is_tpu, chips=len(chip_devices())
-        )
+        on = accelerator() if launch.has_accelerators else Accelerator.NONE
+        env = process_env(os.environ, launch.env, on, keep_threads=not launch.is_tpu, chips=len(chip_devices()))
         self._process = HostProcess(
             launch.command,
             {**env, **own},
@@ -280,7 +283,8 @@ def accelerator() -> Accelerator:
         return Accelerator.SIMULATED
     if chip_devices():
         return Accelerator.TPU
-    return Accelerator.GPU if glob.glob("/dev/nvidia[0-9]*") else Accelerator.NONE
+    has_gpus = glob.glob("/dev/nvidia[0-9]*") or any(map(os.path.exists, _OTHER_GPUS))
+    return Accelerator.GPU if has_gpus else Accelerator.NONE
 
 
 def _own_ip() -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError, RuntimeEnvSetupError
 
-from tradewind.runtime.pods.environment import NO_CHIPS, Accelerator, Place
+from tradewind.runtime.pods.environment import NO_CHIPS, NO_GPUS, Accelerator, Place
 from tradewind.runtime.pods.groups import HostGroup
 from tradewind.runtime.pods.heartbeat import boot_time, silent_host
 from tradewind.runtime.pods.host import Launch, Report
@@ -105,7 +105,7 @@ class Pod:
         """Start all processes; what went wrong, if something did."""
         self._task = task
         limit_s = start_limit_s(dict(ray.get_runtime_context().runtime_env))
-        if self._ask_all("facts", limit_s) is not None or self._lacks_chips():
+        if self._ask_all("facts", limit_s) is not None or self._lacks_accelerators():
             return self._judged()
         first = self.hosts[0].facts
         assert first is not None
@@ -188,9 +188,15 @@ class Pod:
             num_slices=self._reservation.num_slices,
         )
         name = task.log_name(host.rank)
-        is_tpu = self._group.is_tpu
         return Launch(
-            task.command, task.env, place, task.log_dir, name, is_tpu=is_tpu, renewed_at=self._renewed_on(host)
+            task.command,
+            task.env,
+            place,
+            task.log_dir,
+            name,
+            is_tpu=self._group.is_tpu,
+            has_accelerators=self._group.has_accelerators,
+            renewed_at=self._renewed_on(host),
         )
 
     def _ask_all(self, method: str, limit_s: float, arguments: Sequence[Any] | None = None) -> SeenHost | None:
@@ -213,17 +219,19 @@ class Pod:
                     host.unanswered(limit_s)
         return next((one for one in self.hosts if one.is_wrong), None)
 
-    def _lacks_chips(self) -> bool:
-        """Whether a host that should have TPU chips has none; one that only stands for such a host says so."""
-        if not self._group.is_tpu:
+    def _lacks_accelerators(self) -> bool:
+        """Whether a host that should have TPU chips or GPUs has none; one that only stands for such a host says so."""
+        if not self._group.has_accelerators:
             return False
+        wanted, problem = (Accelerator.TPU, NO_CHIPS) if self._group.is_tpu else (Accelerator.GPU, NO_GPUS)
         has = {one.rank: one.facts.accelerator for one in self.hosts if one.facts is not None}
         for host in self.hosts:
-            if has.get(host.rank) not in (Accelerator.TPU, Accelerator.SIMULATED):
-                host.start_problem = NO_CHIPS
+            if has.get(host.rank) not in (wanted, Accelerator.SIMULATED):
+                host.start_problem = problem
                 host.note_wrong()
         if Accelerator.SIMULATED in has.values():
-            self._say("the chips of these hosts are simulated: their processes compute on CPUs")
+            what = "chips" if self._group.is_tpu else "GPUs"
+            self._say(f"the {what} of these hosts are simulated: their processes compute on CPUs")
         return any(one.is_wrong for one in self.hosts)
 
     def _poll(self, host: SeenHost) -> None:
