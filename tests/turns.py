@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from tradewind.records.attempts import Attempt, utc_now
+from tradewind.records.attempts import Attempt, attempt_path, utc_now
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leases import HEARTBEAT_S
 from tradewind.records.turns import next_number, take_turn
+from tradewind.runtime.claimed import arguments_of
 from tradewind.runtime.spec import StepSpec
 from tradewind.steps import ResolvedStep
 
@@ -42,3 +43,8 @@ def claimed(
     held = take_turn(store, path, over, attempt, version, heartbeat_s)
     assert held is not None, "nobody else claims here"
     return attempt
+
+
+def driver_arguments(attempt: Attempt) -> list[str]:
+    """What the driver of ``attempt`` is told on its command line."""
+    return arguments_of(attempt_path(attempt.spec["output_path"], attempt.number), attempt)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.runtime import ray_parts
-from tests.turns import claimed
-from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_attempt
+from tests.turns import claimed, driver_arguments
+from tradewind.records.attempts import Attempt, Outcome, newest_attempt
 from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
 from tradewind.runtime.awaiting import resolved
@@ -95,8 +95,8 @@ def drive(cluster: LocalRay, fn: Any, store: Path, secrets: dict[str, str] | Non
     step = ExecutorStep("s", fn, {"name": versioned("x")}, secrets=secrets or {})
     resolved_step = resolve([step], str(store)).of(step)
     spec = step_spec(resolved_step, CodeFolder(REPOSITORY))
-    claimed(resolved_step, spec)
-    command = [sys.executable, "-m", "tradewind.runtime.run_step", attempt_path(resolved_step.output_path, 1)]
+    attempt = claimed(resolved_step, spec)
+    command = [sys.executable, "-m", "tradewind.runtime.run_step", *driver_arguments(attempt)]
     env = {
         **os.environ,
         "RAY_ADDRESS": cluster.gcs_address,

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from tests.runtime import ray_parts
-from tests.turns import claimed
-from tradewind.records.attempts import attempt_path
+from tests.turns import claimed, driver_arguments
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.spec import step_spec
 from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice, resolve
@@ -34,8 +33,8 @@ def test_a_function_that_is_marked_as_a_ray_task_runs_in_the_hosts_own_process(
     tmp_path: Path, fn: Any, resources: Any
 ) -> None:
     resolved = resolve([step := ExecutorStep("s", fn, {}, resources=resources)], str(tmp_path)).of(step)
-    claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY)))
-    command = [sys.executable, "-m", "tradewind.runtime.run_function", attempt_path(resolved.output_path, 1)]
+    attempt = claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY)))
+    command = [sys.executable, "-m", "tradewind.runtime.run_function", *driver_arguments(attempt)]
     env = {**os.environ, **NO_CLUSTER, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, cwd=REPOSITORY, env=env) as process:
         try:

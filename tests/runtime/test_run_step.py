@@ -19,7 +19,7 @@ import pytest
 from tests.refusing_storage import RefusingStorage
 from tests.runtime.busy_at import GOES_ON
 from tests.runtime.marked import alive
-from tests.turns import claimed
+from tests.turns import claimed, driver_arguments
 from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_attempt, read_attempt
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leases import HEARTBEAT_S, Lease, Phase
@@ -116,7 +116,7 @@ def file_of(attempt: Attempt) -> str:
 
 
 def start(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", *(driver or ["tradewind.runtime.run_step"]), file_of(attempt)]
+    command = [sys.executable, "-m", *(driver or ["tradewind.runtime.run_step"]), *driver_arguments(attempt)]
     return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

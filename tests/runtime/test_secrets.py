@@ -22,9 +22,9 @@ import psutil
 import pytest
 
 from tests.runtime.marked import marked
-from tests.turns import claimed
+from tests.turns import claimed, driver_arguments
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE, SecretManagerUnreachableError, read_secret
-from tradewind.records.attempts import Attempt, Outcome, attempt_path, newest_attempt
+from tradewind.records.attempts import Attempt, Outcome, newest_attempt
 from tradewind.rehearsal.secret_manager import LocalSecretManager
 from tradewind.runtime.errors import SecretError
 from tradewind.runtime.references import CodeFolder
@@ -282,8 +282,8 @@ def drive(fn: Any, store: Path, secrets: dict[str, str]) -> tuple[int, str, Atte
     step = ExecutorStep("s", fn, Config(this_output_path(), versioned(fn.__name__)), secrets=secrets)
     resolved = resolve([step], str(store)).of(step)
     spec = step_spec(resolved, CodeFolder(REPOSITORY))
-    claimed(resolved, spec)
-    command = [sys.executable, "-m", "tradewind.runtime.run_step", attempt_path(resolved.output_path, 1)]
+    attempt = claimed(resolved, spec)
+    command = [sys.executable, "-m", "tradewind.runtime.run_step", *driver_arguments(attempt)]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     ended = newest_attempt(resolved.output_path)
     assert ended is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import time
 import uuid
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from tests.ray_jobs.ended_jobs import ended_job
-from tests.turns import claimed
+from tests.turns import claimed, driver_arguments
 from tradewind.cli.main import main
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -97,8 +98,8 @@ class Cluster:
         job = f"job-{uuid.uuid4().hex[:8]}"
         attempt = claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY)), job=job, heartbeat_s=HEARTBEAT_S)
         self.steps[job] = resolved
-        file = attempt_path(resolved.output_path, attempt.number)
-        self.jobs.submit_or_attach(JobRequest(job, f"python -u -m tradewind.runtime.run_step {file}", num_cpus=0.0))
+        words = ["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(attempt)]
+        self.jobs.submit_or_attach(JobRequest(job, shlex.join(words), num_cpus=0.0))
         return attempt
 
     def finish(self, attempt: Attempt) -> tuple[Attempt, list[dict[str, Any]]]:

@@ -24,6 +24,7 @@ from tradewind.records.errors import LeaseLostError
 from tradewind.records.found_files import OccupiedFolderError
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.turns import stop_turn
+from tradewind.runtime.claimed import CHANGED, arguments_of
 from tradewind.runtime.process_guard import guarded
 from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.runtime.spec import StepSpec
@@ -85,9 +86,10 @@ class Drivers:
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
 
-    def run(self, name: str, attempt_file: str) -> int:
+    def run(self, name: str, attempt_file: str, attempt: Attempt) -> int:
         """Run the driver of one attempt to its end; its exit code."""
-        command = guarded([sys.executable, "-u", "-m", "tradewind.runtime.run_step", attempt_file], watch=[])
+        arguments = arguments_of(attempt_file, attempt)
+        command = guarded([sys.executable, "-u", "-m", "tradewind.runtime.run_step", *arguments], watch=[])
         streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if self._labelled else {}
         with self._lock:
             self.pause(0)
@@ -178,10 +180,13 @@ def _claim(turns: StepTurns, local: LocalStep, over: Lease | None, withdraws: bo
 
 def _has_result(local: LocalStep, turns: StepTurns, attempt: Attempt, drivers: Drivers) -> bool:
     """Run the attempt; whether it left a result. False if its turn is over and another one is due."""
-    code = drivers.run(local.step.name, attempt_path(turns.path, attempt.number))
+    code = drivers.run(local.step.name, attempt_path(turns.path, attempt.number), attempt)
     held = turns.store.read()
     if held is None or held.lease.job != attempt.job:
         return False
+    if code == CHANGED:
+        turns.end_unstarted(attempt.job, Phase.STOPPED, Outcome.LOST)
+        raise StepFailedError(f"Step {local.version}: what it was to run was changed after the claim; see above.")
     match held.lease.phase:
         case Phase.COMMITTED:
             return True

@@ -53,7 +53,7 @@ from tradewind.plans.start import (
 )
 from tradewind.ray_jobs.endings import Ending, EndingKind
 from tradewind.ray_jobs.outcome import Watch
-from tradewind.records.attempts import AttemptError, Outcome, attempt_folder, attempt_path
+from tradewind.records.attempts import AttemptError, Outcome, attempt_folder
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.turns import complete_commit
 from tradewind.runtime.kept_output import DRIVER_LOG
@@ -233,7 +233,7 @@ class StepOperator(BaseOperator):
         attempt, code = turn.attempt, code_folder(context["dag"])
         if self._is_in_worker:
             self.log.info("Attempt %d at %s runs in this worker.", attempt.number, turns.name)
-            exit_code = run_in_worker(attempt_path(turns.path, attempt.number), code, job_logger)
+            exit_code = run_in_worker(attempt, code, job_logger)
             return self._judge(turns, attempt.job, process_ending(exit_code), progress, context)
         try:
             with renewed_while_claimed(turns.path, attempt.job):  # a large folder takes its time to travel
@@ -326,6 +326,14 @@ class StepOperator(BaseOperator):
                 )
             case Verdict.START_OVER:
                 return progress
+            case Verdict.CHANGED:
+                turns.end_unstarted(job, Phase.STOPPED, Outcome.LOST)
+                log_last_lines(self.log, ending)
+                raise StepFailedError(
+                    f"Step {turns.step.name!r}: what attempt {lease.attempt if lease else 0} was to run has been "
+                    f"changed below {turns.path} since it was claimed, so nothing was run. Look who may write there, "
+                    "and clear the task to try again."
+                )
             case Verdict.CONTRADICTION:
                 raise StepFailedError(
                     f"Step {turns.step.name!r}: Ray says that job {job} succeeded, but its lease was never committed; "

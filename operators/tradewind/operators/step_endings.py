@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tradewind.plans.end import JobEnd
 from tradewind.ray_jobs.endings import Ending, EndingKind
+from tradewind.runtime.claimed import CHANGED
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
 
 _ENDS = {
@@ -19,6 +20,8 @@ _ENDS = {
 
 def job_end(ending: Ending) -> JobEnd:
     """What an ending means for a turn. What Ray calls the user's error is the driver's here, and so a loss."""
+    if ending.exit_code == CHANGED:
+        return JobEnd.CHANGED
     if ending.exit_code == SUPERSEDED:
         return JobEnd.CHILDREN_ENDED if ending.last_lines[-1:] == (NOTHING_LEFT,) else JobEnd.SUPERSEDED
     return _ENDS.get(ending.kind, JobEnd.LOST)

@@ -23,6 +23,7 @@ from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretErro
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import prepared
 from tradewind.records.attempts import Attempt, attempt_path
+from tradewind.runtime.claimed import arguments_of
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.references import CodeFolder
 from tradewind.runtime.spec import StepSpec, step_spec
@@ -119,7 +120,7 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
     file = attempt_path(spec.output_path, attempt.number)
     return JobRequest(
         submission_id=attempt.job,
-        entrypoint=f"python -u -m tradewind.runtime.run_step {shlex.quote(file)}",
+        entrypoint=shlex.join(["python", "-u", "-m", "tradewind.runtime.run_step", *arguments_of(file, attempt)]),
         runtime_env=prepared(runtime_env),
         metadata={"step": spec.version, "output_path": spec.output_path, **_task_metadata(attempt)},
         **placed(spec.load_resources()).fields(),

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tradewind.records.attempts import Attempt
+from tradewind.runtime.claimed import GIVEN, arguments_of, as_input
 from tradewind.runtime.process_guard import guarded
 
 _DATABASE: Final = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
@@ -16,24 +18,29 @@ _NO_DATABASE: Final = "sqlite://"
 """Airflow keeps its tasks from the database with an address that no child could import Airflow with; this one can."""
 
 
-def run_in_worker(attempt_file: str, code_folder: Path, log: logging.Logger) -> int:
+def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> int:
     """Run the driver of one attempt as a process that dies with this worker; its output goes to ``log``.
+
+    The driver gets the attempt from this process: what somebody writes into the bucket never runs here.
 
     Returns:
         The exit code, or minus the signal that ended it.
     """
-    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_step", attempt_file]
+    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_step", *arguments_of(GIVEN, attempt)]
     env = {**os.environ, _DATABASE: _NO_DATABASE} if _DATABASE in os.environ else None
-    with subprocess.Popen(
-        guarded(command, watch=[]),
-        cwd=code_folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as driver:
+    with (
+        as_input(attempt) as given,
+        subprocess.Popen(
+            guarded(command, watch=[], with_input=True),
+            cwd=code_folder,
+            env=env,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as driver,
+    ):
         assert driver.stdout is not None
         for line in driver.stdout:
             log.info("%s", line.rstrip("\n"))

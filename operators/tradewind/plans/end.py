@@ -24,6 +24,8 @@ class JobEnd(Enum):
     """The same, and it reports that all that it had started has ended."""
     NOT_STARTED = "not started"
     """It never ran; it can queue again."""
+    CHANGED = "changed"
+    """What it was to run is not what was claimed, so it ran nothing."""
     STOPPED = "stopped"
     """Somebody stopped it."""
     LOST = "lost"
@@ -48,6 +50,8 @@ class Verdict(Enum):
     """Nothing of it runs: this task ends the turn and makes the next attempt."""
     FAULTY_JOB = "faulty job"
     """This task ends the turn: the job can never run as it is."""
+    CHANGED = "changed"
+    """The spec was changed after the claim: this task ends the turn and fails; the step is not marked as failed."""
     CONTRADICTION = "contradiction"
     """The job says that it succeeded and the lease that it is at work: neither is believed."""
 
@@ -72,6 +76,8 @@ def judge_end(lease: Lease | None, job: str, end: JobEnd) -> Verdict:
 
 def _of_stopped(lease: Lease, end: JobEnd) -> Verdict:
     """Its driver ended in good order: asked to, because its node was taken away, or because it had to give up."""
+    if end is JobEnd.CHANGED:
+        return Verdict.CHANGED
     was_asked = lease.stop_requested is not None or end is JobEnd.STOPPED
     return Verdict.STOPPED if was_asked else Verdict.NEXT
 
@@ -85,6 +91,8 @@ def _of_claimed(end: JobEnd) -> Verdict:
             return Verdict.STOPPED
         case JobEnd.SUCCEEDED:
             return Verdict.CONTRADICTION
+        case JobEnd.CHANGED:
+            return Verdict.CHANGED
     return Verdict.NEXT
 
 

@@ -171,6 +171,7 @@ RAW_TEXT: Final = Kind(lambda value: isinstance(value, str), "text")
 COUNT: Final = Kind(is_count, "a whole number from 0 on")
 NUMBER: Final = Kind(is_number, "a number")
 FLAG: Final = Kind(lambda value: isinstance(value, bool), "true or false")
+ANYTHING: Final = Kind(lambda value: True, "anything")
 OBJECT: Final = Kind(lambda value: isinstance(value, dict), "an object")
 RELATIVE_PATH: Final = Kind(lambda value: isinstance(value, str) and is_relative(value), "a path below the output")
 """File names may hold halves of characters, as those of local disks do that are no UTF-8."""

@@ -13,13 +13,15 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Final
 
-from tradewind.records.attempts import AttemptError, attempt_folder
+from tradewind.records.attempts import Attempt, AttemptError, attempt_folder
 from tradewind.records.errors import BadRecordError
 from tradewind.records.parsing import Flaw, parse
 from tradewind.records.store import list_names, read_contents, write_text
+from tradewind.runtime.claimed import as_input
 from tradewind.runtime.process_guard import TERM_OVER, guarded, has_children, kill_descendants
 from tradewind.runtime.term import Term
 
@@ -28,18 +30,20 @@ GAVE_UP: Final = 76
 _ERROR_FILE: Final = re.compile(r"error-(?P<rank>[0-9]{1,6})(?:\.(?P<restart>[0-9]{1,6}))?\.json")
 
 
-def run_here(command: Sequence[str], env: Mapping[str, str], term: Term) -> int:
+def run_here(command: Sequence[str], env: Mapping[str, str], term: Term, given: Attempt | None = None) -> int:
     """Run the child under a guard, which ends it and all that it started when this driver stops or dies.
 
     The same happens at the end of ``term``, whatever this driver does then. Where something kills the guard itself, its
-    orphans come to this driver, which ends them.
+    orphans come to this driver, which ends them. ``given`` is the attempt that the child gets as its standard input.
     """
-    guard = subprocess.Popen(
-        guarded(command, watch=[], term=term.descriptor),
-        env=env,
-        start_new_session=True,
-        pass_fds=[term.descriptor],
-    )
+    with nullcontext() if given is None else as_input(given) as stdin:
+        guard = subprocess.Popen(
+            guarded(command, watch=[], with_input=given is not None, term=term.descriptor),
+            env=env,
+            stdin=stdin,
+            start_new_session=True,
+            pass_fds=[term.descriptor],
+        )
     try:
         return guard.wait()
     except BaseException:

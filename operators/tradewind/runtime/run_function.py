@@ -1,7 +1,8 @@
 """The child: calls a step's function with its config, in a process of its own (one on each host of a slice).
 
-Run as ``python -m tradewind.runtime.run_function ATTEMPT_FILE``. It ends with 0 when the function returned; otherwise
-it leaves the error beside the attempt, where the driver finds it, and ends with 1. It never touches the status.
+Run as ``python -m tradewind.runtime.run_function ATTEMPT_FILE SPEC_SHA256``. It ends with 0 when the function
+returned; otherwise it leaves the error beside the attempt, where the driver finds it, and ends with 1. It never touches
+the status. What is not what was claimed is not run: it ends with 77 then.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import posixpath
 import sys
 from typing import Any, NoReturn
 
-from tradewind.records.attempts import AttemptError, read_attempt
+from tradewind.records.attempts import AttemptError
 from tradewind.records.errors import StoreError
 from tradewind.records.store import write_text
 from tradewind.runtime.awaiting import call_and_await, undecorated
 from tradewind.runtime.child import GAVE_UP, leave_error
+from tradewind.runtime.claimed import claimed_by_command_line
 from tradewind.runtime.environment import STEP_VARIABLE
-from tradewind.runtime.errors import RuntimeFault, SpecError
+from tradewind.runtime.errors import RuntimeFault
 from tradewind.runtime.masking import Masker
 from tradewind.runtime.pods.heartbeat import start_heartbeat
 from tradewind.runtime.spec import StepSpec
@@ -31,12 +33,9 @@ RESULT_FILE = ".artifact.json"
 
 
 def main() -> NoReturn:
-    """Run the function of the attempt whose file is the only argument."""
+    """Run the function of the attempt whose file and spec's digest are the arguments."""
     start_heartbeat()
-    attempt = until_answered(lambda: read_attempt(sys.argv[1]))
-    if attempt is None:
-        raise SpecError(f"There is no attempt file at {sys.argv[1]}.")
-    spec = StepSpec.from_json(attempt.spec)
+    attempt, spec = claimed_by_command_line(sys.argv[1:])
     os.environ[STEP_VARIABLE] = spec.version
     masker = masker_of(spec)  # the function may change the environment
     process_id, processes = _place_in_slice()

@@ -1,9 +1,9 @@
 """The preflight: a step's own check of its config, on CPUs, before a slice is reserved for it.
 
-Run as ``python -m tradewind.runtime.run_preflight ATTEMPT_FILE DEVICES:SLICES ...`` by the driver, with every size that
-the pod may have. A step's function may have an attribute ``preflight``, which is called for each of them with the
-config and the number of devices over all slices, and with ``num_slices`` if it takes that; what it raises is the step's
-failure. A function without one is fine.
+Run as ``python -m tradewind.runtime.run_preflight ATTEMPT_FILE SPEC_SHA256 DEVICES:SLICES ...`` by the driver, with
+every size that the pod may have. A step's function may have an attribute ``preflight``, which is called for each of
+them with the config and the number of devices over all slices, and with ``num_slices`` if it takes that; what it raises
+is the step's failure. A function without one is fine.
 """
 
 from __future__ import annotations
@@ -14,26 +14,21 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from tradewind.records.attempts import read_attempt
 from tradewind.runtime.child import leave_error
+from tradewind.runtime.claimed import claimed_by_command_line
 from tradewind.runtime.environment import STEP_VARIABLE
-from tradewind.runtime.errors import SpecError
 from tradewind.runtime.run_function import described, masker_of
-from tradewind.runtime.spec import StepSpec
 
 
 def main() -> NoReturn:
-    """Check the config of the attempt whose file is the first argument; exits with 1 when it left an error."""
-    attempt = read_attempt(sys.argv[1])
-    if attempt is None:
-        raise SpecError(f"There is no attempt file at {sys.argv[1]}.")
-    spec = StepSpec.from_json(attempt.spec)
+    """Check the config of the attempt that the first two arguments name; exits with 1 when it left an error."""
+    attempt, spec = claimed_by_command_line(sys.argv[1:])
     os.environ[STEP_VARIABLE] = spec.version
     code, masker = 0, masker_of(spec)
     try:
         preflight = getattr(spec.load_function(), "preflight", None)
         if preflight is not None:
-            check_sizes(preflight, spec.load_config(), [_size(one) for one in sys.argv[2:]])
+            check_sizes(preflight, spec.load_config(), [_size(one) for one in sys.argv[3:]])
     except BaseException as error:
         leave_error(spec.output_path, attempt.number, described(error, spec, masker))
         code = 1

@@ -1,9 +1,10 @@
 """The step driver: runs one attempt on the cluster under its lease and writes down how it ended.
 
-Run as ``python -m tradewind.runtime.run_step ATTEMPT_FILE``, as the entrypoint of the attempt's Ray job. It is the
-keeper of the turn: its first act is to take the lease over from the claim, and if that names another job by now it
-touches nothing. The function runs in children (one here, or one on each host of a slice), so that whatever happens to
-them, this process is there to say it. The lease is committed last, after everything that counts is in place.
+Run as ``python -m tradewind.runtime.run_step ATTEMPT_FILE SPEC_SHA256``, as the entrypoint of the attempt's Ray job. It
+ends at once, with 77, if that is not the spec in the file. It is the keeper of the turn: its first act is to take the
+lease over from the claim, and if that names another job by now it touches nothing. The function runs in children (one
+here, or one on each host of a slice), so that whatever happens to them, this process is there to say it. The lease is
+committed last, after everything that counts is in place.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from tradewind.records.attempts import (
     Outcome,
     attempt_folder,
     attempt_path,
-    read_attempt,
     write_attempt,
 )
 from tradewind.records.errors import LeaseLostError, StoreError
@@ -37,6 +37,7 @@ from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
 from tradewind.runtime.child import how_it_was_killed, left_error, run_here, why_it_gave_up
+from tradewind.runtime.claimed import CHANGED, GIVEN, SpecChangedError, arguments_of, claimed_by_command_line
 from tradewind.runtime.cut_off import CutOff
 from tradewind.runtime.errors import RuntimeFault, SecretError, SpecError
 from tradewind.runtime.keeper import Keeper, TurnEnd
@@ -71,13 +72,10 @@ class Stopped(BaseException):
 
 
 def main() -> int:
-    """Run the attempt whose file is the only argument; the exit code of the job."""
+    """Run the attempt whose file and spec's digest are the arguments; the exit code of the job."""
     attempt_file = sys.argv[1]
     try:
-        attempt = until_answered(lambda: read_attempt(attempt_file))
-        if attempt is None:
-            raise SpecError(f"There is no attempt file at {attempt_file}.")
-        spec = StepSpec.from_json(attempt.spec)
+        attempt, spec = claimed_by_command_line(sys.argv[1:])
         _check_places(attempt_file, attempt, spec)
         store, job, incarnation = LeaseStore(spec.output_path), attempt.job, uuid.uuid4().hex
         held = until_answered(lambda: store.begin(job, incarnation))
@@ -112,7 +110,8 @@ def _check_places(attempt_file: str, attempt: Attempt, spec: StepSpec) -> None:
         SpecError: It would write elsewhere.
         UnusablePathError: It would read elsewhere.
     """
-    if place_of(attempt_path(spec.output_path, attempt.number)) != place_of(attempt_file):
+    is_given = attempt_file == GIVEN
+    if not is_given and place_of(attempt_path(spec.output_path, attempt.number)) != place_of(attempt_file):
         raise SpecError(f"{attempt_file} is no attempt at {spec.output_path}: it was changed, or copied there.")
     if spec.roots:
         for path in attempt.inputs:
@@ -153,6 +152,10 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     try:
         attempt = keeper.until_answered(lambda: _prepared(claimed, spec, keeper.check))
         error = _run_children(attempt_file, attempt, spec, keeper, term, masker)
+    except SpecChangedError as changed:
+        print(f"Step {spec.name!r}: {changed}")
+        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
+        return CHANGED
     except ChildGaveUpError as gave_up:
         print(f"Step {spec.name!r}: {gave_up}")
         keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
@@ -228,7 +231,7 @@ def _end_work(cut_off: CutOff, end: TurnEnd) -> None:
 def _run_children(
     attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker
 ) -> AttemptError | None:
-    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", attempt_file]
+    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", *arguments_of(attempt_file, attempt)]
     try:
         secrets = fetch_secrets(spec.secrets, f"Step {spec.name!r}")
     except (SecretError, SecretReferenceError) as error:
@@ -247,10 +250,12 @@ def _run_function(
 
         return run_on_hosts(command, attempt, spec, resources, secrets, term, keeper.fence_s, lambda: keeper.renewed_at)
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
-    code = run_here(command, {**preset, **os.environ, **secrets}, term)
+    code = run_here(command, {**preset, **os.environ, **secrets}, term, attempt if GIVEN in command else None)
     if code == 0:
         return None
     left = keeper.until_answered(lambda: left_error(spec.output_path, attempt.number))
+    if code == CHANGED:
+        raise SpecChangedError("What is to run was changed after this driver began, so its function was not called.")
     if left is None and (why := why_it_gave_up(code)) is not None:
         raise ChildGaveUpError(why)
     if left is None and code < 0:

@@ -10,11 +10,12 @@ import base64
 import dataclasses
 import datetime
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
+from tradewind.records.parsing import ANYTHING, FLAG, OBJECT, TEXT, Flaw, known_fields, list_of, object_of
 from tradewind.runtime.errors import LazyBuildError, SpecError
 from tradewind.runtime.references import CodeFolder, Reference, reference_to
 from tradewind.steps import (
@@ -45,6 +46,23 @@ _RESOURCE_TYPES: dict[str, type] = {
     "head_node": HeadNode,
     "airflow_worker": AirflowWorker,
 }
+
+
+_KINDS: Final = {
+    "name": TEXT,
+    "version": TEXT,
+    "output_path": TEXT,
+    "function": TEXT,
+    "ray_task": OBJECT.or_null(),
+    "config": ANYTHING,
+    "resources": OBJECT,
+    "code_travels": FLAG,
+    "secrets": object_of(TEXT),
+    "environment": OBJECT,
+    "resumable": list_of(TEXT),
+    "roots": list_of(TEXT),
+}
+_REQUIRED: Final = ("name", "version", "output_path", "function", "ray_task", "config", "resources", "code_travels")
 
 
 @dataclass(frozen=True)
@@ -83,10 +101,18 @@ class StepSpec:
         return asdict(self)
 
     @staticmethod
-    def from_json(fields: dict[str, Any]) -> StepSpec:
-        """The spec in an attempt's file."""
-        lists = {name: tuple(fields.get(name, ())) for name in ("resumable", "roots")}
-        return StepSpec(**{**fields, **lists})
+    def from_json(fields: Mapping[str, Any]) -> StepSpec:
+        """The spec in an attempt's file.
+
+        Raises:
+            SpecError: It is none.
+        """
+        try:
+            known = known_fields(fields, _KINDS, _REQUIRED)
+        except Flaw as flaw:
+            raise SpecError(f"What an attempt's file says is to run cannot be read, because {flaw}.") from None
+        lists = {name: tuple(known.get(name, ())) for name in ("resumable", "roots")}
+        return StepSpec(**{**known, **lists})
 
     @property
     def fn_name(self) -> str:
@@ -109,7 +135,11 @@ class StepSpec:
     def load_resources(self) -> Resources:
         """The resources as values."""
         fields = dict(self.resources)
-        resources: Resources = _RESOURCE_TYPES[fields.pop("kind")](**fields)
+        kind = fields.pop("kind", None)
+        try:
+            resources: Resources = _RESOURCE_TYPES[kind](**fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(f"Step {self.name!r}: its resources are of no kind that is known here.") from error
         return resources
 
 

@@ -21,6 +21,7 @@ from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.records.attempts import Attempt, AttemptError, attempt_folder, attempt_path
 from tradewind.records.files import list_files
 from tradewind.runtime.child import left_error, run_here
+from tradewind.runtime.claimed import arguments_of
 from tradewind.runtime.masking import NAMES_VARIABLE
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
 from tradewind.runtime.pods.environment import ON_CPU
@@ -151,7 +152,7 @@ def preflight_error(
     """
     file = attempt_path(spec.output_path, attempt.number)
     sizes = [f"{devices_of(resources, count)}:{count}" for count in slice_counts(resources)]
-    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_preflight", file, *sizes]
+    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_preflight", *arguments_of(file, attempt), *sizes]
     if run_here(command, {**os.environ, **secrets, **ON_CPU}, term) == 0:
         return None
     refused = until_answered(lambda: left_error(spec.output_path, attempt.number))

@@ -58,13 +58,9 @@ def _import_for(module: str, arguments: Sequence[str]) -> None:
     if module != _STEP:
         importlib.util.find_spec(module)
         return
-    from tradewind.records.attempts import read_attempt
-    from tradewind.runtime.spec import StepSpec
+    from tradewind.runtime.claimed import claimed
 
-    attempt = read_attempt(arguments[0])
-    if attempt is None:
-        return
-    spec = StepSpec.from_json(attempt.spec)
+    _, spec = claimed(*arguments[:2])
     importlib.import_module("jax")
     function = spec.load_function()
     for name in getattr(function, "warm_imports", ()):

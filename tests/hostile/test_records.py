@@ -1,0 +1,426 @@
+"""Whatever lies where a record should be is told in a sentence with the file's name, read bounded, never waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.hostile.harness import attack
+from tradewind.operators.pod_story import story_of
+from tradewind.plans.chunks import planned_in
+from tradewind.plans.garbage import Needs, find_garbage
+from tradewind.plans.plan import BadPlanError, Plan
+from tradewind.plans.planning import plan_now, read_outputs
+from tradewind.records.attempts import ATTEMPTS_FOLDER, Attempt, attempt_path, read_attempt, told_attempt
+from tradewind.records.errors import BadRecordError
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.manifests import manifest_path, read_manifest
+from tradewind.records.pins import Pin, add_pin, look_for_pins, pin_path
+from tradewind.records.reading import read_record
+from tradewind.records.record import RecordState
+from tradewind.records.status import status_path
+from tradewind.records.step_info import INFO_FILE, parse_info
+from tradewind.records.store import read_contents, write_text
+from tradewind.records.turns import take_turn
+from tradewind.runtime.child import left_error
+from tradewind.runtime.claimed import SpecChangedError, claimed, spec_digest
+from tradewind.runtime.errors import SpecError
+from tradewind.runtime.pods.timeline import read_timeline
+from tradewind.runtime.spec import StepSpec
+from tradewind.steps import ExecutorStep, TpuSlice, resolve, versioned
+
+OUTPUT: Final = "store/step-abcdef"
+ATTEMPT: Final = {"number": 1, "job": "j", "cluster": "", "by": {}, "spec": {}}
+LEASE: Final = {"worker_id": "w", "timestamp": 5.0, "phase": "committed", "attempt": 1, "witness": "model"}
+INFO: Final = {"name": "n", "config": {}, "version": {}, "dependencies": ["/p/raw-abcdef"]}
+MANIFEST: Final = {"attempt": 1, "files": [{"path": "model", "size": 5, "checksum": None}]}
+PIN: Final = {"path": OUTPUT, "user": "u", "at": "2026-11-22T00:00:00+00:00", "note": ""}
+EVENT: Final = {"event": "started", "at": 5.0}
+LINE: Final = {"task_id": "t", "name": "n", "hash": "abcdef", "output_path": "/p", "decision": "RUN", "reason": "r"}
+SPEC: Final = {
+    "name": "n",
+    "version": "n-abcdef",
+    "output_path": OUTPUT,
+    "function": "m:f",
+    "ray_task": None,
+    "config": None,
+    "resources": {"kind": "cpu"},
+    "code_travels": False,
+}
+
+NO_RECORDS: Final = {
+    "empty": b"",
+    "blank": b" \n\t ",
+    "cut off": b'{"number": 1, "jo',
+    "cut in a letter": '{"worker_id": "ä'.encode()[:-1],
+    "not UTF-8": b"\xff\xfe{}",
+    "UTF-16": '{"number": 1}'.encode("utf-16"),
+    "zeros": bytes(100),
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "a number": b"7",
+    "a text": b'"SUCCESS"',
+    "null": b"null",
+    "true": b"true",
+    "NaN": b"NaN",
+    "a list of lists": b"[[1], [2]]",
+    "an object without fields": b"{}",
+    "two objects": b"{}{}",
+    "5,000 digits": b'{"number": ' + b"1" * 5000 + b"}",
+    "deep lists": b"[" * 100_000,
+    "closed deep lists": b"[" * 5000 + b"]" * 5000,
+    "lists as deep as the parser goes": b"[" * 500 + b"]" * 500,
+    "deep objects": b'{"a":' * 100_000,
+    "Python": b"{'number': 1}",
+    "pickle": b"cos\nsystem\n(S'touch ../outside/new'\ntR.",
+    "YAML": b"!!python/object/apply:os.system ['true']",
+    "HTML": b"<html>403</html>",
+}
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+
+
+def _socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)
+    try:
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+NO_FILES: Final[dict[str, Callable[[Path], Any]]] = {
+    "a pipe": _fifo,
+    "a folder": lambda path: path.mkdir(),
+    "a gigabyte": _sparse,
+    "a socket": _socket,
+    "a link to a file": lambda path: path.symlink_to("/etc/hostname"),
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+def _read_lease() -> Lease:
+    held = LeaseStore(OUTPUT).read()
+    assert held is not None
+    if held.lease.flaw is not None:
+        raise BadRecordError(lease_path(OUTPUT), held.lease.flaw)
+    return held.lease
+
+
+def _read_info() -> Any:
+    file = f"{OUTPUT}/{INFO_FILE}"
+    return parse_info(file, read_contents([file])[file])
+
+
+def _read_pins() -> Any:
+    pins = look_for_pins("store")
+    for error in pins.unread:
+        raise error
+    return pins.read
+
+
+TIMELINE: Final = f"{OUTPUT}/{ATTEMPTS_FOLDER}/1/timeline.json"
+READERS: Final[dict[str, tuple[str, Callable[[], Any]]]] = {
+    "lease": (lease_path(OUTPUT), _read_lease),
+    "attempt": (attempt_path(OUTPUT, 1), lambda: read_attempt(attempt_path(OUTPUT, 1))),
+    "info": (f"{OUTPUT}/{INFO_FILE}", _read_info),
+    "manifest": (manifest_path(OUTPUT, 1), lambda: read_manifest(OUTPUT, 1)),
+    "pin": (pin_path("store", OUTPUT), _read_pins),
+    "timeline": (TIMELINE, lambda: read_timeline(TIMELINE)),
+}
+
+
+def _put(sandbox: Path, file: str, content: bytes | Callable[[Path], Any]) -> None:
+    path = sandbox / "work" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content) if isinstance(content, bytes) else content(path)
+
+
+@pytest.mark.parametrize("record", READERS)
+@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
+def test_what_is_no_record_is_refused_by_its_name(record: str, content: str, sandbox: Path) -> None:
+    file, read = READERS[record]
+    _put(sandbox, file, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
+    attack(read, sandbox).must_be_refused(BadRecordError, mentions=[file, "because"])
+
+
+WRONG: Final[dict[str, tuple[dict[str, Any], dict[str, list[Any]]]]] = {
+    "lease": (
+        LEASE,
+        {
+            "worker_id": [None, 5, "\ud800"],
+            "timestamp": [None, "5", True, float("nan"), float("inf"), -1, 1e300, 10**400],
+            "phase": ["done", 5, ["committed"]],
+            "attempt": [-1, 1.5, "1", True, 10**30],
+            "by": ["me", [], 5],
+            "heartbeat_s": [0, -1, 1e300, float("nan"), None],
+            "digest": [5, {}],
+            "witness": ["../outside/treasure", "/etc/passwd", "", "a/../../b", "a\0b", 5, "..", "a//b"],
+            "counter": [-1, 10**30, "1"],
+            "removing": ["gc", 1],
+        },
+    ),
+    "attempt": (
+        ATTEMPT,
+        {
+            "number": [None, "1", 2, -1, True, 1.0, 10**30],
+            "job": [None, 5, ["j"], "\udcff"],
+            "by": [None, "me", []],
+            "spec": [None, "s", []],
+            "inputs": [[], "x", {"/p": 5}, {"/p": {}}],
+            "withdraws": ["no", 1, None],
+            "found": ["x", {}, [5]],
+            "outcome": ["won", 5, {}],
+            "error": ["E", [], {"type": "E"}, {"type": 5, "message": "m"}],
+            "started_at": [5, None],
+        },
+    ),
+    "info": (INFO, {"name": [None, 5, ["n"]], "dependencies": ["/p", [5], {"a": 1}, [None]]}),
+    "manifest": (
+        MANIFEST,
+        {
+            "attempt": ["1", None, -1, float("nan"), float("inf")],
+            "files": [None, {}, "x", [5], [{}], [{"path": 5, "size": 1, "checksum": None}], [[["p", 1]]]],
+        },
+    ),
+    "pin": (PIN, {"path": [None, 5, "/another", "\ud800", ""], "user": [5], "at": [None], "note": [{}]}),
+    "event": (
+        EVENT,
+        {
+            "event": [None, 5],
+            "at": [None, "5", float("nan"), float("inf"), 1e300, -1, 10**400],
+            "step": ["7", [], {}],
+            "start_s": ["fast", {}],
+            "slices": ["v4", [5], {}],
+            "to": ["two", -1, 1.5],
+            "cause": [5, {}],
+        },
+    ),
+}
+CASES: Final = [
+    pytest.param(record, base | {name: value}, id=f"{record}-{name}-{number}")
+    for record, (base, fields) in WRONG.items()
+    for name, values in fields.items()
+    for number, value in enumerate(values)
+] + [
+    pytest.param(record, {name: value for name, value in base.items() if name != gone}, id=f"{record}-without-{gone}")
+    for record, base, required in (
+        ("lease", LEASE, ["worker_id", "timestamp"]),
+        ("attempt", ATTEMPT, [*ATTEMPT]),
+        ("info", INFO, ["name"]),
+        ("manifest", MANIFEST, [*MANIFEST]),
+        ("pin", PIN, ["path", "user", "at"]),
+        ("event", EVENT, [*EVENT]),
+    )
+    for gone in required
+]
+
+
+@pytest.mark.parametrize(("record", "fields"), CASES)
+def test_a_field_of_the_wrong_kind_is_refused_by_the_files_name(
+    record: str, fields: dict[str, Any], sandbox: Path
+) -> None:
+    file, read = READERS["timeline" if record == "event" else record]
+    _put(sandbox, file, json.dumps([fields] if record == "event" else fields).encode())
+    attack(read, sandbox).must_be_refused(BadRecordError, mentions=[file, "because"])
+
+
+@pytest.mark.parametrize("record", READERS)
+def test_a_whole_record_is_read(record: str, sandbox: Path) -> None:
+    file, read = READERS[record]
+    whole = {"lease": LEASE, "attempt": ATTEMPT, "info": INFO, "manifest": MANIFEST, "pin": PIN, "timeline": [EVENT]}
+    _put(sandbox, file, json.dumps(whole[record]).encode())
+    attack(read, sandbox).must_be_accepted()
+
+
+PLANS: Final = {
+    "a list": [],
+    "a text": "plan",
+    "nothing": None,
+    "no steps": {"prefix": "/p"},
+    "steps of no list": {"prefix": "/p", "steps": {"a": 1}},
+    "a step of no object": {"prefix": "/p", "steps": ["a"]},
+    "an unknown decision": {"prefix": "/p", "steps": [LINE | {"decision": "DELETE"}]},
+    "a decision of no text": {"prefix": "/p", "steps": [LINE | {"decision": ["RUN"]}]},
+    "no reason": {"prefix": "/p", "steps": [{name: LINE[name] for name in LINE if name != "reason"}]},
+    "a path of no text": {"prefix": "/p", "steps": [LINE | {"output_path": 5}]},
+    "half a character": {"prefix": "/p", "steps": [LINE | {"task_id": "\ud800"}]},
+    "an attempt without end": {"prefix": "/p", "steps": [LINE | {"attempt": float("inf")}]},
+    "a prefix of no text": {"prefix": None, "steps": []},
+    "warnings of no list": {"prefix": "/p", "steps": [], "warnings": "w"},
+    "warnings of no text": {"prefix": "/p", "steps": [], "warnings": [{}]},
+    "an estimate of no text": {"prefix": "/p", "steps": [], "estimate": 5},
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_is_no_plan_is_refused(plan: str, sandbox: Path) -> None:
+    attack(lambda: Plan.from_json(PLANS[plan]), sandbox).must_be_refused(BadPlanError, mentions=["Clear the plan task"])
+
+
+@pytest.mark.parametrize("piece", [[], "x", 5, {"steps": None}, {"steps": [{"task_id": "t"}]}, {"x": 1}])
+def test_what_is_no_piece_of_a_plan_is_refused(piece: Any, sandbox: Path) -> None:
+    attack(lambda: planned_in(piece, "t"), sandbox).must_be_refused(BadPlanError)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"function": 5},
+        {"function": None},
+        {"output_path": ["/p"]},
+        {"secrets": {"A": 5}},
+        {"secrets": "A"},
+        {"resumable": "**"},
+        {"resumable": [5]},
+        {"code_travels": "yes"},
+        {"ray_task": []},
+        {"resources": "cpu"},
+        {"environment": []},
+        {"roots": [None]},
+        {"name": "\ud800"},
+    ],
+    ids=str,
+)
+def test_a_spec_with_a_field_of_the_wrong_kind_is_refused(fields: dict[str, Any], sandbox: Path) -> None:
+    attack(lambda: StepSpec.from_json(SPEC | fields), sandbox).must_be_refused(SpecError, mentions=["because"])
+
+
+@pytest.mark.parametrize("resources", [{}, {"kind": "shell"}, {"kind": ["cpu"]}, {"kind": "cpu", "x": 1}], ids=str)
+def test_resources_of_no_known_kind_are_refused(resources: dict[str, Any], sandbox: Path) -> None:
+    spec = StepSpec.from_json(SPEC | {"resources": resources})
+    attack(spec.load_resources, sandbox).must_be_refused(SpecError)
+
+
+# ---- what was claimed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"function": "os:system"},
+        {"config": {"$object": "os:system"}},
+        {"config": {"$lazy": "subprocess:Popen", "fields": {}}},
+        {"output_path": "/elsewhere"},
+        {"secrets": {"KEY": "projects/p/secrets/s"}},
+        {"environment": {"pip": ["evil"]}},
+        {"ray_task": {"num_cpus": 9}},
+        {"resumable": ["**"]},
+        {"further": 1},
+    ],
+    ids=str,
+)
+def test_a_spec_that_was_changed_after_the_claim_is_not_run(change: dict[str, Any], sandbox: Path) -> None:
+    file = attempt_path(OUTPUT, 1)
+    _put(sandbox, file, json.dumps(ATTEMPT | {"spec": SPEC | change}).encode())
+    outcome = attack(lambda: claimed(file, spec_digest(SPEC)), sandbox)
+    outcome.must_be_refused(SpecChangedError, mentions=[file, "not what was claimed"])
+
+
+@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
+def test_an_attempt_that_cannot_be_read_is_not_run(content: str, sandbox: Path) -> None:
+    file = attempt_path(OUTPUT, 1)
+    _put(sandbox, file, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
+    attack(lambda: claimed(file, spec_digest(SPEC)), sandbox).must_be_refused(SpecChangedError, mentions=[file])
+
+
+# ---- what follows
+
+
+@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
+def test_a_damaged_attempts_file_does_not_hold_up_the_next_attempt(content: str, sandbox: Path) -> None:
+    def deed() -> tuple[bool, int]:
+        store = LeaseStore(OUTPUT)
+        over = store.read()
+        attempt = Attempt(2, "job-2", "", {}, SPEC)
+        held = take_turn(store, OUTPUT, over, attempt, "v", 30.0)
+        again = take_turn(store, OUTPUT, over, replace(attempt, job="job-3"), "v", 30.0)
+        assert held is not None and held.lease.attempt == 2 and again is None
+        told = told_attempt(OUTPUT, 2)
+        return told is not None and told.job == "job-2" and told.withdraws, 2
+
+    lease = Lease("w", 5.0, Phase.STOPPED, 1, "job-1", incarnation="k")
+    _put(sandbox, lease_path(OUTPUT), lease.to_json().encode())
+    _put(sandbox, attempt_path(OUTPUT, 1), NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
+    outcome = attack(deed, sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "(True, 2)"
+
+
+@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
+def test_a_step_ends_well_whose_story_cannot_be_told(content: str, sandbox: Path) -> None:
+    _put(sandbox, TIMELINE, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
+    outcome = attack(lambda: story_of(OUTPUT, 1, TpuSlice("v4-16")), sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "None"
+
+
+@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
+def test_an_error_of_a_child_that_cannot_be_read_is_none(content: str, sandbox: Path) -> None:
+    name = f"{OUTPUT}/{ATTEMPTS_FOLDER}/1/error-0.json"
+    _put(sandbox, name, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
+    outcome = attack(lambda: left_error(OUTPUT, 1, printed="E"), sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "None"
+
+
+@pytest.mark.parametrize("content", NO_FILES)
+def test_a_status_that_is_no_file_blocks_its_own_step_only(content: str, sandbox: Path) -> None:
+    bad = ExecutorStep("bad", None, {"x": versioned(1)})
+    good = ExecutorStep("good", None, {"x": versioned(2)})
+    steps = resolve([bad, good], str(sandbox / "work" / "store")).steps
+    os.makedirs(steps[0].output_path)
+    NO_FILES[content](Path(status_path(steps[0].output_path)))
+
+    def deed() -> list[str]:
+        assert read_record(steps[0].output_path).state is RecordState.UNREADABLE
+        outputs = read_outputs([step.output_path for step in steps])
+        plan = plan_now("/p", [(step.name, step) for step in steps], {"bad", "good"}, outputs)
+        return [step.decision.value for step in plan.steps]
+
+    outcome = attack(deed, sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "['BLOCKED', 'RUN']"
+
+
+def _made(path: str, reads: list[str]) -> None:
+    write_text(f"{path}/model", "x")
+    write_text(lease_path(path), Lease("w", 5.0, Phase.COMMITTED, 1, "j", digest="d", witness="model").to_json())
+    write_text(f"{path}/{INFO_FILE}", json.dumps(INFO | {"dependencies": reads}))
+
+
+@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
+@pytest.mark.parametrize("file", ["info", "pin"])
+def test_the_inputs_of_a_pinned_output_stay_whatever_its_records_hold(file: str, content: str, sandbox: Path) -> None:
+    raw, model = "store/raw-abcdef", "store/model-abcdef"
+    for path in (raw, model):
+        _made(str(sandbox / "work" / path), [str(sandbox / "work" / raw)] if path == model else [])
+    prefix, pinned = str(sandbox / "work" / "store"), str(sandbox / "work" / model)
+    assert add_pin(prefix, Pin(pinned, "u", "2026-11-22T00:00:00+00:00"))
+    damaged = Path(pin_path(prefix, pinned) if file == "pin" else f"{pinned}/{INFO_FILE}")
+    damaged.unlink()
+    _put(sandbox, str(damaged.relative_to(sandbox / "work")), NO_RECORDS.get(content) or NO_FILES.get(content) or b"")
+
+    def deed() -> tuple[list[str], bool]:
+        sweep = find_garbage(prefix, Needs(), 0.0)
+        return [each.path for each in sweep.garbage], len(sweep.unread) == 1
+
+    outcome = attack(deed, sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "([], True)"
