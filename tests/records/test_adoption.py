@@ -311,14 +311,14 @@ def test_a_link_to_another_file_of_what_is_copied_becomes_that_file(step: Resolv
         assert not (Path(step.output_path) / "newest").is_symlink()
 
 
-@pytest.mark.parametrize("copied", ["link/x", "link"])
+@pytest.mark.parametrize("copied", ["link/x", "link/deep/x", "link"])
 def test_nothing_is_copied_through_a_link_that_lies_at_the_output(tmp_path: Path, copied: str) -> None:
     [step] = resolve([ExecutorStep("train", None, Config(versioned(1)))], str(tmp_path / "store")).steps
     source = files_at(str(tmp_path / "elsewhere"), **{copied: "weights"})
     vault = files_at(str(tmp_path / "vault"), x="not yours")
     Path(step.output_path).mkdir(parents=True)
-    (Path(step.output_path) / "link").symlink_to(vault if copied == "link/x" else f"{vault}/x")
+    (Path(step.output_path) / "link").symlink_to(f"{vault}/x" if copied == "link" else vault)
     with pytest.raises(LinkOutsideError, match="leads out of"):
         adopt(adoption_of(step, source, copies=True), keep)
-    assert (tmp_path / "vault/x").read_text() == "not yours"
+    assert (tmp_path / "vault/x").read_text() == "not yours" and list_names(vault) == ["x"]
     assert read_record(step.output_path).state is RecordState.STOPPED

@@ -128,3 +128,47 @@ def test_nothing_else_turns_a_path_into_a_file_system() -> None:
             assert not names & _DOORS, f"{file.relative_to(PACKAGE)} uses {names & _DOORS}"
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "fsspec":
                 assert node.attr not in ("open", "filesystem", "core"), f"{file.relative_to(PACKAGE)}: {node.attr}"
+
+
+_JOINED_WITH_NAMES_OF_OUR_OWN = {
+    "cli/explain.py": "names that the store has listed",
+    "plans/costs.py": "names that the store has listed",
+    "plans/history.py": "names that the store has listed",
+    "records/adoption.py": "names that the store has listed, for its own file system",
+    "records/files.py": "names that the store has listed, for its own file system",
+    "records/outputs.py": "names that the store has listed",
+    "records/pins.py": "a digest, and names that the store has listed",
+    "records/removal.py": "names that the store has listed, for its own file system",
+    "records/experiment_info.py": "the DAG's id, and a digest",
+    "records/unreadable.py": "the names of records",
+    "runtime/child.py": "names of our own",
+    "runtime/step_pod.py": "names that the store has listed, and the step's own globs",
+    "steps/instantiate.py": "what a config says of paths for its own function",
+    "steps/paths.py": "names and paths of steps, which `plans.step_places` checks",
+    "steps/placeholders.py": "what a config says of paths for its own function",
+}
+"""Files that put a path together from parts that are no constants, each with whose parts they are."""
+
+
+def _is_plain(part: ast.expr) -> bool:
+    """Whether a part of a path is a constant, by its value or by its name, or made of numbers by ``attempts``."""
+    match part:
+        case ast.Constant():
+            return True
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.isupper()
+    return False
+
+
+def test_a_part_that_is_no_constant_is_joined_only_where_it_is_known_whose_it_is() -> None:
+    joins: set[str] = set()
+    for file in PACKAGE.rglob("*.py"):
+        name = str(file.relative_to(PACKAGE))
+        if name.startswith(("rehearsal/", "storage/")) or name == "records/attempts.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "posixpath.join":
+                continue
+            if not all(map(_is_plain, node.args[1:])):
+                joins.add(name)
+    assert joins == _JOINED_WITH_NAMES_OF_OUR_OWN.keys(), joins ^ _JOINED_WITH_NAMES_OF_OUR_OWN.keys()

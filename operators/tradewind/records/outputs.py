@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +22,7 @@ from tradewind.records.pins import OWN_FOLDER
 from tradewind.records.status import STATUS_FILE
 from tradewind.records.step_info import INFO_FILE
 from tradewind.records.store import existing_many
-from tradewind.storage import file_system_at
+from tradewind.storage import Location, StorageError, file_system_at
 
 MOST_AT_ONCE: Final = 32
 
@@ -119,7 +120,10 @@ def _list(folder: str) -> _Listing:
         elif base == OWN_FOLDER:
             is_prefix = True
         elif base and not base.startswith(".") and not entry.get("islink"):
-            folders.append(posixpath.join(folder, base))
+            below = posixpath.join(folder, base)
+            with suppress(StorageError):  # no step can have an output where the gate lets nobody
+                Location.of(below)
+                folders.append(below)
     return _Listing(folder, frozenset(files), tuple(folders), is_prefix)
 
 

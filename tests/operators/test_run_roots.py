@@ -1,0 +1,86 @@
+"""Where a run's outputs may go, by what its DAG and its deployment say."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from tradewind import ExecutorStep, experiment_dag
+from tradewind.operators.run_context import ExperimentSettings
+from tradewind.steps import RunValues
+from tradewind.storage import OutsideRootsError
+
+STEP = ExecutorStep("made", None, {})
+
+
+@pytest.fixture(autouse=True)
+def deployment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("TRADEWIND_PREFIX", "MARIN_PREFIX", "AIRFLOW__TRADEWIND__ALLOWED_ROOTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__PREFIX", "/deployment")
+    for name in ("ray_default", "mine", "other"):
+        described = {"conn_type": "ray", "host": "http://127.0.0.1:1", "extra": {"bucket": f"gs://{name}"}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(described))
+
+
+def dag_of(*steps: ExecutorStep, **arguments: Any) -> DAG:
+    dag = experiment_dag("made", list(steps) or [STEP], **arguments)
+    assert dag is not None
+    return dag
+
+
+def prefix_of(dag: DAG, prefix: str | None) -> str:
+    """Where a run's outputs go that was triggered with this prefix."""
+    settings: ExperimentSettings = dag.get_task("plan").settings  # type: ignore[attr-defined]
+    due = datetime(2026, 1, 1, tzinfo=UTC)
+    run = SimpleNamespace(data_interval_start=None, data_interval_end=None, partition_key=None, run_after=due)
+    context: Any = {"dag": dag, "dag_run": run, "params": {**dag.params.dump(), "prefix": prefix}}
+    return settings.prefix_of(settings.values_of(context))
+
+
+def test_a_run_may_choose_a_prefix_below_that_of_the_deployment() -> None:
+    assert prefix_of(dag_of(), None) == "/deployment"
+    assert prefix_of(dag_of(), "/deployment/drill") == "/deployment/drill"
+
+
+@pytest.mark.parametrize("prefix", ["/elsewhere", "/deployment/../elsewhere", "gs://other/x", "s3://mine/x"])
+def test_a_run_chooses_no_other_prefix(prefix: str) -> None:
+    with pytest.raises(OutsideRootsError, match="^The run's param 'prefix': the path .* lies below no allowed root"):
+        prefix_of(dag_of(cluster="mine"), prefix)
+
+
+def test_the_buckets_of_the_clusters_that_the_dag_names_are_roots() -> None:
+    assert prefix_of(dag_of(cluster="mine"), "gs://mine/x") == "gs://mine/x"
+    assert prefix_of(dag_of(ExecutorStep("made", None, {}, cluster="other")), "gs://other/x") == "gs://other/x"
+
+
+def test_what_the_author_writes_as_the_params_default_is_a_root() -> None:
+    assert prefix_of(dag_of(params={"prefix": "/author"}), "/author/x") == "/author/x"
+
+
+def test_with_allowed_roots_the_author_and_the_buckets_are_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", "/only\ngs://two")
+    assert prefix_of(dag_of(prefix="/only/x"), None) == "/only/x"
+    assert prefix_of(dag_of(), "gs://two/x") == "gs://two/x"
+    for dag, prefix in ((dag_of(prefix="/author"), None), (dag_of(cluster="mine"), "gs://mine/x"), (dag_of(), None)):
+        with pytest.raises(OutsideRootsError, match="allowed_roots"):
+            prefix_of(dag, prefix)
+
+
+def test_a_prefix_that_a_template_made_is_not_the_authors() -> None:
+    with pytest.raises(OutsideRootsError):
+        ExperimentSettings("/elsewhere", has_own_prefix=False).prefix_of(RunValues())
+    assert ExperimentSettings("/elsewhere").prefix_of(RunValues()) == "/elsewhere"
+
+
+def test_the_roots_of_a_run_travel_with_it() -> None:
+    outside = ExecutorStep("outside", None, {}, override_output_path="gs://far/x")
+    settings = ExperimentSettings(allow_outside=("outside",))
+    assert settings.resolve([STEP, outside], RunValues()).roots.paths == ("/deployment", "gs://far/x")
