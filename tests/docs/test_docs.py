@@ -187,3 +187,10 @@ def test_the_reference_names_every_error_of_steps_tasks_jobs_plans_and_records()
     sources = "".join(file.read_text() for file in files)
     public = set(re.findall(r"^class (\w+Error)\(", sources, re.MULTILINE)) - {"StepConfigTypeError"}
     assert [name for name in sorted(public) if f"`{name}" not in REFERENCE] == []
+
+
+def test_every_test_that_holds_a_threat_is_there() -> None:
+    threats = (ROOT / "docs" / "security.md").read_text().partition("## Threats")[2].partition("\n## ")[0]
+    named = re.findall(r"`(tests/[\w/]+\.py)` \|", threats)
+    assert len(named) == threats.count("\n| ") - 2  # all but the head and its line
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 from collections import namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,11 @@ def test_function_options_and_resources_arrive() -> None:
     assert spec.load_resources() == TpuSlice("v4-16")
     assert spec.fn_name == f"{__name__}.remote_work"
     assert written(Config(1)).ray_task is None
+
+
+def test_a_spec_is_read_back_as_it_was_before_it_was_stored() -> None:
+    spec = replace(written(Config(1), resumable=("a/*",)), roots=("/data",))
+    assert StepSpec.from_json(spec.to_json()) == spec == StepSpec.from_json(json.loads(json.dumps(spec.to_json())))
 
 
 def test_code_travels_only_if_the_step_needs_it() -> None:

@@ -98,7 +98,8 @@ class StepSpec:
     roots: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As it is read back: JSON knows no tuples."""
+        return {**asdict(self), "resumable": list(self.resumable), "roots": list(self.roots)}
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> StepSpec:
