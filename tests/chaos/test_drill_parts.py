@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,11 +19,12 @@ from tradewind.rehearsal.drill_injection import Damage, damage_newest_checkpoint
 from tradewind.rehearsal.drill_outputs import OutputVerdict, compare_outputs
 from tradewind.rehearsal.drill_records import PodEvent, RunRecord, read_run_record, record_of
 from tradewind.rehearsal.drill_report import DrillReport
-from tradewind.rehearsal.drill_sight import Sight, TrainingHost
+from tradewind.rehearsal.drill_sight import Sight, TrainingHost, look
 from tradewind.rehearsal.drill_stories import FaultStory, Injection
 from tradewind.rehearsal.drill_watch import RunWatch
 from tradewind.rehearsal.faults import Fault, PlannedFault
 from tradewind.rehearsal.local_airflow import LocalAirflowError
+from tradewind.rehearsal.processes import LocalStack
 
 ROWS = [{"step": step, "time": 1.0, "step_seconds": 0.5, "train/loss": 5.0 - step} for step in range(4)]
 
@@ -146,6 +149,21 @@ def test_a_fault_comes_once_its_step_is_done_and_the_next_one_only_after_the_rec
     assert (first.recovery_s, first.at_step, first.resumed_at, first.lost_steps) == (7.0, 5, 4, 2)
     assert (first.at, first.checkpoint, first.may_lose, first.victims) == (100.0, 3, 2, ("slice-a",))
     assert (second.recovery_s, second.lost_steps) == (None, None)
+
+
+def test_a_beat_that_leads_to_what_another_process_has_open_by_now_is_not_read(tmp_path: Path) -> None:
+    stack = LocalStack(tmp_path)
+    pod_folder = stack.scratch() / "node" / "session_1" / "pod-1"
+    pod_folder.mkdir(parents=True)
+    reader, writer = os.pipe()
+    (pod_folder / "heartbeat.json").symlink_to(f"/proc/{os.getpid()}/fd/{reader}")
+    seen: list[Sight] = []
+    looking = threading.Thread(target=lambda: seen.append(look(stack)), daemon=True)
+    looking.start()
+    looking.join(30)
+    os.close(writer)
+    assert seen == [Sight()]
+    os.close(reader)
 
 
 def test_one_host_that_lags_behind_says_how_far_the_pod_is() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import psutil
 
 from tradewind.rehearsal.processes import SCRATCH_SUFFIX, LocalStack
+from tradewind.runtime.pods.heartbeat import MEMORY_NAME
 
 _BEATS: Final = "*/session_*/pod-*/heartbeat.json"
 """Below the temporary folder of a cluster, which has a folder for each node. They lead to pages of memory."""
@@ -92,7 +93,19 @@ def drivers(stack: LocalStack) -> list[psutil.Process]:
 
 def _beat_files(stack: LocalStack) -> set[Path]:
     links = [*stack.root.glob(f"*{SCRATCH_SUFFIX}"), *stack.root.glob(f"*/*{SCRATCH_SUFFIX}")]
-    return {file for link in links for file in link.readlink().resolve().glob(_BEATS)}
+    found = {file for link in links for file in link.readlink().resolve().glob(_BEATS)}
+    return {file for file in found if _is_page(file)}
+
+
+def _is_page(file: Path) -> bool:
+    """Whether ``file`` leads to a page of memory still: the number of a process that is gone comes to others again.
+
+    What such a one has open may be a pipe, from which a reader would wait for ever.
+    """
+    try:
+        return os.readlink(file.readlink()).startswith(f"/memfd:{MEMORY_NAME}")
+    except OSError:
+        return False
 
 
 def _host(stack: LocalStack, beat: Mapping[str, Any]) -> TrainingHost:
