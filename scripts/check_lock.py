@@ -29,7 +29,7 @@ def declared(pyproject: dict[str, Any]) -> Iterator[Requirement]:
 
 def pins(lock: str) -> dict[str, str]:
     """Package name -> version of every line of the lock."""
-    lines = (line.partition(";")[0].strip() for line in lock.splitlines())
+    lines = (line.partition(";")[0].rstrip("\\").strip() for line in lock.splitlines() if not line.startswith(" "))
     pairs = (line.partition("==") for line in lines if "==" in line)
     return {canonicalize_name(name.partition("[")[0]): version for name, _, version in pairs}
 

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=$1 python=$2
 
-locked() { grep -E "^$1==" requirements.lock | cut -d= -f3; }
+locked() { grep -E "^$1==" requirements.lock | cut -d= -f3 | tr -d ' \\'; }
 airflow="apache-airflow==$(locked apache-airflow) apache-airflow-task-sdk==$(locked apache-airflow-task-sdk)"
 ray="ray[default]==$(locked ray)"
 

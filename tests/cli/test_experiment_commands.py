@@ -225,7 +225,7 @@ def test_airflow_prints_the_plan_as_json_alone_and_needs_no_database(house: Hous
         (["plan", "d", "--night", "tomorrow"], "'tomorrow' is no date"),
         (["gc", "--older-than", "30"], "'30' is no age"),
         (["gc", "--older-than=-3d"], "'-3' is not a number"),
-        (["plan", "d", "--force", "("], "is no regular expression"),
+        (["plan", "d", "--force", "("], "is not a regular expression"),
         (["adopt", "/p/x", "--dag", "d"], "--as"),
     ],
 )

@@ -71,7 +71,7 @@ def test_a_command_that_is_not_behind_two_dashes_is_refused(
         (["submit", "--", "env", "HF_TOKEN=hunter2", "python", "a.py"], "--secret HF_TOKEN=projects/"),
         (["logs"], "the following arguments are required: ID"),
         (["logs", "a", "-n", "many"], "is not a whole number"),
-        (["logs", "a", "-g", "("], "is no regular expression"),
+        (["logs", "a", "-g", "("], "is not a regular expression"),
         (["stop"], "by their ids or by --metadata"),
         (["stop", "a", "--metadata", "owner=me"], "by their ids or by --metadata"),
         (["wait"], "by its id or by --match"),

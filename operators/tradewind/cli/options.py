@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from tradewind.plans.linear_regex import Regex, RegexError, linear_regex
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,12 @@ def amount(text: str) -> float:
     return float(_number(text, float, "a number that is not below zero"))
 
 
-def pattern(text: str) -> re.Pattern[str]:
+def pattern(text: str) -> Regex:
     """A regular expression."""
     try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+        return linear_regex(text)
+    except RegexError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
 
 
 def regex_text(text: str) -> str:

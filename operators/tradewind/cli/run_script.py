@@ -107,11 +107,12 @@ def _selection(arguments: argparse.Namespace) -> Selection:
 
 def _regexes(text: str) -> Any:
     try:
-        return tuple(json.loads(text))
-    except (ValueError, TypeError):
-        raise argparse.ArgumentTypeError(
-            f'write a JSON list of regular expressions, such as ["^train/"], not {text}'
-        ) from None
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, list):
+        raise argparse.ArgumentTypeError(f'write a JSON list of regular expressions, such as ["^train/"], not {text}')
+    return tuple(given)
 
 
 def _boolean(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from tradewind.cli.errors import CommandError
 from tradewind.cli.interrupts import Interrupts
 from tradewind.cli.output import say, write_lines
+from tradewind.plans.linear_regex import Regex
 from tradewind.ray_jobs.cluster import RayCluster
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ChosenLines:
         tail: How many of the lines before ``show_last`` are shown; None: all, as they come.
     """
 
-    def __init__(self, give: Give, grep: re.Pattern[str] | None, tail: int | None) -> None:
+    def __init__(self, give: Give, grep: Regex | None, tail: int | None) -> None:
         self._give = give
         self._grep = grep
         self._held: deque[str] | None = None if tail is None else deque(maxlen=tail)

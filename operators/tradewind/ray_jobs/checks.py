@@ -5,7 +5,6 @@ Everything here is pure; what must look at the disk is in ``runtime_env``.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -30,6 +29,7 @@ from tradewind.ray_jobs.secret_signs import (
 )
 
 LONGEST_ID: Final = 128
+_MOST: Final = 2**63 - 1
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _JINJA: Final = (("{{", "}}"), ("{%", "%}"))
 _OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_bytes"}
@@ -121,8 +121,11 @@ def check_amounts(request: JobRequest) -> None:
             continue
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):
             raise BadAmountError(f"{where} is a {type(amount).__name__}: give a number.")
-        if not math.isfinite(amount) or amount < 0:
-            raise BadAmountError(f"{where} is {amount!r}: give a finite number that is not below zero.")
+        if not 0 <= amount <= _MOST:  # NaN is neither
+            shown = amount if isinstance(amount, float) else f"a whole number of {amount.bit_length()} bits"
+            raise BadAmountError(
+                f"{where} is {shown}: give a finite number that is not below zero and fits into 64 bits."
+            )
     if isinstance(request.memory_bytes, float):
         raise BadAmountError(f"memory_bytes is {request.memory_bytes!r}: give a whole number of bytes.")
 

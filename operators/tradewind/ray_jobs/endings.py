@@ -35,7 +35,7 @@ _REMOTE_DEATHS = re.compile(
     r"|LocalRayletDiedError)\b"
 )
 _NODE_ID = re.compile(r"Node Id: ([0-9a-f]{56})")
-_UNAVAILABLE_ACTOR = re.compile(r"ActorUnavailableError.*?\bactor ([0-9a-f]{32}) is unavailable", re.DOTALL)
+_UNAVAILABLE_ACTOR = re.compile(r"ActorUnavailableError.{0,2000}?\bactor ([0-9a-f]{32}) is unavailable", re.DOTALL)
 
 
 class EndingKind(Enum):

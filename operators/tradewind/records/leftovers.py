@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from fsspec.utils import glob_translate
 
 from tradewind.records.attempts import ATTEMPTS_FOLDER
 from tradewind.records.errors import RecordsError, StoreUnavailableError
@@ -22,9 +20,10 @@ from tradewind.records.experiment_info import EXPERIMENTS_FOLDER, is_experiment_
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT, output_files
 from tradewind.records.removal import remove_listed
 from tradewind.records.store import list_names
+from tradewind.steps import shortened
+from tradewind.steps.resumable import ANY_FOLDERS, keeps
 from tradewind.storage import file_system_at
 
-_NOTHING: Final = re.compile(r"(?!)")
 _ROUNDS: Final = 3
 """Of listing and removing. A file that changed between the two stays at first, and the last round finds nothing."""
 
@@ -49,12 +48,13 @@ def remove_leftovers(
         UnsafeRemovalError: ``output_path`` is not the output of a step, or a pattern is none.
         StoreUnavailableError: The store left files where they were.
     """
-    kept = _kept(keep)
+    for pattern in keep:
+        _check_pattern(pattern)
     _check_is_output(output_path)
     removed: set[str] = set()
     found = frozenset(found)
     for _ in range(_ROUNDS):
-        left = [file for file in output_files(output_path) if not kept.match(file.path) and file.path not in found]
+        left = [file for file in output_files(output_path) if not _stays(file.path, keep) and file.path not in found]
         if not left:
             break
         remove_listed(output_path, left, check_turn)
@@ -68,21 +68,20 @@ def remove_leftovers(
     return sorted(removed)
 
 
-def _kept(patterns: Sequence[str]) -> re.Pattern[str]:
-    """What matches one of ``patterns``, or is below a folder that does."""
-    texts: list[str] = []
-    for pattern in patterns:
-        path = posixpath.normpath(pattern)
-        if path.startswith(("/", "..")):
-            raise UnsafeRemovalError(
-                f"The pattern {pattern!r} of what to keep is outside of the output: write it relative to the output, "
-                "like 'checkpoints/**'."
-            )
-        try:
-            texts += [glob_translate(one) for one in ("**" if path == "." else path, f"{path}/**")]
-        except ValueError:
-            raise UnsafeRemovalError(f"In the pattern {pattern!r} of what to keep '**' must stand alone.") from None
-    return re.compile("|".join(texts)) if texts else _NOTHING
+def _stays(path: str, keep: Sequence[str]) -> bool:
+    """Whether a next attempt goes on from this file."""
+    return any(keeps(glob, path) for glob in keep)
+
+
+def _check_pattern(pattern: str) -> None:
+    path = posixpath.normpath(pattern)
+    if path.startswith(("/", "..")):
+        raise UnsafeRemovalError(
+            f"The pattern {shortened(pattern)} of what to keep is outside of the output: write it relative to the "
+            "output, like 'checkpoints/**'."
+        )
+    if any(ANY_FOLDERS in name and name != ANY_FOLDERS for name in path.split("/")):
+        raise UnsafeRemovalError(f"In the pattern {shortened(pattern)} of what to keep '**' must stand alone.")
 
 
 def _check_is_output(output_path: str) -> None:

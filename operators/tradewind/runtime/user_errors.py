@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 _HERE = str(Path(__file__).parent)
-_OUR_FRAME = re.compile(rf'^  File "{re.escape(_HERE)}/[^"]*", line .*\n(?:    .*\n)*', re.MULTILINE)
+_OUR_FRAME = re.compile(rf'^  File "{re.escape(_HERE)}/[^"\n]*", line .*\n(?:    .*\n)*', re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 

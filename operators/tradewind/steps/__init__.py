@@ -1,7 +1,9 @@
 """What a step is: placeholders, versions and output paths. Standard library only; no I/O, no clock."""
 
+from tradewind.steps.bounds import UnboundedValueError, check_bounded
 from tradewind.steps.errors import (
     CyclicPathsError,
+    CyclicStepsError,
     ExperimentError,
     MissingPrefixError,
     OutputPathConflictError,
@@ -47,6 +49,7 @@ from tradewind.steps.run_values import (
     run_param,
 )
 from tradewind.steps.secrets import SecretReference, check_secrets
+from tradewind.steps.shortened import shortened
 from tradewind.steps.step import ExecutorStep
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "AirflowWorker",
     "Cpu",
     "CyclicPathsError",
+    "CyclicStepsError",
     "ExecutorStep",
     "ExperimentError",
     "Gpu",
@@ -77,8 +81,10 @@ __all__ = [
     "SecretReferenceError",
     "StepConfigError",
     "TpuSlice",
+    "UnboundedValueError",
     "UnknownRunValueError",
     "VersionedValue",
+    "check_bounded",
     "check_secrets",
     "coerce_param",
     "data_interval_end",
@@ -94,6 +100,7 @@ __all__ = [
     "remote",
     "resolve",
     "run_param",
+    "shortened",
     "this_output_path",
     "versioned",
     "wanted_steps",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ def coerce_param(value: Any, json_type: str | list[str] | None, default: Any) ->
     if not types and isinstance(default, (int, float)) and not isinstance(default, bool):
         types = ["number" if isinstance(default, float) else "integer"]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    if not math.isfinite(value):
         return value
     wanted = [_NUMBER_TYPES[name] for name in types if name in _NUMBER_TYPES]
     if len(wanted) != 1 or wanted[0](value) != value:

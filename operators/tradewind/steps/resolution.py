@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tradewind.steps.errors import ExperimentError, MissingPrefixError, StepConfigError
+from tradewind.steps.errors import CyclicStepsError, ExperimentError, MissingPrefixError, StepConfigError
 from tradewind.steps.instantiate import Filling, instantiate
 from tradewind.steps.output_paths import check_output_paths, warn_about_odd_name
 from tradewind.steps.paths import below, computed_output_path
@@ -23,11 +23,13 @@ from tradewind.steps.placeholders import InputName
 from tradewind.steps.run_values import Binding, RunValues
 from tradewind.steps.stable_json import encode
 from tradewind.steps.step import ExecutorStep
-from tradewind.steps.walk import ConfigIdentity, identify
+from tradewind.steps.walk import ConfigIdentity, describe, identify
 
 logger = logging.getLogger(__name__)
 
 DEEPEST_NESTED = 4
+_LONGEST_VERSION = 64 << 20
+_LONGEST_WAY = 10
 
 
 @dataclass(eq=False)
@@ -109,6 +111,7 @@ def resolve(
         MissingPrefixError: ``prefix`` is empty.
         StepConfigError: A config has a value without a stable identity or one that the run does not have.
         OutputPathConflictError: Two different steps share an output path.
+        CyclicStepsError: A step's config refers to the step itself, directly or not.
         CyclicPathsError: Hard-coded paths make a step read its own output.
     """
     if not prefix:
@@ -144,6 +147,7 @@ class _Resolution:
         self.binding = binding
         self.by_object: dict[ExecutorStep, ResolvedStep] = {}
         self.by_version: dict[str, ResolvedStep] = {}
+        self.begun: set[ExecutorStep] = set()
         self.output_paths: dict[ExecutorStep, str] = {}
         self.hardcoded: dict[ResolvedStep, list[tuple[str, str]]] = {}
 
@@ -153,6 +157,8 @@ class _Resolution:
         while stack:
             for child, is_pseudo in stack[-1].children:
                 if not self._seen(child, is_pseudo):
+                    if child in self.begun:
+                        raise _cycle([visit.step for visit in stack], child, stack[-1].identity)
                     stack.append(self._enter(child, is_pseudo))
                     break
             else:
@@ -184,6 +190,7 @@ class _Resolution:
         if not isinstance(step.override_output_path, (str, type(None))):
             kind = type(step.override_output_path).__name__
             raise ExperimentError(f"Step {step.name!r}: override_output_path should be text, not {kind}.")
+        self.begun.add(step)
         try:
             identity = identify(step.config, self.binding)
         except StepConfigError as error:
@@ -232,6 +239,12 @@ def _version_json(
     pseudo_dependencies: Sequence[ResolvedStep],
 ) -> str:
     """The E20 version text, pasted together from texts that are already JSON (keys sorted, default separators)."""
+    inner = [step for step in (*dependencies, *pseudo_dependencies) if step.depth <= DEEPEST_NESTED]
+    if sum(len(step.version_json) for step in inner) > _LONGEST_VERSION:
+        raise ExperimentError(
+            f"Step {name!r}: its version would be made from more than {_LONGEST_VERSION >> 20} MiB of text, since it "
+            "refers to many steps which refer to many more: put steps in between, or refer to each step once."
+        )
     config_json = ", ".join(f"{encode(path)}: {config[path]}" for path in sorted(config))
     parts = [
         f'"config": {{{config_json}}}',
@@ -241,6 +254,17 @@ def _version_json(
     if pseudo_dependencies:
         parts.append(f'"pseudo_dependencies": [{", ".join(map(_as_dependency, pseudo_dependencies))}]')
     return "{" + ", ".join(parts) + "}"
+
+
+def _cycle(trail: Sequence[ExecutorStep], child: ExecutorStep, identity: ConfigIdentity) -> CyclicStepsError:
+    """What to say of a step whose config leads back to one that it is referred to from."""
+    members = [*trail[trail.index(child) :], child]
+    names = [repr(member.name) for member in members]
+    way = " → ".join(names if len(names) <= _LONGEST_WAY else [*names[:3], "...", *names[-3:]])
+    return CyclicStepsError(
+        f"Step {trail[-1].name!r} needs itself: its {describe(identity.places[child])} closes the cycle {way}. "
+        "Take the reference out of one of their configs."
+    )
 
 
 def _as_dependency(step: ResolvedStep) -> str:

@@ -1,11 +1,25 @@
-"""What a step goes on from after an attempt without a result: globs relative to its output."""
+"""What a step goes on from after an attempt without a result: globs relative to its output.
+
+``*``, ``?`` and ``[...]`` stand for what is within one name, ``**`` for any number of folders. A glob is matched name
+by name, in time that grows with the lengths of glob and path and not with the ways to divide one over the other.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import posixpath
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import Final
 
 from tradewind.steps.errors import StepConfigError
+from tradewind.steps.shortened import shortened
+
+ANY_FOLDERS: Final = "**"
+_MOST_GLOBS: Final = 100
+_LONGEST_GLOB: Final = 1000
 
 
 def check_globs(globs: Sequence[str], where: str) -> tuple[str, ...]:
@@ -14,9 +28,51 @@ def check_globs(globs: Sequence[str], where: str) -> tuple[str, ...]:
     Raises:
         StepConfigError: One is absolute, leaves the output, or is no text; ``where`` starts the message.
     """
-    if isinstance(globs, str):
-        raise StepConfigError(f"{where}: resumable is one text, {globs!r}: give a list of globs.")
+    if isinstance(globs, str) or not isinstance(globs, Sequence):
+        raise StepConfigError(f"{where}: resumable is {shortened(globs)}: give a list of globs.")
+    if len(globs) > _MOST_GLOBS:
+        raise StepConfigError(f"{where}: resumable holds {len(globs)} globs: give {_MOST_GLOBS} at most.")
     for glob in globs:
         if not isinstance(glob, str) or not glob or glob.startswith("/") or ".." in PurePosixPath(glob).parts:
-            raise StepConfigError(f"{where}: resumable holds {glob!r}: give globs relative to the step's output.")
+            raise StepConfigError(
+                f"{where}: resumable holds {shortened(glob)}: give globs relative to the step's output."
+            )
+        if len(glob) > _LONGEST_GLOB or not glob.isprintable():
+            raise StepConfigError(
+                f"{where}: resumable holds {shortened(glob)}: give globs of at most {_LONGEST_GLOB} letters that can "
+                "be shown."
+            )
+        if any(ANY_FOLDERS in name and name != ANY_FOLDERS for name in glob.split("/")):
+            raise StepConfigError(f"{where}: in the glob {shortened(glob)} of resumable '**' must stand alone.")
     return tuple(globs)
+
+
+def keeps(glob: str, path: str) -> bool:
+    """Whether ``path``, relative to the output, fits ``glob`` or is below a folder that does."""
+    names = glob_names(glob)
+    reached = _after_any_folders(names, {0})
+    for name in path.split("/"):
+        if len(names) in reached:
+            return True
+        on = {at for at in reached if names[at] == ANY_FOLDERS}
+        on |= {at + 1 for at in reached - on if _name_pattern(names[at]).match(name)}
+        reached = _after_any_folders(names, on)
+    return len(names) in reached
+
+
+def glob_names(glob: str) -> tuple[str, ...]:
+    """The names that a glob is made of; none when it means the output itself."""
+    path = posixpath.normpath(glob)
+    names = [] if path == "." else path.split("/")
+    return tuple(name for at, name in enumerate(names) if name != ANY_FOLDERS or names[at - 1 : at] != [ANY_FOLDERS])
+
+
+def _after_any_folders(names: Sequence[str], reached: set[int]) -> set[int]:
+    """Where the rest of a glob may begin, too, since ``**`` also stands for no folder at all."""
+    return reached | {at + 1 for at in reached if at < len(names) and names[at] == ANY_FOLDERS}
+
+
+@lru_cache(maxsize=1024)
+def _name_pattern(name: str) -> re.Pattern[str]:
+    """One name of a glob. ``fnmatch`` never takes back what a star's part has found, so many stars cost no more."""
+    return re.compile(fnmatch.translate(name))

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from tradewind.steps.bounds import check_bounded
 from tradewind.steps.errors import UnknownRunValueError
+from tradewind.steps.shortened import shortened
 
 
 class RunValueKind(Enum):
@@ -70,13 +72,21 @@ class Binding(Protocol):
 
 @dataclass(frozen=True)
 class RunValues:
-    """The values of one run; what a run does not have is None."""
+    """The values of one run; what a run does not have is None.
+
+    Raises:
+        UnboundedValueError: A param is too deep, too large, no finite number, or within itself.
+    """
 
     params: Mapping[str, Any] = field(default_factory=dict)
     night: datetime.date | None = None
     partition_key: str | None = None
     data_interval_start: str | None = None
     data_interval_end: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.params.items():
+            check_bounded(value, f"param {shortened(name)}", finite=True)
 
     def value_of(self, wanted: RunValue) -> Any:
         """The run's value for ``wanted``.

@@ -86,17 +86,29 @@ def _parts(value: Any, where: str) -> list[tuple[str, Any]]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f"{where}.{spec.name}", getattr(value, spec.name)) for spec in dataclasses.fields(value)]
     is_told_by_itself = isinstance(value, _SELF_DESCRIBING) and not isinstance(value, type)
-    if _MADE_UP.search(str(value)) and not is_told_by_itself:
+    text = _text_of(value, where)
+    if _MADE_UP.search(text) and not is_told_by_itself:
         raise StepConfigError(
-            f"{where} counts as its text {str(value)!r}, and the module in it is called otherwise in every place that "
+            f"{where} counts as its text {text!r}, and the module in it is called otherwise in every place that "
             "runs this file: define it in a module that is imported, or version a name that stands for it."
         )
-    if _ADDRESS.search(str(value)):
+    if _ADDRESS.search(text):
         raise StepConfigError(
             f"{where} is a {type(value).__qualname__}, whose only text is its address in memory: "
             "version what it is made from."
         )
     return []
+
+
+def _text_of(value: Any, where: str) -> str:
+    """What an object says of itself, which is code of its author's."""
+    try:
+        return str(value)
+    except Exception as error:
+        raise StepConfigError(
+            f"{where} is a {type(value).__qualname__}, whose text cannot be had ({type(error).__name__}): version what "
+            "it is made from."
+        ) from error
 
 
 def _kind(value: Any) -> str:

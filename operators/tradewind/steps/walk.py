@@ -10,10 +10,12 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from tradewind.steps.bounds import check_bounded
 from tradewind.steps.errors import StepConfigError, StepConfigTypeError, UnknownRunValueError
 from tradewind.steps.lazy import Lazy
 from tradewind.steps.placeholders import InputName, MirroredValue, VersionedValue
 from tradewind.steps.run_values import Binding, RunValue
+from tradewind.steps.shortened import shortened
 from tradewind.steps.stable_json import check_stable, encode
 from tradewind.steps.step import ExecutorStep
 
@@ -27,12 +29,14 @@ class ConfigIdentity:
         dependencies: Steps that are referred to, one entry for each occurrence.
         pseudo_dependencies: The same for nonblocking references.
         hardcoded_paths: Paths that are read but that no reference explains, with their config paths.
+        places: Step that is referred to -> config path of the first reference.
     """
 
     version: dict[str, str] = field(default_factory=dict)
     dependencies: list[ExecutorStep] = field(default_factory=list)
     pseudo_dependencies: list[ExecutorStep] = field(default_factory=list)
     hardcoded_paths: list[tuple[str, str]] = field(default_factory=list)
+    places: dict[ExecutorStep, str] = field(default_factory=dict)
 
     def add_reference(self, path: str, reference: InputName) -> None:
         """Count a reference; references are numbered in the order of the walk, blocking or not."""
@@ -41,6 +45,12 @@ class ConfigIdentity:
             if reference.name:
                 self.hardcoded_paths.append((path, reference.name))
             return
+        if not isinstance(reference.step, ExecutorStep):
+            raise StepConfigError(
+                f"{describe(path)} refers to {shortened(reference.step)}, which is no ExecutorStep: an experiment is "
+                "made of ExecutorSteps."
+            )
+        self.places.setdefault(reference.step, path)
         index = len(self.dependencies) + len(self.pseudo_dependencies)
         steps = self.dependencies if reference.block_on_step else self.pseudo_dependencies
         steps.append(reference.step)
@@ -51,10 +61,11 @@ def identify(config: Any, binding: Binding) -> ConfigIdentity:
     """Walk ``config`` and collect what counts.
 
     Raises:
-        StepConfigError: A value has no stable identity, or a dictionary has a key that is no string; the message
-            starts with the config path.
+        StepConfigError: A value has no stable identity, is too deep, too large or within itself, or a dictionary has
+            a key that is no string; the message starts with the config path.
         UnknownRunValueError: The run does not have a value that a versioned field asks for.
     """
+    check_bounded(config, "config")
     identity = ConfigIdentity()
     _visit(config, "", binding, identity)
     return identity
@@ -103,7 +114,9 @@ def _visit(value: Any, path: str, binding: Binding, identity: ConfigIdentity) ->
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise StepConfigError(f"{describe(path)}: dict keys must be strs, but got {key} (type: {type(key)})")
+                raise StepConfigError(
+                    f"{describe(path)}: dict keys must be strs, but got {shortened(key)} (type: {type(key)})"
+                )
             _visit(item, prefix + key, binding, identity)
     elif isinstance(value, (list, tuple, set, frozenset)):
         if isinstance(value, (set, frozenset)) and len(value) > 1:
@@ -122,3 +135,5 @@ def _versioned_text(value: Any, path: str, binding: Binding) -> str:
         return encode(bound)
     except TypeError as error:
         raise StepConfigTypeError(f"{describe(path)} has no JSON form: {error}") from error
+    except (ValueError, RecursionError) as error:  # what an object of theirs gives as its text
+        raise StepConfigError(f"{describe(path)} has no JSON form: {error}") from error

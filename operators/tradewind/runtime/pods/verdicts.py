@@ -23,8 +23,8 @@ _KILLED: Final = -9
 _NOT_FOUND: Final = 127
 _LOST_PEER: Final = re.compile(
     r"connection (reset|refused|closed)|broken pipe|socket closed|coordination service|barrier (timed out|failed)"
-    r"|heartbeat (timeout|timed out)|\bgloo\b|\bnccl\b|megascale|UNAVAILABLE:|DEADLINE_EXCEEDED|peer .*(died|lost|gone)"
-    r"|unhealthy|another task died",
+    r"|heartbeat (timeout|timed out)|\bgloo\b|\bnccl\b|megascale|UNAVAILABLE:|DEADLINE_EXCEEDED"
+    r"|peer .{0,200}(died|lost|gone)|unhealthy|another task died",
     re.IGNORECASE,
 )
 

@@ -1,0 +1,163 @@
+"""What reads text from outside takes time in proportion to its length, whatever stands in it."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tradewind
+from tests.hostile.harness import attack
+from tradewind.plans.linear_regex import RegexError, linear_regex
+from tradewind.plans.selection import find_matches
+from tradewind.ray_jobs.checks import check_entrypoint, check_env_vars, check_metadata
+from tradewind.ray_jobs.errors import BadRequestError
+from tradewind.ray_jobs.log_stream import JsonLogDecoder
+from tradewind.ray_jobs.pinned_requirements import PinnedRequirements
+from tradewind.ray_jobs.progress_bars import BarFold
+from tradewind.ray_jobs.secret_signs import secret_assignment, secret_form, secret_variable
+from tradewind.ray_jobs.tracebacks import last_exception, last_traceback
+from tradewind.runtime.pods.budgets import _CHANGING
+from tradewind.steps import ExecutorStep, StepConfigError
+from tradewind.steps.resumable import check_globs, keeps
+
+LENGTH = 128 * 1024
+SHORTER = 32 * 1024
+TOKENS = (
+    "{{", "}}", "{%", "{{ }", "sk-", "sk-aA1", "eyJ", "eyJaaaaaaaa-", "eyJaaaaaaaa.", "a.", "a://", "a:b@", "http://a:",
+    "glpat-", "xoxb-", "hf_", "-----BEGIN ", "-----BEGIN A ", "A ", "A=", "A='", " TOKEN=$", "\x1b[", "\x1b[0", "0",
+    "1.", "0.0.", "1%|", "100%|#", "1/1 [", "1it [0:00, ", "42/100 [", "/", "a/", "[", "━", "peer ", "connection ",
+    "tmp/", "ActorUnavailableError", "actor ", 'File "', '  File "', "Traceback (most recent call last):\n", "a: ",
+    "\n", "\r", " ", "\t", "\\", '\\"', "\\ud83d", "\\u", '"', "'", "==", "a==1 ", "# via ", ",", "--hash", ";",
+    "extra == ", "extra=='a", "-", "_", "a-", "step-", "checkpoints/step-1", "é", "\u2028", "\0",
+)  # fmt: skip
+
+
+def repeated(token: str, length: int = LENGTH) -> str:
+    return (token * (length // len(token) + 1))[:length]
+
+
+def fold(text: str) -> list[str]:
+    bars = BarFold()
+    return [out for line in text.splitlines() for out in bars.add(line, 0.0)]
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "entrypoint": check_entrypoint,
+    "metadata": lambda text: check_metadata({"key": text}),
+    "variable": lambda text: check_env_vars({"NAME": text, text: "x"}),
+    "secret form": secret_form,
+    "secret variable": lambda text: secret_variable("SETTING", text),
+    "secret name": lambda text: secret_variable(text.upper(), "value"),
+    "assignment": secret_assignment,
+    "progress bar": fold,
+    "traceback": lambda text: last_traceback(text.splitlines()),
+    "exception": lambda text: last_exception(["Traceback (most recent call last):", *text.splitlines()]),
+    "requirements": lambda text: PinnedRequirements(text, Path("lock")),
+    "requirement": lambda text: PinnedRequirements(f"a=={text}", Path("lock")).pinned([]),
+    "log": lambda text: JsonLogDecoder().text(json.dumps({"logs": text}).encode()),
+    "open log": lambda text: JsonLogDecoder().text(b'{"logs": "' + text.encode()),
+    "what changes": lambda text: _CHANGING.sub("", text),
+    "regex": lambda text: find_matches([r"(\w+)+$", "(a|a)*b", "(.*)*x"], [text]),
+    "pattern": linear_regex,
+    "glob": lambda text: check_globs([text], "Step 's'"),
+}
+REFUSALS = (BadRequestError, RegexError, StepConfigError)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_of_text_ends_soon_on_every_repetition(reader: str, sandbox: Path) -> None:
+    def deed() -> None:
+        for token in TOKENS:
+            try:
+                READERS[reader](repeated(token, SHORTER))
+            except REFUSALS as error:
+                assert 0 < len(str(error)) < 1000, token
+            except ValueError as error:
+                assert reader in ("log", "open log"), (token, error)  # its caller says so of any answer
+
+    attack(deed, sandbox, seconds=60).must_be_accepted()
+
+
+def patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
+    """Every expression that a module of ours has made when it is loaded, and whether it is searched for in a text."""
+    for module in pkgutil.walk_packages(tradewind.__path__, "tradewind."):
+        if ".drill_dags" in module.name or module.name.endswith(("__main__", "progress_bars")):  # 1,000 letters at most
+            continue
+        try:
+            loaded = importlib.import_module(module.name)
+        except ImportError:
+            continue
+        source = Path(str(loaded.__file__)).read_text()
+        for name, value in vars(loaded).items():
+            held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+            for number, found in enumerate([value] if held is None else held):
+                if isinstance(found, re.Pattern) and isinstance(found.pattern, str):
+                    is_searched = re.search(rf"\b{name}\.(search|sub|findall|finditer|split)\(", source) is not None
+                    yield f"{module.name}.{name}[{number}]", found, is_searched or held is not None
+
+
+def own_tokens(pattern: str) -> set[str]:
+    """What an expression itself looks for, and what nearly is it."""
+    plain = re.sub(r"\\[a-zA-Z]|[\\()\[\]{}?*+|^$]", " ", pattern)
+    words = [word for word in plain.split() if len(word) <= 60]
+    return {*words, *(a + b for a, b in itertools.pairwise(words)), *(f"{word} " for word in words)}
+
+
+def test_no_expression_of_ours_takes_more_than_linear_time(sandbox: Path) -> None:
+    found = [*patterns()]
+    assert len(found) > 50
+
+    for name, pattern, is_searched in found:
+
+        def deed(pattern: re.Pattern[str] = pattern, is_searched: bool = is_searched) -> None:
+            for token in {*TOKENS, "a", "A", *own_tokens(pattern.pattern)}:
+                print(repr(token))
+                text = repeated(token)
+                pattern.fullmatch(text)
+                if is_searched:
+                    pattern.search(text)
+
+        outcome = attack(deed, sandbox, seconds=20)
+        assert outcome.kind == "returned", f"{name} takes long on {outcome.output.splitlines()[-1]}"
+
+
+def test_a_long_text_of_open_braces_is_no_template(sandbox: Path) -> None:
+    attack(lambda: check_entrypoint("echo " + repeated("{{")), sandbox).must_be_accepted()
+
+
+@pytest.mark.parametrize(
+    "glob",
+    ["*a" * 400, "*a*a*a*a*a*b", "**/" * 300 + "x", "**/*a*a*a*a*b", "*" * 900, "?*" * 400 + "b", "[ab]*" * 150 + "c",
+     "*/" * 400 + "x", "**/a/" * 190 + "b", "a*" * 100 + "/**/" + "a*" * 100 + "b"],
+)  # fmt: skip
+def test_a_glob_of_stars_is_refused_or_ends_soon(glob: str, sandbox: Path) -> None:
+    def deed() -> None:
+        try:
+            ExecutorStep("s", print, {}, resumable=[glob])
+        except StepConfigError as error:
+            assert "'s'" in str(error) and len(str(error)) < 500
+            return
+        for path in ("a" * 255, "/".join(["a"] * 500), "/".join(["aaaa"] * 200) + "/c", "a" * 200 + "/" + "a" * 200):
+            assert not keeps(glob, path) or glob.startswith(("*a", "*/", "?*")) or set(glob) == {"*"}
+
+    attack(deed, sandbox, seconds=30).must_be_accepted()
+
+
+@pytest.mark.parametrize(
+    "globs",
+    ["*", ["/a"], ["../x"], ["a/../../b"], [""], [None], [7], ["a**"], ["**b/x"], ["a\0"], ["\ud800"], ["a\nb"],
+     ["a"] * 5000, ["a" * 5000], {"a": 1}, 7, None, [["a"]], [b"a"]],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_list_of_globs_is_refused_by_step(globs: Any, sandbox: Path) -> None:
+    attack(lambda: ExecutorStep("s", print, {}, resumable=globs), sandbox).must_be_refused(
+        StepConfigError, mentions=["Step 's'"]
+    )
