@@ -1,98 +1,116 @@
-"""The pages of the plugin. Each asks for a user who may read what it shows, and escapes whatever it shows."""
+"""The pages of the plugin. Each asks for a user who may read what it shows, and escapes whatever it shows.
+
+What a task has left is read as plain JSON, never as the objects that it may name, and what is no plan gives a page that
+says so.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import quote
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import requires_access_dag
+from airflow.api_fastapi.core_api.security import requires_access_dag, requires_authenticated
 from airflow.models.xcom import XComModel
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 
 from tradewind.plans.phrases import count_text
-from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.plans.plan import BadPlanError, Decision, Plan, PlannedStep
 from tradewind.plans.unplanned import UNPLANNED_KEY, UnplannedStep
 from tradewind_ui import URL_PREFIX
+from tradewind_ui.headers import with_headers
 from tradewind_ui.timelines import timeline_of
 
 PLAN_TASK_ID = "plan"
-STYLE = """
-body { font: 14px system-ui, sans-serif; margin: 1.5rem; color-scheme: light dark }
-table { border-collapse: collapse } th, td { text-align: left; padding: .35rem .8rem; border-bottom: 1px solid #8884 }
-td { vertical-align: top } a { color: inherit } .warning { color: #b45309 }
-h2 { font-size: 1rem; margin: 1.5rem 0 .5rem }
-td.version, td.path { font-family: ui-monospace, monospace; font-size: 12px } .RUN { color: #c2410c }
-.REUSE { color: #15803d } .WAIT { color: #1d4ed8 } .BLOCKED { color: #b91c1c } .PRUNED { color: #6b7280 }
-/* Airflow shows the page beside the graph, in a third of the window: there each step is a block of lines. */
-@media (max-width: 60rem) {
-  table.plan, .plan tbody, .plan tr, .plan td { display: block } .plan thead, .plan td:empty { display: none }
-  .plan tr { padding: .6rem 0; border-bottom: 1px solid #8884 } .plan td { border: 0; padding: .05rem 0 }
-  .plan td:first-child, .plan td:nth-child(2), .plan td.version { display: inline; padding-right: .6rem }
-  .plan td.producer { display: none } .plan td.path { overflow-wrap: anywhere; opacity: .7 }
-}
-"""
-# Airflow shows the page in a frame whose links may not leave it, so the page around it is asked to follow them.
-SCRIPT = """
-document.addEventListener("click", event => {
-  const link = event.target.closest("a");
-  if (link === null || window.parent === window) return;
-  event.preventDefault();
-  const outer = window.parent.document.createElement("a");
-  outer.href = link.href;
-  outer.click();
-});
-"""
+ASSETS: Final = {"pages.css": "text/css", "links.js": "text/javascript"}
 TITLES = ("Decision", "Step", "Version", "Reason", "Producer", "Estimate", "Output path")
 NO_PLAN = "<p>This run has no plan yet.</p>"
 NO_STEP = "<p>This run has no plan yet, and this task has not said which step it makes.</p>"
 NO_STEP_OF_PLAN = "<p>This task is no step of the plan.</p>"
 LINKED = (Decision.RUN, Decision.REUSE)
+BAD_IDS = "No run, DAG or task has such an id."
 _MAP_INDEX = re.compile(r"[0-9]{1,9}")
 
-app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+app = with_headers(pages)
 
 
-@app.get(
+class UnreadableXComError(ValueError):
+    """What a task has left is no JSON that can be read. The text is what the page says."""
+
+
+def plain_ids(request: Request) -> None:
+    """Refuse ids that no database takes, before it is asked."""
+    if not all(str(part).isprintable() for part in request.path_params.values()):
+        raise HTTPException(404, BAD_IDS)
+
+
+READABLE: Final = [Depends(plain_ids), Depends(requires_access_dag("GET", DagAccessEntity.XCOM))]
+
+
+@pages.get("/assets/{name}", dependencies=[Depends(requires_authenticated())])
+def asset(name: str) -> Response:
+    """The style and the script of the pages."""
+    if name not in ASSETS:
+        raise HTTPException(404)
+    return Response((Path(__file__).parent / "assets" / name).read_text(), media_type=ASSETS[name])
+
+
+@pages.get(
     "/plan/{dag_id}/{run_id:path}",
     response_class=HTMLResponse,
-    dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))],
+    dependencies=READABLE,
 )
 def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -> str:
     """The plan of one run: what runs, what is reused, and why."""
     airflow = request.scope.get("root_path", "").removesuffix(URL_PREFIX)
     run = f"{airflow}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
-    plan = _plan_of(dag_id, run_id, session)
+    try:
+        plan = _plan_of(dag_id, run_id, session)
+    except (BadPlanError, UnreadableXComError) as error:
+        return _page("Plan", _unreadable("The plan of this run", error), request)
     body = NO_PLAN if plan is None else _body(plan, lambda task_id: f"{run}/tasks/{quote(task_id, safe='')}")
-    return _page("Plan", body)
+    return _page("Plan", body, request)
 
 
-@app.get(
+@pages.get(
     "/step/{dag_id}/{task_id}/{run_id:path}",
     response_class=HTMLResponse,
-    dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))],
+    dependencies=READABLE,
 )
-def step_page(dag_id: str, task_id: str, run_id: str, session: SessionDep, map_index: str = "") -> str:
+def step_page(
+    dag_id: str, task_id: str, run_id: str, request: Request, session: SessionDep, map_index: str = ""
+) -> str:
     """What the plan of a run knows of one step, which of a skipped one nothing else does, or else what its task says.
 
     ``map_index`` is what Airflow makes of its placeholder, which stays as it is for a task that is not mapped.
     """
+    index = int(map_index) if _MAP_INDEX.fullmatch(map_index) else -1
+    try:
+        body = _step_body(dag_id, task_id, run_id, session, index)
+    except (BadPlanError, UnreadableXComError) as error:
+        body = _unreadable("What this run says of the step", error)
+    return _page("Step", body, request)
+
+
+def _step_body(dag_id: str, task_id: str, run_id: str, session: SessionDep, map_index: int) -> str:
     plan = _plan_of(dag_id, run_id, session)
     step = plan.of_task(task_id) if plan is not None else None
     if step is not None:
-        return _page("Step", _facts(step) + timeline_of(step.output_path))
-    index = int(map_index) if _MAP_INDEX.fullmatch(map_index) else -1
-    unplanned = UnplannedStep.from_json(_xcom(dag_id, run_id, task_id, UNPLANNED_KEY, session, index))
+        return _facts(step) + timeline_of(step.output_path)
+    unplanned = UnplannedStep.from_json(_xcom(dag_id, run_id, task_id, UNPLANNED_KEY, session, map_index))
     if unplanned is None:
-        return _page("Step", NO_STEP if plan is None else NO_STEP_OF_PLAN)
+        return NO_STEP if plan is None else NO_STEP_OF_PLAN
     facts = {"Step": unplanned.name, "Version": unplanned.hash, "Output path": unplanned.output_path}
-    return _page("Step", _table(facts) + timeline_of(unplanned.output_path))
+    return _table(facts) + timeline_of(unplanned.output_path)
 
 
 def _plan_of(dag_id: str, run_id: str, session: SessionDep) -> Plan | None:
@@ -101,24 +119,36 @@ def _plan_of(dag_id: str, run_id: str, session: SessionDep) -> Plan | None:
 
 
 def _xcom(dag_id: str, run_id: str, task_id: str, key: str, session: SessionDep, map_index: int = -1) -> Any:
-    """What a task has left under that key; None if nothing."""
-    stored = session.scalars(
-        select(XComModel).where(
-            XComModel.dag_id == dag_id,
-            XComModel.run_id == run_id,
-            XComModel.task_id == task_id,
-            XComModel.map_index == map_index,
-            XComModel.key == key,
-        )
-    ).first()
-    return None if stored is None else XComModel.deserialize_value(stored)
+    """What a task has left under that key, as plain JSON; None if nothing.
 
-
-def _page(title: str, body: str) -> str:
-    return (
-        f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>{body}"
-        f"<script>{SCRIPT}</script>"
+    Raises:
+        UnreadableXComError: It is no JSON, or nested too deeply.
+    """
+    wanted = select(XComModel.value).where(
+        XComModel.dag_id == dag_id,
+        XComModel.run_id == run_id,
+        XComModel.task_id == task_id,
+        XComModel.map_index == map_index,
+        XComModel.key == key,
     )
+    try:
+        value = session.scalars(wanted).first()
+        return json.loads(value) if isinstance(value, str) and value[:1] in "{[" else value
+    except (ValueError, RecursionError):
+        raise UnreadableXComError(f"what task {task_id!r} has left as {key!r} is no JSON that can be read") from None
+
+
+def _unreadable(what: str, error: ValueError) -> str:
+    return f"<p class=warning>{what} cannot be shown: {escape(str(error))}. Clear the task that wrote it.</p>"
+
+
+def _page(title: str, body: str, request: Request) -> str:
+    assets = escape(f"{request.scope.get('root_path', '')}/assets")
+    page = (
+        f'<!doctype html><meta charset=utf-8><title>{title}</title><link rel=stylesheet href="{assets}/pages.css">'
+        f'{body}<script src="{assets}/links.js"></script>'
+    )
+    return page.encode(errors="replace").decode()  # half a character has no form in UTF-8
 
 
 def _facts(step: PlannedStep) -> str:

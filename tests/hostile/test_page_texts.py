@@ -1,0 +1,116 @@
+"""The plugin's pages by themselves: what they make of what a task has left, and what every answer says to a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.airflow.test_page_access import CLASS, GOOD, HARMLESS, MALFORMED
+from tests.hostile.harness import attack
+
+
+class Left:
+    """Stands where a page has its database session, and gives it one value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def scalars(self, _: object) -> Left:
+        return self
+
+    def first(self) -> Any:
+        return self.value() if callable(self.value) else self.value
+
+
+REQUEST = SimpleNamespace(scope={"root_path": "/tradewind"})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded() -> None:
+    """What Airflow runs when it is imported is not what a page does."""
+    for module in ("tradewind_ui.pages", "airflow.sdk.serde"):
+        importlib.import_module(module)
+
+
+def plan_page(value: Any) -> str:
+    pages = importlib.import_module("tradewind_ui.pages")
+    return str(pages.plan_page("one", "run", REQUEST, Left(value)))
+
+
+def too_deep() -> Any:
+    return json.loads("[" * 100_000)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_plan_is_said_to_be_one(name: str, as_text: bool, sandbox: Path) -> None:
+    value = json.dumps(MALFORMED[name]) if as_text else MALFORMED[name]
+    outcome = attack(lambda: "cannot be shown: " in plan_page(value), sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "True"
+
+
+@pytest.mark.parametrize(
+    "value", ["{not JSON", "[" * 100_000, '{"steps": ' * 50_000, too_deep, lambda: json.loads("{")], ids=range(5)
+)
+def test_what_is_no_json_is_said_to_be_none(value: str | Callable[[], Any], sandbox: Path) -> None:
+    outcome = attack(lambda: "is no JSON that can be read" in plan_page(value), sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "True"
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_no_plan_is_none_yet(name: str, sandbox: Path) -> None:
+    outcome = attack(lambda: "no plan yet" in plan_page(HARMLESS[name]), sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "True"
+
+
+@pytest.mark.parametrize(
+    "value", [CLASS, json.dumps(CLASS), {**GOOD, "estimate": CLASS}, json.dumps({**GOOD, "x": CLASS})]
+)
+def test_no_class_that_an_xcom_names_is_loaded(value: Any, sandbox: Path) -> None:
+    def deed() -> bool:
+        import airflow.sdk.serde as serde
+
+        def loaded(*_: object, **__: object) -> object:
+            raise AssertionError("a class was asked for")
+
+        serde.deserialize = loaded  # type: ignore[assignment]
+        return bool(plan_page(value))
+
+    attack(deed, sandbox).must_be_accepted()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "<script>alert(1)</script>", "\x1b[2J", "\0", "' onclick='x", '"><b>'])
+def test_texts_of_a_plan_are_shown_as_texts(text: str) -> None:
+    plan = {**GOOD, "prefix": text, "warnings": [text], "steps": [{**GOOD["steps"][0], "name": text, "reason": text}]}
+    page = plan_page(plan)
+    assert page.encode() and "<script>" not in page and "<b>" not in page
+
+
+def test_every_answer_has_the_headers_once() -> None:
+    headers = importlib.import_module("tradewind_ui.headers")
+    sent: list[dict[str, Any]] = []
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send(
+            {"type": "http.response.start", "status": 500, "headers": [(b"Cache-Control", b"public"), (b"a", b"b")]}
+        )
+        await send({"type": "http.response.body", "body": b""})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(headers.with_headers(app)({}, None, send))
+    given = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
+    assert sorted(given) == sorted([("a", "b"), *((name.lower(), value) for name, value in headers.HEADERS.items())])
+    policy = headers.HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in policy and "frame-ancestors 'self'" in policy and "default-src 'none'" in policy
