@@ -7,8 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 PYTHON := $(shell command -v python3.11 || command -v python3)
-# uv from the PATH if there is one, else one inside the virtual environment.
-UV = $(shell command -v uv || echo $(BIN)/uv)
+# The uv of requirements.lock, whatever is on the PATH; pip installs it by its hashes.
+UV := $(BIN)/uv
+PINNED_UV = awk '/^uv==/ { found = 1 } found { print } found && !/\\$$/ { exit }' requirements.lock
 SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins) demo
 FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks)
 ARGS ?=
@@ -26,9 +27,10 @@ init: $(STAMP) ## create .venv with everything in requirements.lock (again only 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed.")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	command -v uv > /dev/null || test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	test -x $(UV) || { $(PINNED_UV) > $(VENV)/uv.txt && \
+	    $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r $(VENV)/uv.txt; }
 	# Compiled now, because Airflow starts each of its processes in half the time then.
-	$(UV) pip sync --quiet --python $(BIN)/python --compile-bytecode requirements.lock
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $@
 
@@ -81,8 +83,10 @@ screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh
 	$(BIN)/python -m scripts.screenshot $(ARGS)
 
-lock: ## resolve pyproject.toml into requirements.lock
+lock: ## resolve pyproject.toml into requirements.lock, and the benchmarks' peers into benchmarks/peers
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	command -v uv > /dev/null || test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	test -x $(UV) || { $(PINNED_UV) > $(VENV)/uv.txt && \
+	    $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r $(VENV)/uv.txt; }
 	$(UV) pip compile --quiet pyproject.toml --extra dev --prerelease=if-necessary-or-explicit --python-version 3.11 \
-	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
+	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links --generate-hashes -o requirements.lock
+	scripts/lock_bench_peers.sh $(UV)

@@ -1,10 +1,13 @@
 """Fail when requirements.lock does not fit pyproject.toml: every dependency of every extra needs a pin that it allows.
 
-Asked of the two files only, so the check is quick and needs no network. A pin that nothing needs any more is no error.
+Each pin, also of the benchmarks' peers, needs hashes of its files: what an index serves under that version later is
+refused. Asked of the files only, so the check is quick and needs no network. A pin that nothing needs any more is no
+error.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -15,6 +18,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
+HASH = re.compile(r"sha256:[0-9a-f]{64}")
+SHARED = ("apache-airflow", "apache-airflow-task-sdk", "ray")
+"""What the benchmarks' peers are measured with, as we are."""
 
 
 def declared(pyproject: dict[str, Any]) -> Iterator[Requirement]:
@@ -29,7 +35,8 @@ def declared(pyproject: dict[str, Any]) -> Iterator[Requirement]:
 
 def pins(lock: str) -> dict[str, str]:
     """Package name -> version of every line of the lock."""
-    lines = (line.partition(";")[0].rstrip("\\").strip() for line in lock.splitlines() if not line.startswith(" "))
+    joined = lock.replace("\\\n", " ")
+    lines = (line.partition(" --hash=")[0].partition(";")[0].strip() for line in joined.splitlines())
     pairs = (line.partition("==") for line in lines if "==" in line)
     return {canonicalize_name(name.partition("[")[0]): version for name, _, version in pairs}
 
@@ -42,14 +49,37 @@ def problems(pyproject: dict[str, Any], lock: str) -> Iterator[str]:
             yield f"{requirement} has no pin"
         elif not requirement.specifier.contains(version, prereleases=True):
             yield f"{requirement} is pinned to {version}"
-    yield from (f"option line: {line}" for line in lock.splitlines() if line.startswith("-"))
+    yield from flaws(lock)
+
+
+def flaws(lock: str) -> Iterator[str]:
+    """What no lock may hold: a line that is no pin, or a pin without a hash."""
+    for entry in lock.replace("\\\n", " ").splitlines():
+        pin, *hashes = entry.split(" --hash=")
+        if pin.startswith("-"):
+            yield f"option line: {pin}"
+        elif pin.strip() and "==" not in pin:
+            yield f"no pin: {pin}"
+        elif pin.strip() and not any(HASH.fullmatch(one.strip()) for one in hashes):
+            yield f"{pin.strip()} has no hash"
+
+
+def peer_problems(peer: str, lock: str) -> Iterator[str]:
+    """What is wrong with a peer's lock: its flaws, and what it should share with ours."""
+    yield from flaws(peer)
+    ours, theirs = pins(lock), pins(peer)
+    for name in SHARED:
+        if theirs.get(name) != ours[name]:
+            yield f"{name} is pinned to {theirs.get(name)}, and in requirements.lock to {ours[name]}"
 
 
 def main() -> int:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    found = list(problems(pyproject, (ROOT / "requirements.lock").read_text()))
-    for problem in found:
-        print(f"requirements.lock: {problem}")
+    lock = (ROOT / "requirements.lock").read_text()
+    found = [f"requirements.lock: {problem}" for problem in problems(pyproject, lock)]
+    for peer in sorted((ROOT / "benchmarks" / "peers").glob("*.lock")):
+        found += [f"{peer.relative_to(ROOT)}: {problem}" for problem in peer_problems(peer.read_text(), lock)]
+    print("\n".join(found), end="\n" if found else "")
     if found:
         print("Run `make lock`.")
     return 1 if found else 0

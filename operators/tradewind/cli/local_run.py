@@ -19,6 +19,7 @@ from typing import Final
 
 from tradewind.cli.job_driver import in_ray_job
 from tradewind.cli.local_step import Drivers, LocalStep, StepFailedError, make_output
+from tradewind.cli.output import as_text
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
@@ -113,7 +114,7 @@ def run_experiment(
     if max_concurrent < 1:
         raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
     run = _plan(steps, prefix, selection, allow_outside)
-    print(plan_table(run.plan), flush=True)
+    print(as_text(plan_table(run.plan)), flush=True)
     due = [_local_step(step, planned, code, run.roots) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
     _tell_of_resources([local.step for local in due])
     if not dry_run:

@@ -1,20 +1,33 @@
-"""Where a command writes: results and log lines to standard output, what it says about them to standard error."""
+"""Where a command writes: results and log lines to standard output, what it says about them to standard error.
+
+Whatever it writes may come from a record, a log or a cluster, so nothing of it steers the terminal: control characters
+are written as text, also the colours of a job's log, and what changes the direction of writing.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
+from typing import Final
+
+_STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def as_text(text: str) -> str:
+    """``text`` with all that a terminal would obey, but for newlines and tabs, written as Python writes it."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def say(sentence: str) -> None:
     """Tell the person at the command line."""
-    print(f"tradewind: {sentence}", file=sys.stderr, flush=True)
+    print(f"tradewind: {as_text(sentence)}", file=sys.stderr, flush=True)
 
 
 def write_lines(lines: Sequence[str]) -> None:
     """Write lines as a command's result; characters that the terminal lacks are replaced."""
     if lines:
-        text = "\n".join(lines) + "\n"
+        text = as_text("\n".join(lines)) + "\n"
         encoding = sys.stdout.encoding or "utf-8"
         sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
         sys.stdout.flush()

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tradewind.rehearsal.control_arguments import BadArgumentError, read_arguments
 from tradewind.rehearsal.control_client import RehearsalControl, RehearsalControlError
 from tradewind.rehearsal.loopback import Answer, Call, LoopbackServer
 
@@ -48,9 +49,8 @@ class ControlServer(LoopbackServer):
     def _act(self, name: str, body: bytes) -> Answer:
         action = self._actions[name]
         try:
-            arguments = json.loads(body or b"{}")
-            inspect.signature(action).bind(**arguments)
-        except (ValueError, TypeError) as error:
+            arguments = read_arguments(action, body)
+        except BadArgumentError as error:
             return self.refusal(name, 400, f"{name}{inspect.signature(action)} does not take that: {error}.")
         try:
             return _json(name, action(**arguments))

@@ -1,0 +1,105 @@
+"""What the rehearsal's control API is sent, and what records and logs would make of a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile.harness import attack
+from tradewind.cli.output import as_text, say, write_lines
+from tradewind.rehearsal.control_arguments import BadArgumentError, read_arguments
+from tradewind.rehearsal.rehearsal_cloud import RehearsalCloud
+
+NUMBERS: list[Any] = [
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "-1",
+    "1e400",
+    "-0.001",
+    "9" * 400,
+    "9" * 5000,
+    '"5"',
+    "[]",
+    "{}",
+    "true",
+]
+FIELDS: list[tuple[Callable[..., Any], str, dict[str, Any]]] = [
+    (RehearsalCloud.preempt, "notice_s", {"name": "a"}),
+    (RehearsalCloud.repair, "repair_s", {"name": "a"}),
+    (RehearsalCloud.slow_create, "seconds", {}),
+    (RehearsalCloud.set_capacity, "count", {"slice_type": "v4-8"}),
+    (RehearsalCloud.set_quota, "count", {"slice_type": "v4-8"}),
+    (RehearsalCloud.flaky, "count", {}),
+    (RehearsalCloud.flaky, "status", {"count": 1}),
+    (RehearsalCloud.kill_host, "worker", {"name": "a"}),
+    (RehearsalCloud.hang_host, "worker", {"name": "a"}),
+]
+
+
+def bound(action: Callable[..., Any]) -> Callable[..., Any]:
+    return action.__get__(object.__new__(RehearsalCloud))  # type: ignore[no-any-return, attr-defined]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda text: text[:12])
+@pytest.mark.parametrize(("action", "field", "others"), FIELDS, ids=[f"{a.__name__}-{f}" for a, f, _ in FIELDS])
+def test_an_amount_that_is_none_is_refused_by_name(
+    action: Callable[..., Any], field: str, others: dict[str, Any], number: str, sandbox: Path
+) -> None:
+    body = json.dumps(others)[:-1] + (", " if others else "") + f'"{field}": {number}}}'
+    outcome = attack(lambda: read_arguments(bound(action), body.encode()), sandbox)
+    outcome.must_be_refused(BadArgumentError)
+    assert field in outcome.message or "no JSON object" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"7", b"null", b'"x"', b"{", b"\xff\xfe", b'{"name": 7}', b'{"name": null}', b'{"name": ["a"]}',
+     b'{"name": ""}', b'{"name": "a\\u0000"}', b'{"name": "\\u001b[2J"}', b'{"name": "\\ud800"}', b'{"other": 1}',
+     b'{"name": "a", "self": 1}', b'{"name": "a", "__class__": 1}', b"[" * 60_000,
+     b'{"name": "' + b"a" * 70_000 + b'"}',
+     b'{"name": "' + b"a" * 300 + b'"}', b'{"name": true}', b'{"name": {"a": 1}}',
+     b'{"name": "a", "notice_s": "soon"}'],
+)  # fmt: skip
+def test_a_request_that_is_none_is_refused(body: bytes, sandbox: Path) -> None:
+    attack(lambda: read_arguments(bound(RehearsalCloud.preempt), body), sandbox).must_be_refused(BadArgumentError)
+
+
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [
+        (RehearsalCloud.preempt, {"name": "a", "notice_s": 30}),
+        (RehearsalCloud.preempt, {"name": "a", "notice_s": None}),
+        (RehearsalCloud.kill_host, {"name": "a", "worker": 0}),
+        (RehearsalCloud.stock_out, {"on": True}),
+        (RehearsalCloud.set_quota, {"slice_type": "v4-8", "count": None}),
+        (RehearsalCloud.slow_create, {"seconds": 0.5}),
+    ],
+)
+def test_what_a_method_takes_comes_through_as_it_was(action: Callable[..., Any], given: dict[str, Any]) -> None:
+    assert read_arguments(bound(action), json.dumps(given).encode()) == given
+
+
+STEERING = [
+    "\x1b[2J", "\x1b]0;title\x07", "\x1b[31mred", "\x1b]8;;http://x\x1b\\link", "\x1bc", "\x1b[6n", "\x9b2J", "\x90q",
+    "a\rb", "\x08\x08", "\x07", "\x00", "\x7f", "\x0b", "\x0c", "\u202egnp.exe", "\u2066x", "\u2028", "\u200f",
+    "\ud800",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STEERING, ids=ascii)
+@pytest.mark.parametrize("write", [say, lambda text: write_lines(["before", text])], ids=["say", "lines"])
+def test_nothing_from_a_record_steers_the_terminal(write: Callable[[str], None], text: str, sandbox: Path) -> None:
+    outcome = attack(lambda: write(f"step {text} failed"), sandbox)
+    outcome.must_be_accepted()
+    assert "step " in outcome.output and "failed" in outcome.output
+    assert all(letter.isprintable() or letter in "\n\t" for letter in outcome.output)
+    assert as_text(text).isprintable()
+
+
+def test_letters_of_every_language_are_written_as_they_are() -> None:
+    assert as_text("Größe 3 → 4 █▉ 漢字\tend\n") == "Größe 3 → 4 █▉ 漢字\tend\n"
