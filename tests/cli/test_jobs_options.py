@@ -67,7 +67,7 @@ def test_a_command_that_is_not_behind_two_dashes_is_refused(
         (["submit", "--submission-id", "a/b", "--", "true"], "would not be found again"),
         (["submit", "--working-dir", "nowhere", "--", "true"], "does not exist"),
         (["submit", "--metadata", "owner", "--", "true"], "write NAME=VALUE"),
-        (["submit", "--extra", "gpu", "--", "true"], "--extra holds 'gpu'"),
+        (["submit", "--extra", "gpu", "--", "true"], "but there is no pyproject.toml at or above"),
         (["submit", "--", "env", "HF_TOKEN=hunter2", "python", "a.py"], "--secret HF_TOKEN=projects/"),
         (["logs"], "the following arguments are required: ID"),
         (["logs", "a", "-n", "many"], "is not a whole number"),

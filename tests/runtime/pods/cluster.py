@@ -79,6 +79,10 @@ class RunningPod:
         except BaseException as error:
             self.error = error
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def join(self, seconds: float = 90.0) -> BaseException | None:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), f"The pod runs on: {self.timeline.events}"

@@ -246,13 +246,14 @@ def test_a_host_that_answers_late_but_within_its_limit_has_done_no_wrong(cluster
     (tmp_path / "sitecustomize.py").write_text(WORKERS_WAIT)
     (tmp_path / "wait").touch()
     env = {"WORKERS_WAIT_WHILE": str(tmp_path / "wait"), "PYTHONPATH": str(tmp_path)}
-    cluster.start_slice(LocalSlice("late", "v6e-1"), env_of=lambda *_: env)
+    cluster.start_slice(LocalSlice("late", "v5litepod-4"), env_of=lambda *_: env)
     monkeypatch.setattr(pod_module, "_SAY_EVERY_SECONDS", 1.0)
-    pod = RunningPod(["true"], "v6e-1", mark, budgets=Budgets(max_failures=0))
+    pod = RunningPod(["true"], "v5litepod-4", mark, budgets=Budgets(max_failures=0))
     log = ""
     while "waiting for an answer of host 0 of slice late since" not in log:
         time.sleep(0.1)
         log += capsys.readouterr().out
+        assert pod.is_running, (pod.error, pod.timeline.events, log)
     (tmp_path / "wait").unlink()
     assert pod.join() is None
     assert pod.events("failed") == []
