@@ -148,7 +148,7 @@ def test_a_hash_inside_an_output_is_not_looked_for(tmp_path: Path) -> None:
 def test_a_hash_of_two_versions_is_refused_with_both(tmp_path: Path) -> None:
     (step,) = make(tmp_path, 0.3)[-1:]
     for name in ("a", "b"):
-        write_text(f"{tmp_path}/{name}-123456/.executor_info", json.dumps({"version": step.version}))
+        write_text(f"{tmp_path}/{name}-123456/.executor_info", json.dumps({"name": name, "version": step.version}))
     with pytest.raises(AmbiguousVersionError, match=f"{tmp_path}/a-123456, {tmp_path}/b-123456"):
         diff("123456", "123456", str(tmp_path))
 

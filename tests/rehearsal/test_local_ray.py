@@ -118,3 +118,10 @@ def test_a_free_port_is_not_one_that_is_taken(monkeypatch):
         monkeypatch.setattr("random.sample", lambda ports, k: list(ports))
         with pytest.raises(LocalRayError, match="No free port at 127.0.0.1"):
             free_port("127.0.0.1")
+
+
+def test_no_two_parts_of_a_cluster_get_the_same_port(monkeypatch):
+    monkeypatch.setattr("tradewind.rehearsal.local_ray._PORTS", range(31_000, 31_300))
+    monkeypatch.setattr("tradewind.rehearsal.local_ray._given_ports", set())
+    given = [free_port("127.0.0.1") for _ in range(60)]
+    assert len(set(given)) == len(given)

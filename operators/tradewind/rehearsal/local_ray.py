@@ -51,6 +51,7 @@ _OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
 _HOST_CPUS: Final = 2
 # Below the range from which Linux hands out ports by itself (32768 and up), so that no client socket takes one first.
 _PORTS: Final = range(12_000, 32_000)
+_given_ports: Final[set[int]] = set()
 _POLL_SECONDS: Final = 0.1
 
 HostEnv = Callable[[int, str], Mapping[str, str]]
@@ -394,12 +395,18 @@ def _loopback_addresses() -> Iterator[str]:
 
 
 def free_port(ip: str) -> int:
-    """A port that nobody listens on at ``ip`` now, and that the system gives to nobody by itself."""
+    """A port that nobody listens on at ``ip`` now, that the system gives to nobody by itself, and this to nobody else.
+
+    Who asks may listen only later, and Ray refuses a head of which two parts have the same one.
+    """
     for port in random.sample(_PORTS, k=200):
+        if port in _given_ports:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind((ip, port))
             except OSError:
                 continue
+            _given_ports.add(port)
             return port
     raise LocalRayError(f"No free port at {ip}.")
