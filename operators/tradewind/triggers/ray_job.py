@@ -36,7 +36,7 @@ FEW_LINES = 20
 """Up to so many lines at once are logged one by one; more of them go into one record, which Airflow carries faster."""
 LONGEST_RECORD = 4000
 """Characters in such a record."""
-TOGETHER_S = 5.0
+TOGETHER_S = 3.0
 """How often the lines of all followed jobs are logged, together. Whatever a trigger sends, be it one line, makes its
 triggerer go through Airflow's database once more, which costs more than all else that following does."""
 
