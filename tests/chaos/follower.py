@@ -91,7 +91,7 @@ class FollowedStep:
     def _followed(self, attempt: Attempt) -> Verdict:
         request = step_request(attempt, StepSpec.from_json(attempt.spec), REPOSITORY)
         patiently(lambda: RayJobs(self._cluster).submit_or_attach(request), CONNECT_S, print)
-        watch = Watch(attempt.job, demand_of(attempt))
+        watch = Watch(attempt.job, demand_of(attempt.job, self._turns.step.step))
         ending = asyncio.run(await_outcome(self._cluster, watch, None, print)).ending
         print(f"chaos: attempt {attempt.number}: {ending.sentence}", flush=True)
         held = self._turns.store.read()
