@@ -30,17 +30,18 @@ def plan_once(prefix: str, shape: str, count: int) -> dict[str, float]:
 
     from benchmarks.graphs import SHAPES, steps_of
     from tradewind.operators.plan import PlanOperator
+    from tradewind.operators.run_context import ExperimentSettings
     from tradewind.plans.chunks import chunks
     from tradewind.plans.plan import Decision
     from tradewind.plans.table import plan_table
-    from tradewind.steps import resolve
+    from tradewind.steps.run_values import RunValues
 
     steps = {step.name.replace("/", "_"): step for step in steps_of(SHAPES[shape](count))}
-    operator = PlanOperator(task_id="plan", steps=steps, wanted=list(steps))
+    operator = PlanOperator(task_id="plan", steps=steps, wanted=list(steps), settings=ExperimentSettings(prefix))
     before, cpu, times = peak_mb(), time.process_time(), [time.perf_counter()]
-    experiment = resolve(list(steps.values()), prefix)
+    placed = operator.settings.resolve(list(steps.values()), RunValues())
     times.append(time.perf_counter())
-    plan = operator._plan(experiment, {"params": {}})
+    plan = operator._plan(placed, {"params": {}})
     times.append(time.perf_counter())
     table = plan_table(plan)
     texts = [json.dumps(BaseXCom.serialize_value(value)) for value in (plan.to_json(), *chunks(plan).values())]

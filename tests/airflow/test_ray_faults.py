@@ -90,6 +90,7 @@ def test_a_head_that_dies_costs_an_attempt_and_no_retry(
     run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
     first = until_running(ray, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
+    until(file.exists, "the command to start: Ray calls the job running before")
     time.sleep(MOMENTS.uniform(0, 3))
     ray.kill_head()
     back.touch()

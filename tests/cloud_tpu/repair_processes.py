@@ -56,7 +56,7 @@ def _one_pass(url: str, folder: str, step: int, what: signal.Signals) -> None:
         with lock:
             number = next(count)
         if number == step:
-            os.kill(os.getpid(), what)
+            signal.pthread_kill(threading.get_ident(), what)  # to this thread, which then does nothing more before it
 
     def is_no_guarded(*paths: Any) -> bool:
         """On a local disk, who is frozen while it writes the turn keeps all others from it."""
