@@ -87,7 +87,7 @@ def printer(lines: int, rate: float) -> str:
 def ray_head(root: Path, finished: int = 0) -> Iterator[CountingProxy]:
     """A head that remembers ``finished`` jobs, reached through the proxy only; a job may wait on it for a day."""
     env = {"RAY_JOB_START_TIMEOUT_SECONDS": "86400"}
-    ray = LocalRay(LocalStack(root), num_cpus=HEAD_CPUS, env=env)
+    ray = LocalRay(LocalStack(root), token="", num_cpus=HEAD_CPUS, env=env)
     try:
         ray.start()
         if finished:

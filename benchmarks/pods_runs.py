@@ -132,7 +132,9 @@ def _bare_hosts(folder: str) -> Iterator[Sequence[psutil.Process]]:
 def _cluster() -> Iterator[_Cluster]:
     with tempfile.TemporaryDirectory(prefix="pods-") as folder:
         stack = LocalStack(Path(folder))
-        ray = LocalRay(stack, num_cpus=4, slices=[LocalSlice("slice-0", SLICE_TYPE), LocalSlice("slice-1", SLICE_TYPE)])
+        ray = LocalRay(
+            stack, token="", num_cpus=4, slices=[LocalSlice("slice-0", SLICE_TYPE), LocalSlice("slice-1", SLICE_TYPE)]
+        )
         try:
             ray.start()
             yield _Cluster(ray, Path(folder))

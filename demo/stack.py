@@ -26,9 +26,10 @@ SLICES = (LocalSlice("slice-a", "v4-16"),)
 
 @dataclass(frozen=True)
 class StackAddresses:
-    """Where the parts of a running stack answer. The password is not here: it stays in the stack's secrets file."""
+    """Where the parts of a running stack answer. Password and token are not here: they stay in files of their own."""
 
     ray: str
+    ray_token_file: str
     airflow: str
     username: str
     dags_folder: str
@@ -45,7 +46,14 @@ class StackAddresses:
 
     def answer(self) -> bool:
         """Whether both parts answer, and Airflow says of itself that all of it is healthy."""
-        return _is_airflow_healthy(self.airflow) and _get(f"{self.ray}/api/version") is not None
+        return _is_airflow_healthy(self.airflow) and self._does_ray_answer()
+
+    def _does_ray_answer(self) -> bool:
+        try:
+            token = Path(self.ray_token_file).read_text()
+        except OSError:
+            return False
+        return _get(f"{self.ray}/api/version", Authorization=f"Bearer {token}") is not None
 
 
 def password(stack: LocalStack) -> str:
@@ -84,14 +92,14 @@ def _start(stack: LocalStack, dags_folder: Path) -> StackAddresses:
     airflow = LocalAirflow(
         stack,
         dags_folder=dags_folder,
-        connections={CONNECTION: json.dumps({"conn_type": "ray", "host": ray.address})},
+        connections={CONNECTION: json.dumps(ray.connection)},
         settings=_settings(stack),
     )
     with ThreadPoolExecutor() as pool:
         started = pool.submit(ray.start)
         airflow.start()
         started.result()
-    return StackAddresses(ray.address, airflow.url, airflow.username, str(dags_folder.resolve()))
+    return StackAddresses(ray.address, str(ray.token_file), airflow.url, airflow.username, str(dags_folder.resolve()))
 
 
 def _settings(stack: LocalStack) -> dict[str, str]:
@@ -109,9 +117,9 @@ def _is_airflow_healthy(url: str) -> bool:
     return health is not None and all(part["status"] == "healthy" for part in health.values())
 
 
-def _get(url: str) -> dict[str, dict[str, str]] | None:
+def _get(url: str, **headers: str) -> dict[str, dict[str, str]] | None:
     try:
-        answer = requests.get(url, timeout=10)
+        answer = requests.get(url, headers=headers, timeout=10)
         return answer.json() if answer.ok else None
     except (requests.RequestException, ValueError):
         return None

@@ -148,7 +148,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     (root / "airflow_only").mkdir()
     (root / "airflow_only" / "only_in_airflow.py").write_text("def work_elsewhere(config): ...\n")
     stack = LocalStack(root)
-    ray = LocalRay(stack, num_cpus=4, slices=[LocalSlice("slice-a", "v4-16")])
+    ray = LocalRay(stack, token="", num_cpus=4, slices=[LocalSlice("slice-a", "v4-16")])
     airflow = LocalAirflow(
         stack,
         dags_folder=dags,

@@ -34,7 +34,7 @@ def ray_starter(house: House, root: Path) -> Iterator[StartRay]:
     stack = LocalStack(root / "stack")
 
     def start(**env: str) -> tuple[LocalRay, str]:
-        ray = LocalRay(stack, num_cpus=2, env={**ENV, **HASTY, **env})
+        ray = LocalRay(stack, token="", num_cpus=2, env={**ENV, **HASTY, **env})
         ray.start()
         house.api.put_connection(root.name, {"conn_type": "ray", "host": ray.address})
         return ray, root.name

@@ -41,8 +41,9 @@ def cloud(house: House, tmp_path: Path) -> Iterator[RehearsalCloud]:
 
 
 def connect(house: House, cloud: RehearsalCloud, tmp_path: Path) -> None:
-    ray = {"conn_type": "ray", "host": cloud.ray.address, "extra": json.dumps({"bucket": str(tmp_path / "bucket")})}
-    house.api.put_connection("tpu_cluster", ray)
+    ray = cloud.ray.connection
+    extra = ray["extra"] | {"bucket": str(tmp_path / "bucket")}
+    house.api.put_connection("tpu_cluster", ray | {"extra": json.dumps(extra)})
     extra = {"project": "rehearsal", "is_anonymous": True, "tpu_endpoint": cloud.url}
     house.api.put_connection("tpu_cloud", {"conn_type": "google_cloud_platform", "extra": json.dumps(extra)})
     cluster = {

@@ -38,9 +38,9 @@ PAUSE_S = 0.5
 class FollowedStep:
     """A step that is being made in a thread of its own; ``state`` is what Airflow would call its run."""
 
-    def __init__(self, step: ResolvedStep, address: str, heartbeat_s: float) -> None:
+    def __init__(self, step: ResolvedStep, cluster: RayCluster, heartbeat_s: float) -> None:
         self._turns = StepTurns(step, BY, heartbeat_s)
-        self._cluster = RayCluster("chaos", address)
+        self._cluster = cluster
         self._state = "running"
         self.verdicts: list[Verdict] = []
         """How the jobs ended, in order."""

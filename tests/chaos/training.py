@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tradewind.cli
 from tests.chaos.follower import FollowedStep
+from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.recipes.train_lm import RESUMABLE, LmTrainConfig, train_lm
 from tradewind.rehearsal.drill_house import HEARTBEAT_S, DrillHouse
 from tradewind.steps import ExecutorStep, TpuSlice, resolve, this_output_path, versioned
@@ -50,4 +51,5 @@ def training(data: str, num_slices: int | tuple[int, ...] = 1) -> ExecutorStep:
 def begin(house: DrillHouse, data: str, prefix: str, num_slices: int | tuple[int, ...] = 1) -> FollowedStep:
     """Begin to make the training's output below ``prefix``."""
     step = training(data, num_slices)
-    return FollowedStep(resolve([step], prefix).of(step), house.ray.address, HEARTBEAT_S)
+    cluster = RayCluster("chaos", house.ray.address, house.ray.token)
+    return FollowedStep(resolve([step], prefix).of(step), cluster, HEARTBEAT_S)

@@ -81,7 +81,7 @@ def test_airflows_other_commands_load_nothing_heavy_for_these() -> None:
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2)
+    ray = LocalRay(stack, token="", num_cpus=2)
     try:
         ray.start()
         yield ray

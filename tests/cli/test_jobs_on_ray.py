@@ -47,7 +47,7 @@ Tradewind = Callable[..., Ended]
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2, env={"THE_SECRET": SECRET})
+    ray = LocalRay(stack, token="", num_cpus=2, env={"THE_SECRET": SECRET})
     try:
         ray.start()
         yield RayJobs(RayCluster("here", ray.address))

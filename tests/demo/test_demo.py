@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from demo.stack import StackAddresses
+from tests.listening import check_strangers_are_refused
 from tradewind.rehearsal.processes import LocalStack
 
 pytestmark = pytest.mark.airflow
@@ -32,6 +33,7 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
         addresses = StackAddresses.read(stack)
         assert addresses is not None
         assert requests.get(addresses.airflow, timeout=30).ok
+        check_strangers_are_refused(stack, Path(addresses.ray_token_file).read_text())
 
         second = demo(tmp_path, "up", "--dag", "hello_world")
         assert second.returncode == 0, second.stdout + second.stderr

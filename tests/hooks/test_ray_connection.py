@@ -38,7 +38,7 @@ def start(stack: LocalStack, **kwargs: Any) -> LocalRay:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     stack = LocalStack(tmp_path_factory.mktemp("guarded"))
     try:
-        yield start(stack, env={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN})
+        yield start(stack, token=TOKEN)
     finally:
         stack.stop()
 
@@ -47,7 +47,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
 def open_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     stack = LocalStack(tmp_path_factory.mktemp("open"))
     try:
-        yield start(stack)
+        yield start(stack, token="")
     finally:
         stack.stop()
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.hostile.harness import attack
 from tradewind import Cpu, ExecutorStep, Gpu, Hosts, TpuSlice, lazy, on_head_node, output_path_of, versioned
+from tradewind.hooks.slice_repair import RepairRequest
+from tradewind.operators.ray_job import RayJobOperator
 from tradewind.plans.selection import Selection, SelectionError
 from tradewind.steps import (
     CyclicStepsError,
@@ -243,6 +245,19 @@ def test_an_amount_that_is_none_is_refused_in_a_sentence(
     make: Callable[[Any], Any], amount: Any, sandbox: Path
 ) -> None:
     attack(lambda: make(amount), sandbox).must_be_refused(ValueError, mentions=[":"])
+
+
+@pytest.mark.parametrize("amount", [NAN, INF, -1, HUGE, "1", True, b"1"], ids=shortened)
+@pytest.mark.parametrize("field", ["timeout", "queue_timeout", "connect_timeout", "budget_gb", "host_grace_s"])
+def test_what_cannot_be_waited_for_or_counted_to_is_refused_by_name(field: str, amount: Any, sandbox: Path) -> None:
+    def make() -> Any:
+        if field == "budget_gb":
+            return mirrored("data", amount)
+        if field == "host_grace_s":
+            return RepairRequest("google", "us-central2-b", "ray", labels={"a": "b"}, settings={field: amount})
+        return RayJobOperator(task_id="job", entrypoint="true", **{field: amount})
+
+    attack(make, sandbox).must_be_refused(ValueError, mentions=[field, "finite number"])
 
 
 # ---- what a run selects

@@ -137,7 +137,7 @@ def test_an_environment_that_hosts_would_not_get_is_refused(decorator: Any, reso
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=1, slices=[LocalSlice("large", "v4-16"), LocalSlice("small", "v4-8")])
+    ray = LocalRay(stack, token="", num_cpus=1, slices=[LocalSlice("large", "v4-16"), LocalSlice("small", "v4-8")])
     try:
         ray.start()
         yield RayJobs(RayCluster("here", ray.address))

@@ -86,7 +86,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "executable", str(python))  # whose Ray the cluster is started with
-            ray = LocalRay(stack, num_cpus=2, env={"HTTPS_PROXY": "http://127.0.0.1:9"})  # there is no outside
+            ray = LocalRay(
+                stack, token="", num_cpus=2, env={"HTTPS_PROXY": "http://127.0.0.1:9"}
+            )  # there is no outside
             ray.start()
         yield RayJobs(RayCluster("here", ray.address))
     finally:

@@ -16,7 +16,7 @@ from tradewind.rehearsal.processes import LocalStack
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
     """The jobs of a head that several files share: their ids differ."""
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2)
+    ray = LocalRay(stack, token="", num_cpus=2)
     try:
         ray.start()
         yield RayJobs(RayCluster("here", ray.address))

@@ -135,7 +135,7 @@ def wait_for_text(address: str, demand: Demand, text: str) -> WaitJudgement:
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2, slices=[LocalSlice("my_slice", "v4-8")])
+    ray = LocalRay(stack, token="", num_cpus=2, slices=[LocalSlice("my_slice", "v4-8")])
     try:
         ray.start(timeout_seconds=300)
         yield ray

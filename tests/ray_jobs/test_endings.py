@@ -139,7 +139,7 @@ def wait_for(what: Callable[[], bool]) -> None:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2, slices=[LocalSlice("s1", "v4-8")])
+    ray = LocalRay(stack, token="", num_cpus=2, slices=[LocalSlice("s1", "v4-8")])
     try:
         ray.start(timeout_seconds=300)
         yield Cluster(ray)
@@ -251,7 +251,7 @@ def test_a_cluster_that_is_silent_leaves_the_judgement_to_what_is_known() -> Non
 @pytest.mark.ray
 def test_a_job_that_the_head_gave_up_waiting_for_timed_out_in_the_queue(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path / "ray")
-    ray = LocalRay(stack, num_cpus=1, env={"RAY_JOB_START_TIMEOUT_SECONDS": "2"})
+    ray = LocalRay(stack, token="", num_cpus=1, env={"RAY_JOB_START_TIMEOUT_SECONDS": "2"})
     try:
         ray.start(timeout_seconds=300)
         cluster = Cluster(ray)

@@ -29,7 +29,7 @@ COUNTING = "bash -c 'for n in $(seq 1 1000000); do echo line $n; sleep 0.02; don
 @contextmanager
 def running_head(root: Path, env: Mapping[str, str]) -> Iterator[LocalRay]:
     stack = LocalStack(root)
-    ray = LocalRay(stack, num_cpus=2, env=HASTY | dict(env))
+    ray = LocalRay(stack, token="", num_cpus=2, env=HASTY | dict(env))
     try:
         ray.start()
         yield ray

@@ -36,7 +36,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRay]:
     monkeypatch.setattr(lost_nodes, "AGAIN_S", 0.5)
     monkeypatch.setattr(lost_nodes, "BELIEVE_S", 3.0)
     stack = LocalStack(tmp_path / "ray")
-    ray = LocalRay(stack, num_cpus=2, env=HASTY)
+    ray = LocalRay(stack, token="", num_cpus=2, env=HASTY)
     try:
         ray.start()
         yield ray

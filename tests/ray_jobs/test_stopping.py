@@ -146,7 +146,7 @@ def test_the_job_that_ends_waiting_ones_leaves_a_running_one_alone(jobs: RayJobs
 def test_stopping_goes_on_while_the_cluster_is_silent(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path / "ray")
     store = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "rocks")}
-    ray = LocalRay(stack, num_cpus=1, env=HASTY | store)
+    ray = LocalRay(stack, token="", num_cpus=1, env=HASTY | store)
     try:
         ray.start(timeout_seconds=300)
         jobs = RayJobs(RayCluster("here", ray.address))

@@ -35,7 +35,7 @@ RUNNING = f"{LIST}running"
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
     """A head whose job ``ended`` has ended, while ``running`` runs and ``pending`` waits for what is not there."""
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2)
+    ray = LocalRay(stack, token="", num_cpus=2)
     try:
         ray.start()
         jobs = RayJobs(RayCluster("here", ray.address))

@@ -22,8 +22,8 @@ def two_clusters(tmp_path_factory):
         patch.setenv("TPU_NAME", "the-callers")
         patch.setenv("A_SECRET_OF_THE_CALLER", "x")
         clusters = [
-            LocalRay(stack, name="east", num_cpus=2, slices=[LocalSlice("tpu-east", "v4-8")]),
-            LocalRay(stack, name="west", num_cpus=3),
+            LocalRay(stack, token="", name="east", num_cpus=2, slices=[LocalSlice("tpu-east", "v4-8")]),
+            LocalRay(stack, token="", name="west", num_cpus=3),
         ]
         with ThreadPoolExecutor() as pool:
             list(pool.map(LocalRay.start, clusters))
@@ -91,7 +91,7 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        cluster = LocalRay(LocalStack(tmp_path), num_cpus=1, dashboard_port=port)
+        cluster = LocalRay(LocalStack(tmp_path), token="", num_cpus=1, dashboard_port=port)
         try:
             with pytest.raises(LocalRayError, match=rf"(?s)Ray node head ended with code 1 .*log ends with:.*{port}"):
                 cluster.start()

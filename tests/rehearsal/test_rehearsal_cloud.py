@@ -15,6 +15,7 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import tpu_v2
 
+from tests.listening import check_strangers_are_refused
 from tradewind.rehearsal.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
 from tradewind.rehearsal.local_ray import LocalRay
 from tradewind.rehearsal.processes import LocalStack
@@ -58,6 +59,13 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 def env_of_host(cloud: RehearsalCloud, name: str, worker: int) -> dict[str, str]:
     return cloud.ray.host_stack(name, worker).processes()[0].environ()
+
+
+def test_what_listens_beyond_the_loopback_answers_nobody_without_the_token(cloud):
+    ray = cloud.ray
+    check_strangers_are_refused(ray.stack, ray.token)
+    assert ray.token_file.stat().st_mode & 0o777 == 0o600
+    assert {requests.get(f"{ray.address}{path}", timeout=30).status_code for path in ("/api/jobs/", "/nodes")} == {401}
 
 
 def is_preempted(host: str) -> str:
@@ -115,7 +123,7 @@ def test_a_hung_process_of_a_pod_is_stopped_and_its_guard_is_not(cloud):
 
 
 def test_who_has_the_file_steers_it_and_nobody_else(cloud, tmp_path):
-    cloud.control.write(tmp_path)
+    cloud.write_control(tmp_path)
     assert (tmp_path / CONTROL_FILE).stat().st_mode & 0o777 == 0o600
     control = RehearsalControl.of_folder(tmp_path)
     assert control.ask("status")["slices"][0]["hosts"][1]["in_ray"] is True

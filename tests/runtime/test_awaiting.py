@@ -83,7 +83,7 @@ def test_something_that_holds_itself_is_walked_to_its_end() -> None:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=4)
+    ray = LocalRay(stack, token="", num_cpus=4)
     try:
         ray.start()
         yield ray

@@ -121,7 +121,7 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     stack = LocalStack(tmp_path_factory.mktemp("ray"))
     folder = tmp_path_factory.mktemp("dags")
-    ray = LocalRay(stack, num_cpus=2, env={"ON_THE_NODE": VALUE})
+    ray = LocalRay(stack, token="", num_cpus=2, env={"ON_THE_NODE": VALUE})
     try:
         ray.start()
         yield Cluster(RayJobs(RayCluster("here", ray.address)), load_dag_file(folder, DAG_FILE), folder)

@@ -73,6 +73,14 @@ def stays_once(config: Config) -> int:
     return restarts()
 
 
+def changes_what_runs_next(config: Config) -> None:
+    file = Path(attempt_path(config.output_path, 1))
+    fields = json.loads(file.read_text())
+    fields["spec"]["function"] = "os:getcwd"
+    file.write_text(json.dumps(fields))
+    raise RuntimeError("and once more")
+
+
 def is_refused(config: Config) -> None: ...
 
 
@@ -118,7 +126,7 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     stack = LocalStack(tmp_path_factory.mktemp("steps"))
     slices = [LocalSlice("a", "v4-8"), LocalSlice("b", "v4-8")]
-    ray = LocalRay(stack, num_cpus=2, slices=slices, env={"PYTHONPATH": str(REPOSITORY)})
+    ray = LocalRay(stack, token="", num_cpus=2, slices=slices, env={"PYTHONPATH": str(REPOSITORY)})
     try:
         ray.start()
         yield Cluster(ray, tmp_path_factory.mktemp("store"))
@@ -192,6 +200,13 @@ def test_a_turn_that_is_over_ends_the_processes_on_the_slice_at_once(
     process.wait(PATIENCE_S)
     assert ended.outcome is outcome
     assert names(events)[-1] == "started"
+
+
+def test_hosts_run_nothing_that_was_changed_since_the_claim(cluster: Cluster) -> None:
+    ended, events = cluster.finish(cluster.start(changes_what_runs_next, Hosts(1, max_failures=1)))
+    assert ended.outcome is Outcome.LOST and ended.spec["function"].endswith("changes_what_runs_next")
+    assert names(events).count("started") == 2
+    assert "changed after this driver began" in cluster.log(ended)
 
 
 def test_a_config_that_its_check_refuses_reserves_nothing(cluster: Cluster) -> None:

@@ -125,7 +125,7 @@ def _tell(status: Mapping[str, Any], stack: LocalStack) -> None:
 def _exports(status: Mapping[str, Any]) -> list[str]:
     variables = {
         **status["env"],
-        "RAY_ADDRESS": status["addresses"]["ray"],
+        **status["ray_env"],
         **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in status["connections"].items()},
     }
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tradewind.cloud_tpu.repair_terms import RepairSettings, Scope
 from tradewind.cloud_tpu.tpu_errors import BadSliceError
+from tradewind.steps.amounts import check_amount
 
 if TYPE_CHECKING:
     from tradewind.cloud_tpu.repairing import SliceRepair
@@ -46,6 +47,11 @@ class RepairRequest:
         known = [one.name for one in fields(RepairSettings)]
         if unknown := sorted(set(self.settings) - set(known)):
             raise BadSliceError(f"There is no repair setting {unknown[0]!r}; there are {', '.join(known)}.")
+        for name, value in self.settings.items():
+            try:
+                check_amount(value, f"Repair setting {name!r}")
+            except ValueError as error:
+                raise BadSliceError(str(error)) from None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; ``RepairRequest(**...)`` reads it."""

@@ -32,6 +32,7 @@ from tradewind.ray_jobs.endings import Ending, EndingKind
 from tradewind.ray_jobs.outcome import Outcome, Watch
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.runtime.call_results import decode_result, result_marker
+from tradewind.steps.amounts import check_amount
 from tradewind.triggers.kill import stop_from_on_kill, stop_plain_job
 from tradewind.triggers.place_in_log import TaskAddress
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger
@@ -171,6 +172,8 @@ class RayJobOperator(BaseOperator):
         self.ship_tradewind = ship_tradewind
         self.max_losses = max_losses
         self.deferrable = deferrable
+        for name in ("timeout", "queue_timeout", "connect_timeout"):
+            check_amount(as_seconds(getattr(self, name)), name)
         self._followed: tuple[RayCluster, str, TaskAddress] | None = None
 
     def execute(self, context: Context) -> Any:

@@ -20,6 +20,7 @@ from tradewind.plans.step_places import check_output_places
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.leases import HEARTBEAT_S
 from tradewind.steps import ExecutorStep, ResolvedExperiment, RunValues, coerce_param, resolve
+from tradewind.steps.amounts import check_amount
 from tradewind.storage import Roots
 
 if TYPE_CHECKING:
@@ -159,5 +160,11 @@ def _iso(moment: Any) -> str | None:
 
 
 def heartbeat_s() -> float:
-    """How often owners of this deployment renew their leases."""
-    return conf.getfloat("tradewind", "lease_heartbeat_seconds", fallback=HEARTBEAT_S)
+    """How often owners of this deployment renew their leases.
+
+    Raises:
+        ValueError: The configuration has no finite number of at least a tenth of a second.
+    """
+    seconds: float = conf.getfloat("tradewind", "lease_heartbeat_seconds", fallback=HEARTBEAT_S)
+    check_amount(seconds, "[tradewind] lease_heartbeat_seconds", least=0.1)
+    return seconds

@@ -49,15 +49,6 @@ class RehearsalControl:
             raise RehearsalControlError(f"{file} can be used by others than its owner: do 'chmod 600' on it.")
         return cls(fields["url"], fields["token"])
 
-    def write(self, folder: Path) -> None:
-        """Leave it in ``folder``, for the owner alone."""
-        fresh = folder / f".{CONTROL_FILE}.new"
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as opened:
-            json.dump({"url": self.url, "token": self.token}, opened)
-        fresh.replace(folder / CONTROL_FILE)
-
     def ask(self, what: str) -> Any:
         """``status`` or ``requests``."""
         return self._send(urllib.request.Request(f"{self.url}/{what}"))

@@ -147,7 +147,7 @@ def running_airflow(house: DrillHouse, dags_folder: Path) -> Iterator[LocalAirfl
     airflow = LocalAirflow(
         house.stack,
         dags_folder=dags_folder,
-        connections=connections(house.ray.address, house.cloud.project),
+        connections=connections(house.ray, house.cloud.project),
         settings={
             **house.cloud.env(),
             "AIRFLOW__TRADEWIND__PREFIX": house.prefix,

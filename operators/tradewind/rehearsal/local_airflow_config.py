@@ -11,13 +11,14 @@ import base64
 import configparser
 import io
 import json
-import os
 import random
 import secrets
 import socket
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+
+from tradewind.rehearsal.processes import write_private
 
 USERNAME = "admin"
 # LocalExecutor forks all its workers at start; eight are plenty for one machine and cost little.
@@ -90,15 +91,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, at no moment readable by others and at no moment half-written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 def write_config(home: Path, dags_folder: Path, ports: Ports, known: Secrets) -> None:

@@ -1,7 +1,8 @@
 """A real Ray cluster on this machine: a head without TPUs, and one Ray node per host of each simulated TPU slice.
 
-Every node listens on a loopback address of its own (``127.x.y.z``), so that neither two nodes nor two clusters can
-want the same port, and nothing is reachable from outside the machine although authentication is off. Every node is a
+Every node has a loopback address of its own (``127.x.y.z``), so that neither two nodes nor two clusters can want the
+same port. Some of Ray's processes listen at every address all the same, so whoever asks a cluster for anything has to
+show its token, which only this user can read. Every node is a
 ``LocalStack`` of its own inside the cluster's: a host can die like a real one, with all that runs on it, and nothing
 else. No process inherits the caller's environment beyond what ``_INHERITED`` names.
 
@@ -15,6 +16,7 @@ import itertools
 import json
 import os
 import random
+import secrets
 import socket
 import subprocess
 import sys
@@ -31,21 +33,22 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE, slice_type
-from tradewind.rehearsal.processes import LocalStack, kill_together
+from tradewind.rehearsal.processes import LocalStack, kill_together, write_private
 
 _INHERITED: Final = (
     "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE",
     "TMPDIR", "TZ", "USER",
 )  # fmt: skip
 _RAY_SETTINGS: Final = {
-    # An auth token in the user's home must neither be read nor created, and nothing is reported to anyone.
-    "RAY_AUTH_MODE": "disabled",
+    # Nothing is reported to anyone.
     "RAY_USAGE_STATS_ENABLED": "0",
     # Nobody scrapes metrics here; collecting them costs more CPU than all else in an idle cluster.
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_COLOR_PREFIX": "0",
+    "AUTOSCALER_METRIC_PORT": "-1",
+    "DASHBOARD_METRIC_PORT": "-1",
 }
 _OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
 _HOST_CPUS: Final = 2
@@ -92,7 +95,12 @@ class LocalRayStatus:
 
 
 class LocalRay:
-    """One cluster. ``start`` and ``stop`` frame its life; hosts can come and go in between."""
+    """One cluster. ``start`` and ``stop`` frame its life; hosts can come and go in between.
+
+    Args:
+        token: What every node and every request has to show; by default one that nobody else knows. Empty: anybody who
+            reaches a port of the cluster may run code on it.
+    """
 
     def __init__(
         self,
@@ -108,9 +116,8 @@ class LocalRay:
         self.stack = LocalStack(stack.root / name)
         self.num_cpus = num_cpus
         self.slices = tuple(slices)
+        self.token = secrets.token_hex(32) if token is None else token
         self._env = dict(env or {})
-        if token:  # every node and every request has to show it then
-            self._env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
         self._addresses = _loopback_addresses()
         self._head_ip = next(self._addresses)
         self._dashboard_port = dashboard_port or free_port("127.0.0.1")
@@ -129,6 +136,24 @@ class LocalRay:
         return f"http://127.0.0.1:{self._dashboard_port}"
 
     @property
+    def token_file(self) -> Path:
+        """Holds the token while the cluster runs; mode 0600."""
+        return self.stack.root / "token"
+
+    @property
+    def access(self) -> dict[str, str]:
+        """What a process of this user has in its environment so that Ray's own clients get in."""
+        if not self.token:
+            return {"RAY_AUTH_MODE": "disabled"}  # a token in the user's home is not for this cluster
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The fields of an Airflow connection to it; the token stays in its file."""
+        extra = {"extra": {"token_file": str(self.token_file)}} if self.token else {}
+        return {"conn_type": "ray", "host": self.address, **extra}
+
+    @property
     def gcs_address(self) -> str:
         return f"{self._head_ip}:{self._gcs_port}"
 
@@ -144,6 +169,8 @@ class LocalRay:
     def start(self, timeout_seconds: float = 120.0) -> None:
         """Start everything; returns once the Jobs API answers and every node is registered."""
         deadline = time.monotonic() + timeout_seconds
+        if self.token:
+            write_private(self.token_file, self.token)
         while True:
             try:
                 return self._start_all(deadline)
@@ -303,7 +330,7 @@ class LocalRay:
         home.mkdir(parents=True, exist_ok=True)
         inherited = {key: os.environ[key] for key in _INHERITED if key in os.environ}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        return {**inherited, "PATH": path, "HOME": str(home), **_RAY_SETTINGS, **self._env}
+        return {**inherited, "PATH": path, "HOME": str(home), **_RAY_SETTINGS, **self.access, **self._env}
 
     def _temp_dir(self, name: str) -> Path:
         """A folder per node, with a short path: Ray puts sockets below it, whose paths may have 107 characters.
@@ -360,8 +387,7 @@ class LocalRay:
 
     def _get(self, path: str) -> Any:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this loopback
-        token = self._env.get("RAY_AUTH_TOKEN")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         request = urllib.request.Request(self.address + path, headers=headers)
         with opener.open(request, timeout=5.0) as answer:
             return json.load(answer)

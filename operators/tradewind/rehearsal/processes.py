@@ -100,3 +100,13 @@ def _signal_all(processes: Sequence[psutil.Process], method: str) -> None:
             getattr(process, method)()
         except psutil.NoSuchProcess:
             continue
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, at no moment readable by others and at no moment half-written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    temporary.replace(path)

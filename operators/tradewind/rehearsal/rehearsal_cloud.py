@@ -11,6 +11,8 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -18,10 +20,10 @@ from google.cloud.tpu_v2 import types
 
 from tradewind.rehearsal.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.control import ControlServer
-from tradewind.rehearsal.control_client import RehearsalControl, RehearsalControlError
+from tradewind.rehearsal.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
 from tradewind.rehearsal.local_ray import LocalRay, host_name
 from tradewind.rehearsal.metadata_server import TOKEN, MetadataServer
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.processes import LocalStack, write_private
 from tradewind.rehearsal.secret_manager import LocalSecretManager
 from tradewind.rehearsal.tpu_cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu_grpc import TpuGrpcServer
@@ -106,6 +108,10 @@ class RehearsalCloud:
         """Where the methods here are served, and the token for it."""
         return self._control.access
 
+    def write_control(self, folder: Path) -> None:
+        """Leave in ``folder`` where the methods here are served, for its owner alone."""
+        write_private(folder / CONTROL_FILE, json.dumps(asdict(self.control)))
+
     def env(self) -> dict[str, str]:
         """What lets the client libraries of a process find this cloud."""
         return {
@@ -169,8 +175,9 @@ class RehearsalCloud:
             "zone": self.zone,
             "addresses": {"ray": self.ray.address, "gcs": self.ray.gcs_address, "tpu_grpc": self.grpc_address}
             | self.addresses,
-            "connections": connections(self.ray.address, self.project, self.tpu.url),
+            "connections": connections(self.ray, self.project, self.tpu.url),
             "env": self.env(),
+            "ray_env": self.ray.access | {"RAY_ADDRESS": self.ray.address},
             "slices": [_told(held, alive) for held in nodes],
             "queued_resources": queued,
             "stock_out": self._state.supply.is_out,
@@ -293,11 +300,11 @@ class RehearsalCloud:
             return set()
 
 
-def connections(ray_address: str, project: str, tpu_endpoint: str | None = None) -> dict[str, str]:
+def connections(ray: LocalRay, project: str, tpu_endpoint: str | None = None) -> dict[str, str]:
     """The Airflow connections to a rehearsal, by their ids; its processes know the endpoint by their environment."""
     extra = {"is_anonymous": True, "project": project, **({"tpu_endpoint": tpu_endpoint} if tpu_endpoint else {})}
     return {
-        RAY_CONNECTION: json.dumps({"conn_type": "ray", "host": ray_address}),
+        RAY_CONNECTION: json.dumps(ray.connection),
         GOOGLE_CONNECTION: json.dumps({"conn_type": "google_cloud_platform", "extra": extra}),
     }
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: told_to_end.set())
     stack = LocalStack(options.root)
     with running(stack, dict(options.slices), options.zone, options.dags) as cloud:
-        cloud.control.write(stack.root)
+        cloud.write_control(stack.root)
         print("The rehearsal is up.", flush=True)
         told_to_end.wait()
         (stack.root / CONTROL_FILE).unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def _airflow(cloud: RehearsalCloud, dags: Path) -> LocalAirflow:
         # Only what somebody asks for shall run: unpausing a nightly pipeline would start last night's run as well.
         "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
     }
-    known = connections(cloud.ray.address, cloud.project)
+    known = connections(cloud.ray, cloud.project)
     return LocalAirflow(cloud.stack, dags_folder=dags, connections=known, settings=settings)
 
 

@@ -24,6 +24,7 @@ from tradewind.runtime.store_patience import until_answered
 
 CHANGED: Final = 77
 """Exit code of whoever was to run a spec that is not the one that was claimed (EX_NOPERM of sysexits.h)."""
+CHANGED_LATER: Final = "What is to run was changed after this driver began, so its function was not called."
 GIVEN: Final = "-"
 """In place of the attempt's file: the attempt comes through the standard input."""
 

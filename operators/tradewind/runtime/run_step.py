@@ -37,7 +37,14 @@ from tradewind.records.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
 from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
 from tradewind.runtime.child import how_it_was_killed, left_error, run_here, why_it_gave_up
-from tradewind.runtime.claimed import CHANGED, GIVEN, SpecChangedError, arguments_of, claimed_by_command_line
+from tradewind.runtime.claimed import (
+    CHANGED,
+    CHANGED_LATER,
+    GIVEN,
+    SpecChangedError,
+    arguments_of,
+    claimed_by_command_line,
+)
 from tradewind.runtime.cut_off import CutOff
 from tradewind.runtime.errors import RuntimeFault, SecretError, SpecError
 from tradewind.runtime.keeper import Keeper, TurnEnd
@@ -255,7 +262,7 @@ def _run_function(
         return None
     left = keeper.until_answered(lambda: left_error(spec.output_path, attempt.number))
     if code == CHANGED:
-        raise SpecChangedError("What is to run was changed after this driver began, so its function was not called.")
+        raise SpecChangedError(CHANGED_LATER)
     if left is None and (why := why_it_gave_up(code)) is not None:
         raise ChildGaveUpError(why)
     if left is None and code < 0:

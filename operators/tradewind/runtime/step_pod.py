@@ -21,7 +21,7 @@ from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.records.attempts import Attempt, AttemptError, attempt_folder, attempt_path
 from tradewind.records.files import list_files
 from tradewind.runtime.child import left_error, run_here
-from tradewind.runtime.claimed import arguments_of
+from tradewind.runtime.claimed import CHANGED, CHANGED_LATER, SpecChangedError, arguments_of
 from tradewind.runtime.masking import NAMES_VARIABLE
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
 from tradewind.runtime.pods.environment import ON_CPU
@@ -56,6 +56,7 @@ def run_on_hosts(
 
     Raises:
         NoFreeSliceError: The group of hosts cannot be reserved at all.
+        SpecChangedError: A host was to run something else than what was claimed.
     """
     if (refused := preflight_error(attempt, spec, resources, secrets, term)) is not None:
         return refused
@@ -82,6 +83,8 @@ def run_on_hosts(
     except SystemError as error:  # so Ray's compiled parts hand on what a signal's handler raised
         raise error.__cause__ or error from None
     except PodGivenUpError as error:
+        if error.incident.exit_code == CHANGED:
+            raise SpecChangedError(CHANGED_LATER) from None
         return given_up(error, attempt, spec, _restarts(timeline))
     finally:
         timeline.flush(_FLUSH_S)

@@ -10,6 +10,8 @@ import posixpath
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tradewind.steps.amounts import check_amount
+
 if TYPE_CHECKING:
     from tradewind.steps.step import ExecutorStep
 
@@ -101,4 +103,5 @@ def mirrored(value: Any, budget_gb: float = 10) -> Any:
     """Let the step read ``value`` from whichever region has it; neither this nor the budget counts in the version."""
     if isinstance(value, MirroredValue):
         raise ValueError("Can't nest MirroredValue")
+    check_amount(budget_gb, "mirrored: budget_gb")
     return MirroredValue(value, budget_gb)

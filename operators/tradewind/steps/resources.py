@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tradewind.steps.amounts import MOST
 from tradewind.steps.shortened import shortened
 
 _HEAD_CPUS: Final = 0.1
@@ -16,8 +17,6 @@ _STALL_LIMIT_S: Final = 1200.0
 _FROZEN_S: Final = 60.0
 _LEAST_FROZEN_S: Final = 10.0
 _MOST_FROZEN_S: Final = 3600.0
-_MOST: Final = 2**63 - 1
-"""Of anything: more fits into no number of a database, a driver or a machine."""
 
 
 @dataclass(frozen=True)
@@ -203,21 +202,21 @@ def _check_frozen(owner: str, value: float) -> None:
 
 
 def _check_whole(owner: str, field: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
         raise ValueError(
             f"{owner}({field}={shortened(value)}): give a whole number from {least} up that fits into 64 bits."
         )
 
 
 def _check_amount(owner: str, field: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST:  # NaN is neither
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MOST:  # NaN is neither
         raise ValueError(
             f"{owner}({field}={shortened(value)}): a step needs a number above zero that fits into 64 bits."
         )
 
 
 def _check_memory(owner: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MOST):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MOST):
         raise ValueError(f"{owner}(memory_bytes={shortened(value)}): give a whole number of bytes above zero, or None.")
 
 

@@ -158,7 +158,7 @@ def _airflow(
     return LocalAirflow(
         stack,
         dags_folder=dags,
-        connections={CONNECTION: json.dumps({"conn_type": "ray", "host": ray.address})},
+        connections={CONNECTION: json.dumps(ray.connection)},
         settings={
             **env,
             "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",

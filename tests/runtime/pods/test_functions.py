@@ -90,7 +90,7 @@ except PodGivenUpError as error:
 
 @pytest.fixture
 def cluster(tmp_path):
-    ray = LocalRay(LocalStack(tmp_path), num_cpus=1, slices=[LocalSlice("pod", "v4-16")])
+    ray = LocalRay(LocalStack(tmp_path), token="", num_cpus=1, slices=[LocalSlice("pod", "v4-16")])
     try:
         ray.start()
         yield ray

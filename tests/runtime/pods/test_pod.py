@@ -56,7 +56,7 @@ pytestmark = pytest.mark.ray
 def cluster(tmp_path_factory):
     stack = LocalStack(tmp_path_factory.mktemp("pods"))
     slices = [LocalSlice("a", "v4-16"), LocalSlice("b", "v4-16"), LocalSlice("single", "v4-8")]
-    ray_cluster = LocalRay(stack, num_cpus=8, slices=slices, env={"MEGASCALE_SLICE_ID": "1"})
+    ray_cluster = LocalRay(stack, token="", num_cpus=8, slices=slices, env={"MEGASCALE_SLICE_ID": "1"})
     ray_cluster.start()
     with driver_on(ray_cluster):
         yield ray_cluster
