@@ -316,7 +316,7 @@ class LocalRay:
     def _start_node(
         self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
     ) -> None:
-        argv = [str(Path(sys.executable).with_name("ray")), "start", *options]
+        argv = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
         argv += [f"--node-ip-address={ip}", f"--temp-dir={self._temp_dir(name)}"]
         agent_port = self._agent_ports.setdefault(name, free_port(ip))  # one that comes back answers for its old jobs
         argv += [f"--dashboard-agent-listen-port={agent_port}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
