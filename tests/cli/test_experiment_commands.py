@@ -54,6 +54,16 @@ def work(config): ...
 
 dag = experiment_dag("partitioned", [ExecutorStep("shard", work, {"key": versioned(partition_key())})])
 '''
+STRAY = '''
+"""An Airflow DAG."""
+from tradewind import ExecutorStep, experiment_dag
+
+def work(config): ...
+
+step = ExecutorStep("elsewhere", work, {"reads": "RAW"}, override_output_path="PLACE")
+dag = experiment_dag("stray", [step])
+'''
+ALLOWED = STRAY.replace("[step])", '[step], allow_outside=["elsewhere"])')
 MONTHS_S = 60 * 86400.0
 
 
@@ -456,6 +466,37 @@ def test_the_outputs_of_a_dag_that_needs_a_partition_are_kept(house: House) -> N
     done = house("gc", "--delete")
     assert done.code == 0 and "All outputs of the steps of DAG partitioned are kept" in done.err
     assert (path / "model").exists()
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_dag_whose_steps_have_no_allowed_place_keeps_its_own_and_stops_nobody(house: House, tmp_path: Path) -> None:
+    spare, own = house.make("train", "--param", "size=2"), house.make("train", "--param", "size=3")
+    (own.parent / "elsewhere-123456").mkdir()
+    own = own.rename(own.parent / "elsewhere-123456" / "own")
+    info = own / ".executor_info"
+    info.write_text(info.read_text().replace('"train"', '"elsewhere"'))
+    house.age()
+    house.add_dag("stray", STRAY.replace("PLACE", str(tmp_path / "stray")))
+    done = house("gc", "--delete")
+    assert done.code == 0, done.err
+    assert [line.split()[-1] for line in done.out.splitlines()] == [str(spare)]
+    assert "All outputs of the steps of DAG stray are kept: Step 'elsewhere': override_output_path" in done.err
+    assert (own / "model").exists()
+
+
+@pytest.mark.usefixtures("runs")
+def test_what_an_output_outside_of_the_prefix_was_made_from_is_kept(house: House, tmp_path: Path) -> None:
+    """Made by an earlier version of the DAG: no current step names that input."""
+    raw, place = house.make("data/raw", "--param", "size=2"), tmp_path / "far"
+    house.add_dag("stray", ALLOWED.replace("PLACE", str(place)).replace("RAW", str(raw)))
+    place.mkdir()
+    (place / "model").write_text("weights")
+    assert house("adopt", str(place), "--as", "elsewhere", "--dag", "stray").code == 0
+    house.add_dag("stray", ALLOWED.replace("PLACE", str(place)).replace("RAW", "nothing"))
+    house.age()
+    kept = house("gc", "--delete")
+    assert (kept.code, kept.out) == (0, ""), kept.err
+    assert (raw / "model").exists()
 
 
 def test_garbage_is_found_below_a_prefix_that_no_dag_names(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.plans.garbage import Garbage, Needs, find_garbage, remove_garbage, withdraw_results
+from tradewind.plans.garbage import Garbage, Needs, find_garbage, find_garbage_below, remove_garbage, withdraw_results
 from tradewind.plans.withdrawal import UnreadableRecordError
 from tradewind.records import pins, removal
 from tradewind.records.adoption import Adoption, adopt
@@ -596,3 +596,49 @@ def test_where_it_cannot_be_read_what_a_needed_output_was_made_from_everything_s
     aged([raw, train])
     assert garbage_of(prefix, Needs({train})) == []
     assert garbage_of(prefix) == [raw], "what nobody needs tells of no need, and stays itself"
+
+
+# ---- what lies elsewhere
+
+
+def chain(prefix: str, elsewhere: str) -> tuple[ResolvedStep, ...]:
+    """``data/raw``, what reads it and lies ``elsewhere``, and ``train`` that reads that."""
+    raw = ExecutorStep("data/raw", None, Config(versioned(1)))
+    middle = ExecutorStep("middle", None, Config(raw), override_output_path=elsewhere)
+    return resolve([ExecutorStep("train", None, Config(middle))], prefix).steps
+
+
+def test_what_an_output_elsewhere_was_made_from_is_kept(prefix: str, tmp_path: Path) -> None:
+    raw, middle, train = map(made, chain(prefix, str(tmp_path / "other" / "middle")))
+    aged([raw, middle, train])
+    sweep = find_garbage(prefix, Needs(paths={train}, roots={str(tmp_path / "other")}), MONTH_S)
+    assert sweep.garbage == () and sweep.needed == len([raw, train])
+    assert [one.path for one in find_garbage(prefix, Needs(), MONTH_S).garbage] == [raw, train]
+
+
+def test_an_output_below_no_root_keeps_everything(prefix: str, tmp_path: Path) -> None:
+    raw, middle, train = map(made, chain(prefix, str(tmp_path / "other" / "middle")))
+    aged([raw, middle, train])
+    write_text(f"{middle}/{INFO_FILE}", "{")
+    sweep = find_garbage(prefix, Needs(paths={train}), MONTH_S)
+    assert sweep.garbage == () and sweep.unknown == (middle,)
+    assert sweep.unread == (), "a record that may not be read was read"
+
+
+def test_a_record_elsewhere_that_cannot_be_read_keeps_everything(prefix: str, tmp_path: Path) -> None:
+    raw, middle, train = map(made, chain(prefix, str(tmp_path / "other" / "middle")))
+    aged([raw, middle, train])
+    write_text(f"{middle}/{INFO_FILE}", "{")
+    sweep = find_garbage(prefix, Needs(paths={train}, roots={middle}), MONTH_S)
+    assert sweep.garbage == () and [one.file for one in sweep.unread] == [f"{middle}/{INFO_FILE}"]
+
+
+def test_what_is_pinned_at_one_prefix_keeps_what_it_was_made_from_at_another(prefix: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    raw, middle, train = map(made, chain(prefix, f"{other}/middle"))
+    aged([raw, middle, train])
+    set_pin(other, Pin(middle, "ada", "2026-03-01T00:00:00+00:00", "for the paper"))
+    [here] = find_garbage_below([prefix], Needs(), MONTH_S, also_below=[other])
+    assert [one.path for one in here.garbage] == [train]
+    here, there = find_garbage_below([prefix, other], Needs(), MONTH_S)
+    assert ([one.path for one in here.garbage], there.garbage) == ([train], ())

@@ -17,13 +17,12 @@ from tradewind.cli.adopt_command import kept, user_name
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.experiments import Experiment, Experiments, RunChoice, load_experiments
 from tradewind.cli.output import say, write_lines
-from tradewind.plans.garbage import Garbage, Needs, Sweep, find_garbage, remove_garbage, withdraw_results
+from tradewind.plans.garbage import Garbage, Needs, Sweep, find_garbage_below, remove_garbage, withdraw_results
 from tradewind.plans.phrases import age_text
 from tradewind.plans.regions import human_size
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.attempts import utc_now
-from tradewind.steps import MissingPrefixError, RunValues
-from tradewind.steps.errors import UnknownRunValueError
+from tradewind.steps import ExperimentError, MissingPrefixError, RunValues
 from tradewind.storage import StorageError
 
 _NO_PREFIX = (MissingPrefixError, RayJobsError)
@@ -54,9 +53,10 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
     needs = _needs(choices, prefixes)
     _add_active(needs, runs, experiments, prefixes)
     names = frozenset().union(*(one.step_names for one in named.values())) if named else None
-    sweeps = [find_garbage(prefix, needs, arguments.older_than, names) for prefix in prefixes]
-    read_below = {*prefixes, *_prefixes(experiments.by_dag)} if arguments.delete else set()
-    return _Report(arguments.json, arguments.delete, frozenset(read_below)).write(sweeps)
+    all_prefixes = frozenset([*prefixes, *_prefixes(experiments.by_dag)])
+    others = all_prefixes.difference(prefixes)
+    sweeps = find_garbage_below(prefixes, needs, arguments.older_than, names, also_below=others)
+    return _Report(arguments.json, arguments.delete, all_prefixes).write(sweeps)
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ class _Report:
         if self.as_json:
             write_lines([json.dumps([self._fields(sweep, problems) for sweep in sweeps], indent=2)])
         for sweep in sweeps:
+            if sweep.unknown:
+                say(_unknown(sweep.unknown))
             for error in sweep.unread:
                 say(f"Kept what this is of: {error}")
             say(self._summary(sweep, problems))
@@ -137,6 +139,15 @@ def _line(garbage: Garbage) -> str:
     return f"{human_size(garbage.bytes):>12}  {garbage.state.value:<8}  {age_text(garbage.age_s):<14}  {garbage.path}"
 
 
+def _unknown(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return (
+        f"Everything is kept: what is needed was made from {paths[0]}{more}, which lies below no allowed root, so it "
+        "is unknown what that was made from. Have an administrator add its folder or bucket to allowed_roots in the "
+        "[tradewind] section of airflow.cfg."
+    )
+
+
 def _check_all_loaded(experiments: Experiments, deletes: bool) -> None:
     for where, why in experiments.problems.items():
         say(f"{where} could not be loaded, so it is unknown what it needs: {why}")
@@ -179,18 +190,20 @@ def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
     for dag_id, experiment in by_dag.items():
         try:
             found.add(experiment.prefix(RunChoice()).rstrip("/"))
-        except (*_NO_PREFIX, UsageError) as error:
+        except (RayJobsError, ExperimentError, StorageError, UsageError) as error:
             say(f"DAG {dag_id}: {error}")
     return sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found))
 
 
 def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collection[str]) -> Needs:
     """What the DAGs need: where their own outputs go, and if their outputs went below ``prefixes``."""
-    needs = Needs()
+    from tradewind.operators.deployment_roots import deployment_roots
+
+    needs = Needs(roots=set(deployment_roots().paths))
     for experiment, choice in choices:
         try:
             _add_steps(needs, experiment, experiment.values(choice), prefixes)
-        except (UnknownRunValueError, UsageError) as error:
+        except (ExperimentError, StorageError, UsageError) as error:  # no run of it could start
             say(f"All outputs of the steps of DAG {experiment.dag.dag_id} are kept: {error}")
             needs.names |= experiment.step_names
     return needs
@@ -216,5 +229,6 @@ def _add_steps(needs: Needs, experiment: Experiment, values: RunValues, prefixes
             run = experiment.run_with(values, prefix)
         except _NO_PREFIX:
             continue  # its outputs can only be below one of the prefixes
+        needs.roots.update(run.roots.paths)
         for _, step in run.tasks:
             needs.add_step(step)

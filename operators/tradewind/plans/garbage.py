@@ -40,7 +40,7 @@ from tradewind.records.store import read_contents
 from tradewind.records.stores.bounded import Content
 from tradewind.steps import ResolvedStep
 from tradewind.steps.paths import self_and_parents
-from tradewind.storage import file_system_at
+from tradewind.storage import Roots, StorageError, file_system_at, place_of
 
 _INFOS_AT_ONCE: Final = 500
 _GUARD_FILE: Final = f"{LEASE_FILE}.guard"
@@ -54,10 +54,12 @@ class Needs:
     Attributes:
         paths: Outputs, and paths in or above them.
         names: Steps all of whose outputs are kept.
+        roots: Below what records are read, besides the prefixes, that say what a needed output was made from.
     """
 
     paths: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
+    roots: set[str] = field(default_factory=set)
 
     def add_step(self, step: ResolvedStep) -> None:
         """Keep what ``step`` makes and reads, also where its config names a path and no step."""
@@ -98,6 +100,7 @@ class Sweep:
         needed: How many of them are needed.
         young: How many others have changed too recently.
         unread: The records that cannot be read, and why; what they are of is kept.
+        unknown: Outputs that something needed was made from, and whose own records lie below no root: so all is kept.
     """
 
     prefix: str
@@ -106,6 +109,7 @@ class Sweep:
     young: int
     garbage: tuple[Garbage, ...]
     unread: tuple[BadRecordError, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -119,9 +123,11 @@ class _Info:
 
     name: str
     reads: frozenset[str] | None
-    """None if it does not say."""
+    """Outputs, and what else its config names; None if it does not say."""
     problem: BadRecordError | None = None
     """Why it cannot be read."""
+    inputs: frozenset[str] = frozenset()
+    """Of ``reads``, the outputs of other steps."""
 
 
 def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collection[str] | None = None) -> Sweep:
@@ -133,50 +139,135 @@ def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collecti
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    below = look_below(prefix)
-    found = below.outputs
+    return find_garbage_below([prefix], needs, older_than_s, names)[0]
+
+
+def find_garbage_below(
+    prefixes: Collection[str],
+    needs: Needs,
+    older_than_s: float,
+    names: Collection[str] | None = None,
+    *,
+    also_below: Collection[str] = (),
+) -> list[Sweep]:
+    """The same below each of ``prefixes``. What is needed below one of them may have been made from another's outputs.
+
+    Args:
+        also_below: Prefixes of which nothing is garbage, but what is needed there was perhaps made from what is here.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    looks = {prefix: look_below(prefix) for prefix in dict.fromkeys((*prefixes, *also_below))}
+    found = list(dict.fromkeys(path for below in looks.values() for path in below.outputs))
     records, infos = read_records(found), _read_infos(found)
-    pins, bad_pins = _pinned(prefix, below)
-    roots = [*needs.paths, *pins]
-    roots += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
-    roots += reads_at_work(records)
-    roots += [path for path, info in infos.items() if info.name in needs.names or (needs.names and info.problem)]
-    needed = needed_outputs(found, roots, infos | _read_infos(_within(roots, found)))
+    pins, bad_pins = _pinned(looks, found)
+    sources = [*needs.paths, *pins]
+    sources += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
+    sources += reads_at_work(records)
+    sources += [path for path, info in infos.items() if info.name in needs.names or (needs.names and info.problem)]
+    known = infos | _read_infos(_within(sources, found))
+    lineage = _Lineage(found, known, frozenset(map(spot, looks)), Roots(tuple(needs.roots)))
+    needed = lineage.of(sources)
     if not all(_is_of_one(error, found) for error in bad_pins):
         needed = set(found)  # whatever it pins was made from some of these
-    unread = {path: info.problem for path, info in infos.items() if info.problem is not None}
-    spare = [path for path in found if path not in needed and path not in unread]
-    if names is not None:
-        spare = [path for path in spare if path in infos and infos[path].name in names]
-    ages = output_ages_s(spare)
-    old = [path for path in spare if ages[path] >= older_than_s]
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        garbage = pool.map(lambda path: _garbage(prefix, path, records[path], infos.get(path), ages[path]), old)
-        problems = (*bad_pins, *unread.values())
-        kept = len(needed | unread.keys())
-        return Sweep(prefix, len(found), kept, len(spare) - len(old), tuple(garbage), problems)
+    search = _Search(records, infos, frozenset(needed), older_than_s, names)
+    sweeps = [search.below(prefix, looks[prefix].outputs) for prefix in prefixes]
+    sweeps[0] = replace(sweeps[0], unread=(*bad_pins, *lineage.unread, *sweeps[0].unread), unknown=lineage.unknown)
+    return sweeps
 
 
-def needed_outputs(found: Sequence[str], roots: Iterable[str], infos: Mapping[str, _Info]) -> set[str]:
-    """Those of the outputs ``found`` that ``roots`` are, lie in, or were made from, at any depth.
+@dataclass(frozen=True)
+class _Search:
+    """What is known when the garbage below each prefix is told."""
 
-    All of them, where it cannot be read what one of these was made from.
+    records: Mapping[str, Record]
+    infos: Mapping[str, _Info]
+    needed: frozenset[str]
+    older_than_s: float
+    names: Collection[str] | None
+
+    def below(self, prefix: str, found: Sequence[str]) -> Sweep:
+        infos = {path: self.infos[path] for path in found if path in self.infos}
+        unread = {path: info.problem for path, info in infos.items() if info.problem is not None}
+        kept = self.needed.intersection(found) | unread.keys()
+        spare = [path for path in found if path not in kept]
+        if self.names is not None:
+            spare = [path for path in spare if path in infos and infos[path].name in self.names]
+        ages = output_ages_s(spare)
+        old = [path for path in spare if ages[path] >= self.older_than_s]
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            garbage = pool.map(
+                lambda path: _garbage(prefix, path, self.records[path], infos.get(path), ages[path]), old
+            )
+            young = len(spare) - len(old)
+            return Sweep(prefix, len(found), len(kept), young, tuple(garbage), tuple(unread.values()))
+
+
+class _Lineage:
+    """What outputs were made from, also where that lies below none of the prefixes.
+
+    Attributes:
+        unread: The records elsewhere that cannot be read, and why.
+        unknown: The outputs elsewhere whose records may not be read; empty if there is none.
     """
-    outputs = {spot(path): path for path in found}
-    infos_by_spot = {spot(path): info for path, info in infos.items()}
-    seen: set[str] = set()
-    pending = [spot(path) for path in roots]
-    while pending:
-        place = pending.pop()
-        for one in {place, *(parent for parent in self_and_parents(place) if parent in outputs)}:
-            if one in seen:
-                continue
-            seen.add(one)
-            reads = infos_by_spot[one].reads if one in infos_by_spot else frozenset()
-            if reads is None:
-                return set(found)
-            pending.extend(map(spot, reads))
-    return {path for place, path in outputs.items() if place in seen}
+
+    def __init__(
+        self, found: Sequence[str], infos: Mapping[str, _Info], prefixes: frozenset[str], roots: Roots
+    ) -> None:
+        """``prefixes`` are ``spot``s; all outputs below them are ``found``, and what ``infos`` has was read."""
+        self.unread: tuple[BadRecordError, ...] = ()
+        self.unknown: tuple[str, ...] = ()
+        self._outputs = {spot(path): path for path in found}
+        self._infos = {spot(path): info for path, info in infos.items()}
+        self._prefixes = prefixes
+        self._roots = roots
+        self._tried: set[str] = set()
+
+    def of(self, sources: Iterable[str]) -> set[str]:
+        """Those of the outputs that ``sources`` are, lie in, or were made from, at any depth.
+
+        All of them, where it cannot be read what one of these was made from.
+        """
+        seen: set[str] = set()
+        pending = list(sources)
+        while pending:
+            reads = self._reads_of(pending, seen)
+            pending = list(dict.fromkeys(path for one in reads if one is not None for path in one))
+            if None in reads or self.unknown:
+                return set(self._outputs.values())
+        return {path for place, path in self._outputs.items() if place in seen}
+
+    def _reads_of(self, paths: Collection[str], seen: set[str]) -> list[frozenset[str] | None]:
+        """What those of ``paths`` read, and the outputs that they lie in, that are not among ``seen`` yet."""
+        self._look_elsewhere([path for path in paths if spot(path) not in seen])
+        reads: list[frozenset[str] | None] = []
+        for place in map(spot, paths):
+            known = (parent for parent in self_and_parents(place) if parent in self._outputs or parent in self._infos)
+            for one in {place, *known} - seen:
+                seen.add(one)
+                if (info := self._infos.get(one)) is not None:
+                    reads.append(info.reads)
+                    self._check_followed(info)
+        return reads
+
+    def _look_elsewhere(self, paths: Iterable[str]) -> None:
+        """Read what is known of the outputs that these paths are, or lie in, below none of the prefixes."""
+        far = {one: None for path in paths if self._is_elsewhere(path) for one in self_and_parents(path)}
+        new = [path for path in far if spot(path) not in self._tried and self._roots.allow(path)]
+        self._tried.update(map(spot, new))
+        infos = _read_infos(new)
+        self._infos |= {spot(path): info for path, info in infos.items()}
+        self.unread += tuple(info.problem for info in infos.values() if info.problem is not None)
+
+    def _check_followed(self, info: _Info) -> None:
+        """Note which outputs it was made from that lie elsewhere and below no root."""
+        far = [path for path in sorted(info.inputs) if self._is_elsewhere(path)]
+        self.unknown += tuple(path for path in far if _is_place(path) and not self._roots.allow(path))
+
+    def _is_elsewhere(self, path: str) -> bool:
+        place = spot(path)
+        return self._prefixes.isdisjoint(self_and_parents(place)) and place not in self._infos
 
 
 def _within(roots: Iterable[str], found: Collection[str]) -> list[str]:
@@ -251,18 +342,19 @@ def _after(garbage: Garbage, end: Lease | OutputBusyError | None) -> Garbage:
     return replace(garbage, state=RecordState.STOPPED, lease=end) if end is not None else garbage
 
 
-def _pinned(prefix: str, below: Below) -> tuple[list[str], list[BadPinError]]:
-    """What is pinned here, or at a prefix that lies below this one or above it; and the pins that do not say what.
+def _pinned(looks: Mapping[str, Below], found: Sequence[str]) -> tuple[list[str], list[BadPinError]]:
+    """What is pinned at these prefixes, or at one that lies below them or above; and the pins that do not say what.
 
-    A pin that cannot be read is still named for its output, which is so found among those below.
+    A pin that cannot be read is still named for its output, which is so found among those ``found``.
     """
     pinned: list[str] = []
     unread: list[BadPinError] = []
-    for folder in dict.fromkeys([prefix.rstrip("/"), *folders_above(prefix), *below.prefixes]):
+    places = ([prefix.rstrip("/"), *folders_above(prefix), *below.prefixes] for prefix, below in looks.items())
+    for folder in dict.fromkeys(folder for folders in places for folder in folders):
         pins = look_for_pins(folder)
         pinned += [pin.path for pin in pins.read]
         unread += pins.unread
-    pinned += [path for path in below.outputs if any(_is_of(error, path) for error in unread)]
+    pinned += [path for path in found if any(_is_of(error, path) for error in unread)]
     return pinned, unread
 
 
@@ -273,6 +365,14 @@ def _is_of(error: BadPinError, output_path: str) -> bool:
 
 def _is_of_one(error: BadPinError, found: Iterable[str]) -> bool:
     return any(_is_of(error, path) for path in found)
+
+
+def _is_place(path: str) -> bool:
+    """Whether an output could lie there at all."""
+    try:
+        return bool(place_of(path).name)
+    except StorageError:
+        return False
 
 
 def _withdrawn(store: LeaseStore, garbage: Garbage, by: Mapping[str, Any]) -> Held:
@@ -318,4 +418,6 @@ def _parse_info(file: str, found: Content) -> _Info:
     except BadInfoError as error:
         return _Info("", None, error)
     named = fields.get("dependencies")
-    return _Info(fields["name"], None if named is None else frozenset([*named, *paths_in(fields.get("config"))]))
+    if named is None:
+        return _Info(fields["name"], None)
+    return _Info(fields["name"], frozenset([*named, *paths_in(fields.get("config"))]), None, frozenset(named))
