@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ def experiment_dag(
     """
     if STEP_VARIABLE in os.environ:
         return None
-    _check_max_concurrent(max_concurrent)
+    _check_arguments(steps, max_concurrent)
     from tradewind.operators.experiment import DagOptions, build_dag
     from tradewind.operators.run_context import ExperimentSettings
     from tradewind.plans.selection import Selection
@@ -111,13 +111,16 @@ def executor_main(
 
     As a script it takes ``--prefix PATH``, ``--dry_run true`` and what ``--help`` shows.
     """
-    _check_max_concurrent(max_concurrent)
     caller = sys._getframe(1).f_globals
     file = Path(caller["__file__"])
     if caller["__name__"] == "__main__":
         from tradewind.cli.run_script import run_script
 
-        outside = _as_tuple("allow_outside", experiment_arguments.get("allow_outside", ()))
+        try:
+            _check_arguments(steps, max_concurrent)
+            outside = _as_tuple("allow_outside", experiment_arguments.get("allow_outside", ()))
+        except ExperimentError as error:
+            sys.exit(f"error: {error}")
         run_script(steps, file.parent, sys.argv[1:], max_concurrent, outside)
         return None
     return experiment_dag(
@@ -125,12 +128,16 @@ def executor_main(
     )
 
 
-def _check_max_concurrent(max_concurrent: int | None) -> None:
+def _check_arguments(steps: Any, max_concurrent: int | None) -> None:
+    if not isinstance(steps, Collection) or isinstance(steps, str):
+        raise ExperimentError(f"steps must be a list, such as [step], but is of type {type(steps).__name__}.")
     if max_concurrent is not None and max_concurrent < 1:
         raise ExperimentError(f"max_concurrent must be a positive integer, got {max_concurrent}")
 
 
-def _as_tuple(argument: str, texts: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(texts, str):
-        raise ExperimentError(f"{argument} must be a list, such as [{texts!r}], but is {texts!r}.")
+def _as_tuple(argument: str, texts: Any) -> tuple[str, ...]:
+    is_list = isinstance(texts, Collection) and not isinstance(texts, str)
+    if not is_list or not all(isinstance(text, str) for text in texts):
+        example = texts if isinstance(texts, str) else "train"
+        raise ExperimentError(f"{argument} must be a list, such as [{example!r}], but is {texts!r}.")
     return tuple(texts)

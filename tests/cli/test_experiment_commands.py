@@ -411,6 +411,22 @@ def test_outputs_are_looked_after_without_airflow(house: House) -> None:
     assert "Airflow is not installed here" in done[3].stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "nightly", "--prefix", "gs://bucket/x::y"],
+        ["plan", "nightly", "--prefix", "ftp://host/x"],
+        ["status", "--prefix", "s3://me:hunter2hunter2@bucket/x"],
+        ["gc", "--prefix", "gs://"],
+        ["pin", "x", "--note", "n", "--prefix", "http://me:hunter2hunter2@host/x"],
+    ],
+)
+def test_a_prefix_that_is_none_is_bad_usage(words: list[str], house: House) -> None:
+    done = house(*words)
+    assert done.code == 2 and "the path" in done.err.splitlines()[-1].lower(), done.err
+    assert "Traceback" not in done.err and "hunter2" not in done.err
+
+
 # ---- gc
 
 

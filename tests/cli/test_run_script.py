@@ -98,6 +98,10 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
             1,
             "Step 's': config.value is the function",
         ),
+        ('executor_main(ExecutorStep("s", work, Config()))', 1, "steps must be a list"),
+        ('executor_main([ExecutorStep("s", work, Config())], max_concurrent=0)', 1, "max_concurrent must be"),
+        ('executor_main([ExecutorStep("s", work, Config())], allow_outside="s")', 1, "allow_outside must be a"),
+        ('executor_main([ExecutorStep("s", work, Config())], allow_outside=5)', 1, "allow_outside must be a"),
         ('executor_main([ExecutorStep("s", lambda c: 1, Config())])', 1, "Step 's': '<lambda>' cannot be imported"),
         (
             'executor_main([ExecutorStep("s", work, Config(InputName.hardcoded("o")), override_output_path="o")])',
@@ -287,3 +291,18 @@ def test_an_interrupted_script_stops_its_step_and_the_next_one_can_start(tmp_pat
     while json.loads(lease_file.read_text())["phase"] != "stopped":
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", ["a_file", "a_file/below"])
+def test_a_prefix_that_is_no_folder_is_told_in_one_sentence(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a_file").write_text("")
+    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / name))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ") and "Not a directory" in done.stderr and "prefix" in done.stderr
+
+
+def test_a_script_warns_of_what_looks_like_a_secret_in_a_config(tmp_path: Path) -> None:
+    token = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
+    body = f'executor_main([ExecutorStep("s", work, {{"wandb": "{token}"}})])'
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
+    assert "config.wandb looks like a secret" in done.stderr and token not in done.stdout + done.stderr

@@ -642,3 +642,12 @@ def test_what_is_pinned_at_one_prefix_keeps_what_it_was_made_from_at_another(pre
     assert [one.path for one in here.garbage] == [train]
     here, there = find_garbage_below([prefix, other], Needs(), MONTH_S)
     assert ([one.path for one in here.garbage], there.garbage) == ([train], ())
+
+
+def test_a_place_that_a_config_names_below_no_root_is_not_read(prefix: str, tmp_path: Path) -> None:
+    far = str(tmp_path / "far" / "data")
+    write_text(f"{far}/{INFO_FILE}", "{")
+    [step] = resolve([ExecutorStep("train", None, Config(far))], prefix).steps
+    train = made(step)
+    assert find_garbage(prefix, Needs(paths={train}), MONTH_S).unread == ()
+    assert find_garbage(prefix, Needs(paths={train}, roots={far}), MONTH_S).unread != ()

@@ -20,6 +20,7 @@ from typing import Final
 from tradewind.cli.job_driver import in_ray_job
 from tradewind.cli.local_step import Drivers, LocalStep, StepFailedError, make_output
 from tradewind.cli.output import as_text
+from tradewind.operators.exposed_secrets import check_spec
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
@@ -106,6 +107,7 @@ def run_experiment(
         ValueError: ``max_concurrent`` is not positive.
         ExperimentError: The steps make no valid experiment.
         SpecError: A step that must run has no function, or none that a process of its own could import.
+        ExposedSecretError: The options of its Ray task hold a secret, which its records would show.
         PreviousTaskFailedError: A step that is needed failed before, and ``selection`` does not force it.
         UnreadableLeaseError: The lease of a step that is needed cannot be read.
         UnsafeOutputPathError: A step's output would lie outside of the prefix.
@@ -141,7 +143,8 @@ def _plan(
 
 
 def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder, roots: Roots) -> LocalStep:
-    return LocalStep(step, replace(step_spec(step, code), resources=encode_resources(_place(step))), planned, roots)
+    spec = check_spec(replace(step_spec(step, code), resources=encode_resources(_place(step))))
+    return LocalStep(step, spec, planned, roots)
 
 
 def _place(step: ResolvedStep) -> Cpu | TpuSlice | Hosts:

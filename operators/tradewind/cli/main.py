@@ -132,11 +132,11 @@ def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argpar
     from tradewind.ray_jobs.errors import RayJobsError
     from tradewind.runtime.errors import SpecError
     from tradewind.steps import ExperimentError
-    from tradewind.storage import StorageError
+    from tradewind.storage import StorageError, UnsupportedStoreError, UnusablePathError
 
     try:
         return work(arguments)
-    except ExperimentError as error:
+    except (ExperimentError, UnusablePathError, UnsupportedStoreError) as error:
         raise UsageError(str(error)) from None
     except BrokenPipeError:
         raise

@@ -13,6 +13,7 @@ from typing import Any
 from tradewind.cli.local_run import MOST_AT_ONCE, ExperimentFailedError, PreviousTaskFailedError, run_experiment
 from tradewind.plans.places import choose_prefix
 from tradewind.plans.selection import Selection, SelectionError
+from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.runtime.errors import SpecError
 from tradewind.runtime.references import CodeFolder
 from tradewind.steps import ExecutorStep, ExperimentError, InputName, MissingPrefixError, RelativePrefixError
@@ -56,8 +57,12 @@ def run_script(
             info_folder=_absolute(arguments.executor_info_base_path),
             allow_outside=allow_outside,
         )
-    except (ExperimentError, SpecError, StorageError, ExperimentFailedError, PreviousTaskFailedError) as error:
+    except (ExperimentError, SpecError, StorageError, BadRequestError) as error:
         sys.exit(f"error: {error}")
+    except (ExperimentFailedError, PreviousTaskFailedError) as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:  # of a disk, such as a prefix that is a file
+        sys.exit(f"error: {error.filename or prefix}: {error.strerror or error}: is the prefix a folder to write to?")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
