@@ -250,8 +250,9 @@ class _Schedule:
                 inputs.discard(local.step)
             return
         if not isinstance(error, StepFailedError):
-            failure = StepFailedError(f"Step failed: {local.version}.")
+            failure = StepFailedError(f"Step failed: {local.version}. {type(error).__name__}: {error}")
             failure.__cause__, error = error, failure
+        print(as_text(str(error)), flush=True)  # who reads on learns which step, and why it has no result
         self.failures[local.version] = error
         self._give_up_readers(local.step)
 
