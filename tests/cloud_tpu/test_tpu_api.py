@@ -195,10 +195,15 @@ def test_an_operation_that_does_not_end_is_not_waited_for_for_ever(world: World)
         world.api.create("slice-a", BODY, timeout_s=0.2)
 
 
-@pytest.mark.parametrize("endpoint", ["tpu.example", "http://tpu.example", "ftp://127.0.0.1"])
-def test_an_endpoint_without_tls_is_only_taken_on_this_machine(endpoint: str) -> None:
-    with pytest.raises(BadEndpointError, match="https"):
+@pytest.mark.parametrize(
+    "endpoint",
+    ["tpu.example", "http://tpu.example", "ftp://127.0.0.1", "https://me:sesame@tpu.example"]
+    + ["https://tpu.example?key=sesame", "https://tpu.example/sesame", "https://tpu.example:sesame", "http://[sesame"],
+)
+def test_an_endpoint_is_a_host_with_tls_or_on_this_machine_and_is_never_quoted(endpoint: str) -> None:
+    with pytest.raises(BadEndpointError, match="https") as refused:
         TpuApi("p", "z", endpoint=endpoint)
+    assert "sesame" not in str(refused.value)
     with pytest.raises(BadEndpointError, match="carrier pigeon"):
         TpuApi("p", "z", endpoint="http://127.0.0.1:1", transport="carrier pigeon")
 

@@ -54,8 +54,8 @@ class PlainTask:
             self.output = step.output_path
             Path(step.config["out"], "made").write_text("made")
 
-    def step(self, n: int) -> Any:
-        return StepVersionHook(str(self.prefix)).step("plain", {"n": versioned(n), "out": this_output_path()})
+    def step(self, n: int, **more: Any) -> Any:
+        return StepVersionHook(str(self.prefix)).step("plain", {"n": versioned(n), "out": this_output_path(), **more})
 
     def dies_at_work(self) -> tuple[LeaseStore, Attempt]:
         """The first try, killed within its block: its turn is as it left it."""
@@ -267,3 +267,12 @@ def test_the_error_of_a_block_is_recorded_without_what_is_secret_here(
     assert error["message"] == "***, ***, ***, harmless"
     assert "harmless" in error["traceback"]
     assert not [one for one in ("connection-password", "pa55", token) if one in written.read_text()]
+
+
+def test_a_config_that_looks_like_a_secret_is_warned_of_by_its_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token, task = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567", PlainTask(tmp_path)
+    with task.as_task(1, 3, 0), task.step(7, hub={"key": token}):
+        pass
+    assert "Step 'plain': config.hub.key looks like a secret" in caplog.text and token not in caplog.text

@@ -7,8 +7,17 @@ from urllib.parse import urlsplit
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, str, bool] | None:
-    """Scheme, host with port, and whether it is on this machine; None for no URL, or http to another machine."""
-    parts = urlsplit(endpoint)
+    """Scheme, host with port, and whether it is on this machine.
+
+    None for what is no URL, holds more than scheme, host and port, or is http to another machine.
+    """
+    try:
+        parts = urlsplit(endpoint)
+        parts.port  # noqa: B018  it is looked at only when somebody asks for it
+    except ValueError:
+        return None
+    if "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment:
+        return None
     is_here = _is_loopback(parts.hostname or "")
     if parts.scheme not in ("http", "https") or not parts.hostname or (parts.scheme == "http" and not is_here):
         return None

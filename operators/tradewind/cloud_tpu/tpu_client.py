@@ -64,7 +64,8 @@ def tpu_endpoint(endpoint: str) -> tuple[str, str, bool]:
     parsed = parse_endpoint(endpoint)
     if parsed is None:
         raise BadEndpointError(
-            f"{endpoint!r} is no endpoint of the Cloud TPU API: write https://HOST (http only on the loopback)."
+            "What is given as the endpoint of the Cloud TPU API (not shown, for it may hold a password) is none: write "
+            "https://HOST or https://HOST:PORT, nothing else (http only on the loopback)."
         )
     return parsed
 

@@ -8,6 +8,7 @@ the length of the block. What the block leaves at ``step.output_path`` is the ou
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -24,6 +25,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException, Downs
 
 from tradewind.operators.claim_notes import ClaimNotes
 from tradewind.operators.errors import AdoptedFailureError, asking_store, failing_at_once, unnamed_deployment
+from tradewind.operators.exposed_secrets import warn_of_secrets
 from tradewind.operators.plan_lines import push_unplanned
 from tradewind.operators.run_context import ExperimentSettings, PlacedExperiment, heartbeat_s
 from tradewind.operators.step_notes import compared, tries_now
@@ -47,6 +49,7 @@ from tradewind.records.attempts import Attempt, AttemptError, Outcome
 from tradewind.records.lease_store import Held
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.leftovers import remove_leftovers
+from tradewind.records.step_info import info_json
 from tradewind.records.turns import commit_turn, complete_commit, fail_turn, stop_turn
 from tradewind.runtime.keeper import Keeper, TurnEnd
 from tradewind.runtime.masking import Masker
@@ -117,6 +120,7 @@ class StepVersionHook(BaseHook):
         context: Any = get_current_context()
         with failing_at_once():
             placed, resolved = self._placed(name, config, None)
+        warn_of_secrets(f"Step {name!r}", json.loads(info_json(resolved.config)))
         push_unplanned(context, resolved)
         by = TaskKey.of(context).claim(context)
         claims = _Claims(ClaimNotes(context, by))

@@ -52,7 +52,13 @@ def check_spec(spec: StepSpec) -> StepSpec:
     if isinstance(for_task, Mapping):
         check_no_known_secret(for_task, f"{whose}: the runtime_env of its function")
         check_env_vars(for_task.get("env_vars") or {})
-    for path, why in secrets_in_config(spec.config):
+    warn_of_secrets(whose, spec.config)
+    return spec
+
+
+def warn_of_secrets(whose: str, config: Any) -> None:
+    """Name each field of a config, as JSON, that looks like a secret; ``whose`` it is, the warning begins with."""
+    for path, why in secrets_in_config(config):
         logger.warning(
             "%s: %s looks like a secret (%s), and the step's records show its config to everybody who may read them: "
             "take it out, and give the step secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or 'env:VARIABLE'; its "
@@ -61,7 +67,6 @@ def check_spec(spec: StepSpec) -> StepSpec:
             path,
             why,
         )
-    return spec
 
 
 def check_call(call: Call) -> Call:
