@@ -12,6 +12,9 @@ from airflow.sdk import Connection
 
 from tests.hostile.harness import attack
 from tests.hostile.test_secrets_in_requests import HEX, HUGGING_FACE, MIXED, PASSWORD
+from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE, SecretManagerError, read_secret
+from tradewind.cloud_tpu.tpu_client import make_client, tpu_endpoint
+from tradewind.cloud_tpu.tpu_errors import BadEndpointError
 from tradewind.hooks.ray import RayHook, cluster_of
 from tradewind.operators.exposed_secrets import check_call, check_spec, secrets_in_config, uv_options
 from tradewind.ray_jobs.environments import environment_of
@@ -218,3 +221,38 @@ def test_an_ordinary_call_is_taken(sandbox: Path) -> None:
         function, [HEX, "gs://bucket/x"], {"eos_token": "</s>", "token": "env:TOKEN"}, "::marker::", travels=False
     )
     attack(lambda: check_call(call), sandbox).must_be_accepted()
+
+
+ENDPOINTS = [
+    f"https://me:{PASSWORD}@tpu.example", f"https://{HUGGING_FACE}@tpu.example", f"http://{PASSWORD}@127.0.0.1:1",
+    f"http://me:{PASSWORD}@127.0.0.1:1", f"https://tpu.example?key={PASSWORD}", f"https://tpu.example#{PASSWORD}",
+    f"https://tpu.example/{PASSWORD}", f"{PASSWORD}://tpu.example", PASSWORD, f"https://[{PASSWORD}",
+    f"https://tpu.example:{PASSWORD}", f"http://127.0.0.1:{PASSWORD}", f"https://tpu.example:99999/{PASSWORD}",
+    f"http://localhost\\@{PASSWORD}", f"https://tpu.example {PASSWORD}", f"http://127.0.0.1:1@{PASSWORD}.example",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_an_endpoint_with_more_than_an_address_is_refused_without_being_shown(
+    endpoint: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attack(lambda: tpu_endpoint(endpoint), sandbox).must_be_refused(BadEndpointError, secrets=SECRETS)
+    attack(lambda: make_client(None, endpoint, None, 1), sandbox).must_be_refused(BadEndpointError, secrets=SECRETS)
+    monkeypatch.setenv(ENDPOINT_VARIABLE, endpoint)
+    attack(lambda: read_secret("projects/p/secrets/s/versions/1"), sandbox).must_be_refused(
+        SecretManagerError, secrets=SECRETS, mentions=["https://HOST"]
+    )
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://tpu.googleapis.com",
+        "https://tpu.example:8443/",
+        "http://127.0.0.1:1",
+        "http://[::1]:1",
+        "http://localhost:1",
+    ],
+)
+def test_an_endpoint_that_is_an_address_is_taken(endpoint: str, sandbox: Path) -> None:
+    attack(lambda: tpu_endpoint(endpoint), sandbox).must_be_accepted()

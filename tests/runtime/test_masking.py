@@ -7,11 +7,13 @@ import html
 import json
 import random
 import shlex
+import time
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
 
+from tradewind.runtime import masking
 from tradewind.runtime.masking import Masker, StreamMasker
 
 VALUES = {
@@ -163,3 +165,62 @@ def test_a_result_keeps_its_shape() -> None:
 def test_the_variables_that_an_environment_names_are_hidden() -> None:
     environment = {"KEY": "value-one", "OTHER": "value-two", "TRADEWIND_MASKED": "KEY,MISSING"}
     assert Masker.of_environment(environment).text("value-one value-two") == "*** value-two"
+
+
+def test_many_forms_hide_the_same_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(12)
+    for _ in range(500):
+        values = ["".join(dice.choices("ab", k=dice.randint(1, 9))) for _ in range(dice.randint(1, 3))]
+        data = "".join(dice.choices("ab =", k=dice.randint(0, 60))).encode()
+        few = Masker(values)
+        monkeypatch.setattr(masking, "_FEW", 0)
+        many = Masker(values)
+        monkeypatch.undo()
+        assert many.data(data) == few.data(data) == in_pieces(many, data, dice), (values, data)
+
+
+def test_a_key_of_a_thousand_lines_does_not_hold_a_log_up() -> None:
+    dice = random.Random(13)
+    key = "\n".join(base64.b64encode(dice.randbytes(48)).decode() for _ in range(1000))
+    stream = StreamMasker(Masker([key]))
+    line = b"step 100 loss 3.14 key " + key.splitlines()[500].encode() + b"\n"
+    begun = time.process_time()
+    shown = b"".join(stream.feed(line * 600) for _ in range(10)) + stream.end()
+    assert time.process_time() - begun < 20  # it was a minute for each of the ten
+    assert shown.count(b"key ***\n") == 6000
+
+
+WRITTEN_TWICE: dict[str, Callable[[str], str]] = {
+    "JSON in Python": lambda value: repr(json.dumps(value)),
+    "Python in JSON": lambda value: json.dumps({"error": repr(value)}),
+    "JSON in a shell's word": lambda value: shlex.quote(json.dumps(value)),
+    "a shell's word in a shell's word": lambda value: shlex.quote(shlex.quote(value)),
+    "a path in a parameter": lambda value: quote(quote(value)),
+    "JSON in a URL": lambda value: quote(json.dumps(value)),
+    "Python in HTML": lambda value: html.escape(repr(value)),
+    "ASCII alone": ascii,
+    "capital letters": str.upper,
+    "small letters": str.lower,
+    "letters the other way": str.swapcase,
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN_TWICE)
+@pytest.mark.parametrize("what", [what for what in VALUES if what not in ("lines", "seven letters", "four letters")])
+def test_a_value_is_hidden_in_what_was_written_of_what_was_written(what: str, form: str) -> None:
+    written = WRITTEN_TWICE[form](VALUES[what])
+    shown = Masker([VALUES[what]]).text(f"before {written} after")
+    assert "***" in shown and shown.startswith("before ") and shown.endswith(" after")
+    assert not [part for part in ("s3cr3t", "S3CR3T", "sswörd", "SSWÖRD") if part in shown]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_value_in_utf_16_is_hidden(encoding: str) -> None:
+    data = f"key={VALUES['plain']};".encode(encoding)
+    shown = Masker([VALUES["plain"]]).data(data)
+    assert b"***" in shown and not [at for at in range(len(data) - 8) if data[at : at + 8] in shown and at > 10]
+
+
+@pytest.mark.parametrize(("value", "text"), [("é", "鎖"), ("\x8e\x96ab", "鎖ab")])
+def test_a_value_that_looks_like_a_part_of_a_letter_is_no_error(value: str, text: str) -> None:
+    assert "***" in Masker([value]).text(text)

@@ -1,10 +1,11 @@
 """Where a secret's value would be shown, ``***`` stands: in what a function prints, raises and returns.
 
-A value is looked for as it is and as programs write texts: quoted for a URL, escaped for JSON, Python, a shell or HTML,
-in Base64 and in hexadecimal digits. A value of several lines is also looked for line by line, and so are the passwords
-inside one that is a URL or a JSON object. A value of up to three characters is hidden where it stands as a word of its
-own, since hiding every ``a`` would hide every text; a longer one is hidden wherever it stands. This is a net and no
-wall: who prints a value letter by letter, reversed or enciphered shows it.
+A value is looked for as it is, in capital and in small letters, in UTF-16, and as programs write texts: quoted for a
+URL, escaped for JSON, Python, a shell or HTML, one in another, in Base64 and in hexadecimal digits. A value of several
+lines is also looked for line by line, and so are the passwords inside one that is a URL or a JSON object. A value of
+up to three characters is hidden where it stands as a word of its own, since hiding every ``a`` would hide every text;
+a longer one is hidden wherever it stands. This is a net and no wall: who prints a value letter by letter, reversed or
+enciphered shows it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import json
 import re
 import shlex
 import threading
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, urlsplit
 
@@ -32,6 +34,11 @@ _LEAST_CODED: Final = 4
 _WRAPPED: Final = (76, 64)
 """After how many characters programs break lines of Base64."""
 _BEFORE: Final = 6
+_GRAM: Final = 4
+_FEW: Final = 48
+"""Up to so many forms are found sooner one by one than by how they begin."""
+_LONGEST_IN_ANOTHER: Final = 8192
+"""A longer value is looked for as one program writes it, not as one writes what another wrote."""
 _SUB_DELIMITERS: Final = "!$&'()*+,;=:@/~"
 _SECRET_KEY: Final = re.compile(r"key|token|secret|passw|passphrase|credential|pwd", re.IGNORECASE)
 _ARMOUR: Final = re.compile(r"-----(?:BEGIN|END) [A-Z0-9 ]+-----")
@@ -78,7 +85,11 @@ class Masker:
 
     def text(self, text: str) -> str:
         """``text`` without the values."""
-        return self.data(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        shown = self.data(text.encode("utf-8", "surrogatepass"))
+        try:
+            return shown.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:  # a value in Latin-1 looked like a part of a letter
+            return shown.decode("utf-8", "replace")
 
     def plain(self, value: Any) -> Any:
         """Plain JSON without the values in its texts, keys and numbers."""
@@ -136,31 +147,58 @@ class StreamMasker:
 
 
 class _Forms:
-    """The byte strings to look for, and those among which nothing is hidden."""
+    """The byte strings to look for, and those among which nothing is hidden.
+
+    A key of many lines has thousands of forms, and a log may be long: so many are not looked for one by one, but where
+    four bytes stand with which one of them begins.
+    """
 
     def __init__(self, written: frozenset[bytes], kept: tuple[bytes, ...]) -> None:
-        self._written = tuple(sorted(written, key=len, reverse=True))
         self._kept = kept if written else ()
-        self._longest = max(map(len, (*self._written, *self._kept)), default=0)
-        self._by_first: dict[int, list[bytes]] = defaultdict(list)
-        for form in (*self._written, *self._kept):
-            self._by_first[form[0]].append(form)
+        self._sorted = sorted({*written, *self._kept})
+        self._longest = max(map(len, self._sorted), default=0)
+        self._begins = frozenset(form[:size] for form in self._sorted for size in range(1, _GRAM + 1))
+        self._few = frozenset(form for form in written if len(form) < _GRAM or len(written) <= _FEW)
+        self._many = written - self._few
+        lengths: dict[bytes, set[int]] = defaultdict(set)
+        for form in self._many:
+            lengths[form[:_GRAM]].add(len(form))
+        self._lengths = {gram: sorted(found, reverse=True) for gram, found in lengths.items()}
 
     def spans(self, data: bytes) -> list[Span]:
         """What of ``data`` to hide; one may lie in another."""
-        found = [span for form in self._written for span in _occurrences(form, data)]
+        found = [span for form in self._few for span in _occurrences(form, data)]
+        found += self._spans_of_many(data)
         if not found:
             return []
         kept = _merged([span for form in self._kept for span in _occurrences(form, data)])
         return [span for span in found if not _is_inside(span, kept)]
 
+    def _spans_of_many(self, data: bytes) -> Iterator[Span]:
+        """The longest of the many forms at each place."""
+        if not self._many:
+            return
+        for at in range(len(data) - _GRAM + 1):
+            lengths = self._lengths.get(data[at : at + _GRAM])
+            if lengths is None:
+                continue
+            form = next((form for size in lengths if (form := data[at : at + size]) in self._many), None)
+            if form is not None:  # at the end of the data, a shorter one than was asked for
+                yield at, at + len(form)
+
     def held_from(self, data: bytes, start: int) -> int:
         """From where on ``data`` may be the beginning of something to look for that is not complete yet."""
         for index in range(max(start, len(data) - self._longest), len(data)):
-            forms = self._by_first.get(data[index])
-            if forms and any(_may_go_on(form, data[index:]) for form in forms):
+            if data[index : index + _GRAM] in self._begins and self._may_go_on(data[index:]):
                 return index
         return len(data)
+
+    def _may_go_on(self, tail: bytes) -> bool:
+        """Whether more of a form can follow, or what says that it stands as a word of its own."""
+        at = bisect_left(self._sorted, tail)
+        if len(tail) > _SHORT and self._sorted[at : at + 1] == [tail]:
+            at += 1
+        return any(form.startswith(tail) for form in self._sorted[at : at + 1])
 
 
 def _occurrences(form: bytes, data: bytes) -> Iterator[Span]:
@@ -170,11 +208,6 @@ def _occurrences(form: bytes, data: bytes) -> Iterator[Span]:
         if len(form) > _SHORT or (_WORD_BEGINS.match(data, at) and _WORD_ENDS.match(data, end)):
             yield at, end
         at = data.find(form, at + 1)
-
-
-def _may_go_on(form: bytes, tail: bytes) -> bool:
-    """Whether more of ``form`` can follow, or what says that it stands as a word of its own."""
-    return form.startswith(tail) and (len(form) > len(tail) or len(form) <= _SHORT)
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
@@ -209,6 +242,8 @@ def _forms(value: str) -> Iterator[bytes]:
         raw = _encoded(part, "utf-8")
         yield repr(raw)[2:-1].encode()
         yield from _codes(raw)
+        if len(part) > _SHORT:
+            yield from (_encoded(part, encoding).strip(b"\0") for encoding in ("utf-16-le", "utf-16-be"))
 
 
 def _parts(value: str) -> set[str]:
@@ -247,20 +282,61 @@ def _secret_leaves(value: Any, name: str) -> Iterator[str]:
 
 
 def _texts(value: str) -> set[str]:
-    """The value as a URL, JSON, Python, a shell and HTML would hold it."""
-    quoted = {quote(value, safe=safe, errors="replace") for safe in ("", "/", _SUB_DELIMITERS)}
-    quoted |= {quote_plus(value, errors="replace"), quote(quote(value, safe="", errors="replace"), safe="")}
-    quoted |= {re.sub(r"%[0-9A-F]{2}", lambda code: code[0].lower(), one) for one in quoted}
-    as_json = json.dumps(value)[1:-1]
-    for_web = as_json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    escaped = {as_json, json.dumps(as_json)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], for_web}
-    escaped |= {as_json.replace("/", "\\/"), repr(value)[1:-1], repr(value + "'\"")[1:-1].removesuffix("\\'\"")}
-    escaped |= {repr(repr(value)[1:-1])[1:-1], value.encode("unicode_escape", "replace").decode()}
-    shell = shlex.quote(value)
-    escaped |= {shell.removeprefix("'").removesuffix("'"), re.sub(r"([^\w@%+=:,./-])", r"\\\1", value, flags=re.A)}
-    escaped.add(re.sub(r'([\\"$`])', r"\\\1", value))
-    web = {html.escape(value), html.escape(value, quote=False), html.escape(value).replace("&#x27;", "&#39;")}
-    return {value} | quoted | escaped | web
+    """The value as programs write it, also in what another program has written."""
+    once = {write(value) for write in _WRITERS}
+    if len(value) <= _LONGEST_IN_ANOTHER:
+        once |= {write(text) for text in once for write in _WRITERS}
+    cased = {value.upper(), value.lower(), value.swapcase()} if len(value) >= LEAST_TELLING else set()
+    return {value} | once | cased
+
+
+def _percent(safe: str) -> Callable[[str], str]:
+    return lambda value: quote(value, safe=safe, errors="replace")
+
+
+def _percent_in_small_letters(value: str) -> str:
+    return re.sub(r"%[0-9A-F]{2}", lambda code: code[0].lower(), quote(value, safe="", errors="replace"))
+
+
+def _json(value: str) -> str:
+    return json.dumps(value)[1:-1]
+
+
+def _json_for_web(value: str) -> str:
+    return _json(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _python_in_quotes(value: str) -> str:
+    """As Python writes it beside both kinds of quotation marks."""
+    return repr(value + "'\"")[1:-1].removesuffix("\\'\"")
+
+
+def _shell_word(value: str) -> str:
+    return shlex.quote(value).removeprefix("'").removesuffix("'")
+
+
+_WRITERS: Final[tuple[Callable[[str], str], ...]] = (
+    _percent(""),
+    _percent("/"),
+    _percent(_SUB_DELIMITERS),
+    _percent_in_small_letters,
+    lambda value: quote_plus(value, errors="replace"),
+    _json,
+    _json_for_web,
+    lambda value: json.dumps(value, ensure_ascii=False)[1:-1],
+    lambda value: _json(value).replace("/", "\\/"),
+    lambda value: repr(value)[1:-1],
+    lambda value: ascii(value)[1:-1],
+    _python_in_quotes,
+    lambda value: value.encode("unicode_escape", "replace").decode(),
+    _shell_word,
+    lambda value: re.sub(r"([^\w@%+=:,./-])", r"\\\1", value, flags=re.A),
+    lambda value: re.sub(r'([\\"$`])', r"\\\1", value),
+    html.escape,
+    lambda value: html.escape(value, quote=False),
+    lambda value: html.escape(value).replace("&#x27;", "&#39;"),
+)
+"""The value as a URL, JSON, Python, a shell and HTML would hold it."""
 
 
 def _codes(raw: bytes) -> Iterator[bytes]:

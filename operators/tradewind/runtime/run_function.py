@@ -90,7 +90,7 @@ def _result_text(result: Any, masker: Masker) -> str | None:
     try:
         text = json.dumps(result, default=_as_json)
         return text if masker.text(text) == text else json.dumps(masker.plain(json.loads(text)))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         print(f"The step's result is a {type(result).__qualname__}, which JSON cannot hold: it is not kept.")
         return None
 
@@ -122,7 +122,7 @@ def described(error: BaseException, spec: StepSpec, masker: Masker) -> AttemptEr
     message = masker.text(str(own))
     if isinstance(own, RuntimeFault):  # ours: say whose fault it is
         message = f"Step {spec.name!r}: {message}"
-    return AttemptError(type(own).__qualname__, message, text)
+    return AttemptError(masker.text(type(own).__qualname__), message, text)
 
 
 def _leave(code: int, processes: int) -> NoReturn:

@@ -190,7 +190,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
 
 
 def _failed(spec: StepSpec, attempt: Attempt, keeper: Keeper, error: AttemptError, masker: Masker) -> int:
-    error = AttemptError(error.type, masker.text(error.message), masker.text(error.traceback))
+    error = AttemptError(*map(masker.text, (error.type, error.message, error.traceback)))
     keeper.until_answered(lambda: fail_turn(keeper.finish, spec.output_path, attempt, error))
     print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
     return 1
