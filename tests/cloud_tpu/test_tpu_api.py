@@ -204,7 +204,7 @@ def test_an_endpoint_is_a_host_with_tls_or_on_this_machine_and_is_never_quoted(e
     with pytest.raises(BadEndpointError, match="https") as refused:
         TpuApi("p", "z", endpoint=endpoint)
     assert "sesame" not in str(refused.value)
-    with pytest.raises(BadEndpointError, match="carrier pigeon"):
+    with pytest.raises(BadEndpointError, match="say 'rest' or 'grpc'"):
         TpuApi("p", "z", endpoint="http://127.0.0.1:1", transport="carrier pigeon")
 
 

@@ -276,3 +276,30 @@ def test_a_config_that_looks_like_a_secret_is_warned_of_by_its_place(
     with task.as_task(1, 3, 0), task.step(7, hub={"key": token}):
         pass
     assert "Step 'plain': config.hub.key looks like a secret" in caplog.text and token not in caplog.text
+
+
+def test_a_config_that_looks_like_a_secret_is_told_by_its_path(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = "hf_" + "a1B2c3" * 6
+    inner = {"fields": 5, "db_password": "hunter2hunter2"}
+    config = {"hub": [{"token": token}], "$dict": inner, "revision": "0" * 40}
+    task = PlainTask(tmp_path)
+    hook = StepVersionHook(str(tmp_path))
+    with task.as_task(1, 3, 0), caplog.at_level(logging.WARNING), hook.step("plain", config):
+        pass
+    told = [record.getMessage() for record in caplog.records if "looks like a secret" in record.getMessage()]
+    assert [text.partition(" looks")[0] for text in told] == [
+        "Step 'plain': config.hub.[0].token",
+        "Step 'plain': config.dict.db_password",
+    ]
+    assert not [text for text in told if token in text or "hunter2" in text]
+
+
+def test_an_error_whose_class_is_called_like_a_secret_is_recorded_without_it(tmp_path: Path) -> None:
+    token = "hf_" + "a1B2c3" * 6
+    task = PlainTask(tmp_path)
+    with pytest.raises(ValueError), task.as_task(1, 3, 0), task.step(7):
+        raise type(token, (ValueError,), {})
+    (written,) = tmp_path.rglob("1.json")
+    assert json.loads(written.read_text())["error"]["type"] == "***" and token not in written.read_text()

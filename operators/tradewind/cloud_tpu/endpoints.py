@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+from typing import Final
 from urllib.parse import urlsplit
+
+_HOST: Final = re.compile(r"[A-Za-z0-9._\-:\[\]]+")
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, str, bool] | None:
@@ -16,7 +20,7 @@ def parse_endpoint(endpoint: str) -> tuple[str, str, bool] | None:
         parts.port  # noqa: B018  it is looked at only when somebody asks for it
     except ValueError:
         return None
-    if "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment:
+    if not _HOST.fullmatch(parts.netloc) or parts.path.strip("/") or parts.query or parts.fragment:
         return None
     is_here = _is_loopback(parts.hostname or "")
     if parts.scheme not in ("http", "https") or not parts.hostname or (parts.scheme == "http" and not is_here):

@@ -20,7 +20,10 @@ def make_client(endpoint: str | None, transport: str, credentials: Any, at_once:
         TpuDeniedError: No credentials were given, and none can be found.
     """
     if transport not in TRANSPORTS:
-        raise BadEndpointError(f"There is no transport {transport!r} to the Cloud TPU API: say 'rest' or 'grpc'.")
+        raise BadEndpointError(
+            "What is given as the transport to the Cloud TPU API (not shown, for it may be a secret in the wrong "
+            "field) is none: say 'rest' or 'grpc'."
+        )
     from google.api_core.client_options import ClientOptions
     from google.auth.exceptions import GoogleAuthError
     from google.cloud.tpu_v2 import TpuClient

@@ -120,7 +120,7 @@ class StepVersionHook(BaseHook):
         context: Any = get_current_context()
         with failing_at_once():
             placed, resolved = self._placed(name, config, None)
-        warn_of_secrets(f"Step {name!r}", json.loads(info_json(resolved.config)))
+        warn_of_secrets(f"Step {name!r}", _recorded(resolved.config))
         push_unplanned(context, resolved)
         by = TaskKey.of(context).claim(context)
         claims = _Claims(ClaimNotes(context, by))
@@ -227,7 +227,7 @@ def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVe
     try:
         yield _version(turns.step)
     except Exception as error:
-        described = AttemptError(type(error).__qualname__, _shown(str(error)), _shown(traceback.format_exc()))
+        described = AttemptError(*map(_shown, (type(error).__qualname__, str(error), traceback.format_exc())))
         keeper.until_answered(lambda: fail_turn(keeper.finish, turns.path, attempt, described))
         raise
     except BaseException:  # the task was ended from outside
@@ -243,6 +243,11 @@ def _shown(text: str) -> str:
 
     own = Masker(value for name, value in os.environ.items() if secret_variable(name, value) is not None)
     return without_tokens(own.text(str(redact(text))))
+
+
+def _recorded(config: Any) -> Any:
+    """``config`` as its record shows it, in plain JSON, in which no key that begins with ``$`` is one of ours."""
+    return json.loads(info_json(config), object_pairs_hook=lambda pairs: {name.lstrip("$"): one for name, one in pairs})
 
 
 def _asked(context: Any) -> Asked:
