@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tradewind.runtime.environment import STEP_VARIABLE
-from tradewind.steps import ExecutorStep, ExperimentError, InputName
+from tradewind.steps import ExecutorStep, ExperimentError, InputName, shortened
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -131,13 +131,13 @@ def executor_main(
 def _check_arguments(steps: Any, max_concurrent: int | None) -> None:
     if not isinstance(steps, Collection) or isinstance(steps, str):
         raise ExperimentError(f"steps must be a list, such as [step], but is of type {type(steps).__name__}.")
-    if max_concurrent is not None and max_concurrent < 1:
-        raise ExperimentError(f"max_concurrent must be a positive integer, got {max_concurrent}")
+    if max_concurrent is not None and (not isinstance(max_concurrent, int) or max_concurrent < 1):
+        raise ExperimentError(f"max_concurrent must be a positive integer, got {shortened(max_concurrent)}")
 
 
 def _as_tuple(argument: str, texts: Any) -> tuple[str, ...]:
     is_list = isinstance(texts, Collection) and not isinstance(texts, str)
     if not is_list or not all(isinstance(text, str) for text in texts):
         example = texts if isinstance(texts, str) else "train"
-        raise ExperimentError(f"{argument} must be a list, such as [{example!r}], but is {texts!r}.")
+        raise ExperimentError(f"{argument} must be a list, such as [{shortened(example)}], but is {shortened(texts)}.")
     return tuple(texts)

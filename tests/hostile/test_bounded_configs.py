@@ -12,8 +12,21 @@ from typing import Any
 import pytest
 
 from tests.hostile.harness import attack
-from tradewind import Cpu, ExecutorStep, Gpu, Hosts, TpuSlice, lazy, on_head_node, output_path_of, versioned
+from tradewind import (
+    Cpu,
+    ExecutorStep,
+    Gpu,
+    Hosts,
+    Param,
+    TpuSlice,
+    experiment_dag,
+    lazy,
+    on_head_node,
+    output_path_of,
+    versioned,
+)
 from tradewind.hooks.slice_repair import RepairRequest
+from tradewind.operators.experiment import build_dag
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.plans.selection import Selection, SelectionError
 from tradewind.steps import (
@@ -300,3 +313,62 @@ def test_a_selection_that_is_none_is_refused_by_name(field: str, given: Any, san
         attack(deed, sandbox).must_be_harmless()  # how deep Python reads depends on who calls
         return
     attack(deed, sandbox).must_be_refused(SelectionError, mentions=[field])
+
+
+# ---- arguments of a DAG and of a step
+
+assert build_dag  # loaded before anything is tried, since Airflow starts programs when it is imported
+ENDLESS: dict[str, Callable[[], Any]] = {
+    "deep": UNBOUNDED["lists"],
+    "in itself": UNBOUNDED["a list in itself"],
+    "laughs": laughs,
+    "a whole number": lambda: HUGE,
+    "an object": Mute,
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize(
+    "argument", ["dag_id", "timezone", "description", "pools", "run_only", "allow_outside", "params"]
+)
+def test_an_argument_of_a_dag_without_bounds_is_refused_by_name(argument: str, name: str, sandbox: Path) -> None:
+    value = ENDLESS[name]()
+    given: dict[str, Any] = {"dag_id": "d"}
+    given[argument] = {"cpu": value} if argument == "pools" else {"lr": value} if argument == "params" else value
+    if argument in ("run_only", "allow_outside"):
+        given[argument] = [value]
+    steps = [ExecutorStep("s", print, {})]
+    mentioned = "param 'lr'" if argument == "params" else argument
+    attack(lambda: experiment_dag(steps=steps, **given), sandbox, seconds=8).must_be_refused(
+        ExperimentError, mentions=[mentioned]
+    )
+
+
+@pytest.mark.parametrize(
+    "default", [b"x", {1, 2}, Path("x" * 1_000_000), 1j, NAN, [INF], print, range(10**12)], ids=shortened
+)
+@pytest.mark.parametrize("make", [lambda default: default, Param], ids=["plain", "Param"])
+def test_a_default_that_json_has_no_form_for_is_refused_by_name(
+    default: Any, make: Callable[[Any], Any], sandbox: Path
+) -> None:
+    steps = [ExecutorStep("s", print, {})]
+    attack(lambda: experiment_dag("d", steps, params={"lr": make(default)}), sandbox).must_be_refused(
+        ExperimentError, mentions=["DAG 'd': param 'lr'", "JSON"]
+    )
+
+
+@pytest.mark.parametrize(
+    "zone", ["", "Nowhere/At_All", "x" * 100_000, "../../etc/passwd", "a\0b", "\ud800"], ids=shortened
+)
+def test_a_time_zone_that_there_is_not_is_refused_in_a_sentence(zone: str, sandbox: Path) -> None:
+    steps = [ExecutorStep("s", print, {})]
+    attack(lambda: experiment_dag("d", steps, timezone=zone), sandbox).must_be_refused(
+        ExperimentError, mentions=["time zone", "DAG 'd'"]
+    )
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("field", ["name", "description"])
+def test_a_step_that_is_called_nothing_readable_is_refused(field: str, name: str, sandbox: Path) -> None:
+    given = {"name": "s", "fn": print, "config": {}} | {field: ENDLESS[name]()}
+    attack(lambda: ExecutorStep(**given), sandbox).must_be_refused(ExperimentError, mentions=[field])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,9 @@ from tradewind.steps import (
     ResolvedStep,
     Resources,
     TpuSlice,
+    check_bounded,
     resolve,
+    shortened,
     wanted_steps,
 )
 
@@ -66,6 +69,9 @@ def build_dag(
     options: DagOptions = DagOptions(),
 ) -> DAG:
     """The DAG of an experiment; see ``tradewind.experiment_dag``."""
+    _check_texts({"dag_id": dag_id, "timezone": settings.timezone}, {"description": dag_arguments.get("description")})
+    _check_timezone(dag_id, settings.timezone)
+    _check_params(dag_id, params)
     _check_pools(dag_id, options.pools)
     outline = resolve(steps, _PARSE_TIME_PREFIX, ParseTimeValues(frozenset(params)))
     wanted = wanted_steps(steps)
@@ -96,6 +102,39 @@ def build_dag(
         _add_step_tasks(plan, every, task_ids, settings, options)
     add_run_params(dag, options.selection)
     return dag
+
+
+def _check_texts(needed: Mapping[str, Any], optional: Mapping[str, Any]) -> None:
+    """Before any of them is written into a message, which takes for ever for some values."""
+    for name, value in (*needed.items(), *optional.items()):
+        if not isinstance(value, str) and not (value is None and name in optional):
+            raise ExperimentError(f"{name} must be a text, but is {shortened(value)}.")
+
+
+def _check_timezone(dag_id: str, timezone: str) -> None:
+    try:
+        pendulum.timezone(timezone)
+    except (ValueError, OSError):  # OSError: of a name that no file can have
+        raise ExperimentError(
+            f"DAG {shortened(dag_id)}: there is no time zone {shortened(timezone)}: write such as 'Europe/Berlin'."
+        ) from None
+
+
+def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
+    """Refuse defaults that Airflow would walk for ever, or show whole in its own error."""
+    if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
+        raise ExperimentError(f"DAG {shortened(dag_id)}: params must be a dictionary of names and defaults.")
+    for name, param in params.items():
+        default = param.default if isinstance(param, Param) else getattr(param, "value", param)
+        where = f"DAG {shortened(dag_id)}: param {shortened(name)}"
+        check_bounded(default, where, finite=True)
+        try:
+            json.dumps(default)
+        except (TypeError, ValueError):
+            raise ExperimentError(
+                f"{where} has the default {shortened(default)}, which JSON has no form for: give a text, a number, a "
+                "list or a dictionary of them."
+            ) from None
 
 
 def _with_dags_own(
@@ -178,6 +217,8 @@ def _pool_key(resources: Resources | None) -> str:
 
 
 def _check_pools(dag_id: str, pools: Mapping[str, str]) -> None:
+    if not isinstance(pools, Mapping) or not all(isinstance(text, str) for pair in pools.items() for text in pair):
+        raise ExperimentError(f"DAG {dag_id!r}: pools must be a dictionary of texts, such as {{'v4-8': 'my-pool'}}.")
     for kind in pools.keys() - {_CPU_POOL, _GPU_POOL}:
         try:
             slice_type(kind)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tradewind.steps.errors import ExperimentError
 from tradewind.steps.placeholders import InputName
 from tradewind.steps.resources import Resources
 from tradewind.steps.resumable import check_globs
 from tradewind.steps.secrets import check_secrets
+from tradewind.steps.shortened import shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,12 @@ class ExecutorStep:
     resumable: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ExperimentError(f"A step's name must be a text, but is {shortened(self.name)}.")
+        if not isinstance(self.description, (str, type(None))):
+            raise ExperimentError(
+                f"Step {self.name!r}: description must be a text, but is {shortened(self.description)}."
+            )
         object.__setattr__(self, "resumable", check_globs(self.resumable, f"Step {self.name!r}"))
         object.__setattr__(self, "secrets", check_secrets(self.secrets, f"Step {self.name!r}"))
 
