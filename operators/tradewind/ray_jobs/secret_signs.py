@@ -16,24 +16,35 @@ from tradewind.ray_jobs.token_forms import token_form
 
 # Where a name stands in any case, or as an option, it must say more than KEY or AUTH, which tables and samplers have.
 _TELLING: Final = (
-    r"SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|API_?KEY|ACCESS_?KEY|(?:^|_)(?:PWD|PASS|TOKEN)(?:_?\d+)?$"
+    r"SECRET(?!AR)|PASSW(?!ORDLESS)|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|API_?KEY|ACCESS_?KEY|MASTER_?KEY"
+    r"|(?:^|_)(?:PWD|PASS|TOKEN)(?:_?\d+)?$|(?:^|_)(?:DB|PG|MYSQL|SMTP|FTP|LDAP)(?:PWD|PASS)$"
     r"|(?:AUTH|ACCESS|REFRESH|SESSION|BEARER|HF|GITHUB|GITLAB|GH|NPM|PYPI|SLACK|WANDB|RAY|API)TOKEN$"
 )
 _TELLING_NAME: Final = re.compile(_TELLING)
 _SECRET_NAME: Final = re.compile(rf"{_TELLING}|(?:^|_)(?:KEY|PAT|PW|AUTH|BEARER|CREDS?|COOKIE)(?:_?\d+)?$")
 # Names with such an end say where a secret is, or what it is called, and not what it is.
 _ABOUT_A_SECRET: Final = re.compile(
-    r"_(?:FILE|PATH|DIR|NAME|ID|REF|URL|URI|TTL|TIMEOUT|LENGTH|COUNT|PARALLELISM|SIZE|BUDGET|LIMIT|TYPE)$"
+    r"_(?:FILE|PATH|DIR|NAME|ID|REF|URL|URI|TTL|TIMEOUT|LENGTH|COUNT|PARALLELISM|SIZE|BUDGET|LIMIT|TYPE|ENV|VAR|VARIABLE"
+    r"|PROVIDER|BACKEND|POLICY|HASHER|PROMPT|DATASET|STRENGTH|SHARING)$"
 )
 # Words of our trade that end like secrets: special tokens of a vocabulary, keys of a table or of a random generator,
 # a pass over data; the shell's own folders; and our own variables, which hold references.
 _HARMLESS_NAME: Final = re.compile(
-    r"(?:^|_)(?:BOS|EOS|PAD|UNK|MASK|SEP|CLS|STOP|END|START|NEXT|MAX|MIN|NUM|PER|IMAGE|IMPLICIT)_TOKEN$"
-    r"|(?:^|_)(?:SORT|PRIMARY|PARTITION|CACHE|FOREIGN|JOIN|GROUP|PUBLIC|TEXT|PRNG|RNG|INDEX|ROW|SHARD|DEDUP)_KEY$"
+    r"(?:^|_)(?:BOS|EOS|PAD|UNK|MASK|SEP|CLS|STOP|END|START|NEXT|FIRST|LAST|MAX|MIN|NUM|PER|IMAGE|CLASS|SPECIAL"
+    r"|LANGUAGE|PROMPT|TRIGGER|IMPLICIT)_TOKEN$"
+    r"|(?:^|_)(?:SORT|PRIMARY|PARTITION|CACHE|FOREIGN|JOIN|GROUP|PUBLIC|TEXT|PRNG|RNG|INDEX|ROW|SHARD|DEDUP"
+    r"|DATASET|FEATURE|METRIC|OBJECT|ROUTING|COLUMN|BATCH)_KEY$"
     r"|(?:^|_)(?:FORWARD|BACKWARD|FIRST|SECOND|SINGLE|NUM|PER|EACH|ONE|TWO)_PASS$"
     r"|TOKENIZER|^PYTHONHASHSEED$|^(?:OLD)?PWD$|^TRADEWIND_"
 )
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"})
+# A number, a file by its path or ending, a variable's name behind ``$``, a special token, stars, and our references.
+_HARMLESS_VALUE: Final = re.compile(
+    r"[+-]?\d{1,3}(?:\.\d{0,6})?(?:[eE][+-]?\d{1,3})?|(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)*\.[A-Za-z]\w{0,9}"
+    r"|(?:~|\.{1,2})/[\w./-]+|/[\w.-]+(?:/[\w.-]+)+|[\w./-]+\.(?:json|pem|key|crt|p12|txt|ya?ml|toml|ini|env)"
+    r"|\$\w+|\$\{\w+\}|<\|?[\w -]{1,40}\|?>|\[[A-Z_]{1,20}\]|\*+"
+    r"|env:\w+|projects/[\w.:-]+/secrets/[\w-]+(?:/versions/\w+)?"
+)
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z](?:[a-z_.-]|[A-Z](?![a-z]?\d)|\d(?=[\d.]*(?:$|[_.-]))){0,30}")
@@ -41,17 +52,23 @@ _FORTY_HEX: Final = re.compile(r"[0-9a-f]{40}")
 _COMMIT_NAME: Final = re.compile(r"(?:COMMIT|SHA|SHA1|HASH|REVISION)$")
 
 _VALUE: Final = r"(\"[^\"]{0,400}\"?|'[^']{0,400}'?|[^\s;&|)'\"]{1,400})"
-_ASSIGNMENT: Final = re.compile(rf"(?:^|(?<=[\s;&|('\",{{?]))([A-Za-z_][\w.-]{{0,80}})\s?[=:](?={_VALUE})")
+_ASSIGNMENT: Final = re.compile(
+    rf"(?:^|(?<=[\s;&|('\",{{?+:]))([A-Za-z_][\w.-]{{0,80}})(?:['\"]\]\s?=\s?|\s=\s?|[=:])(?={_VALUE})"
+)
 _OPTION: Final = re.compile(rf"(?:^|(?<=[\s'\"]))--?([A-Za-z][\w.-]{{1,80}})(?:=|\s{{1,20}})(?={_VALUE})")
 _COMMANDS: Final[Mapping[str, re.Pattern[str]]] = {
     option: re.compile(pattern)
     for option, pattern in {
         "-u": r"(?:\b(?:curl|wget)\b[^;&|\n]{0,2000}?\s(?:-u|--user|-U|--proxy-user)"
-        r"|(?:^|[;&|])\s*(?:https?|xhs?)\s[^;&|\n]{0,2000}?\s(?:-a|--auth))"
+        r"|(?:^|[;&|])\s*(?:https?|xhs?)(?=\s)[^;&|\n]{0,2000}?\s(?:-a|--auth))"
         r"(?:=|\s*)[\"']?(?![$-])[^\s:\"'$]{1,200}:(?![\"']?\$)[^\s]",
-        "a header": r"(?i:\b(?:bearer\s{1,3}|(?:x-api-key|private-token|x-auth-token|api-key):\s{0,3}))"
-        r"(?![\"']?[$<{*-])[^\s\"']",
-        "-p": r"\b(?:sshpass|docker\s+login)\b[^;&|\n]{0,500}?\s-p\s*(?![\"']?\$)[^\s]",
+        "a header": r"(?i:\bbearer\s{1,3}(?=[^\s\"']{0,80}\d))(?![\"']?[$<{*-])[^\s\"']"
+        r"|(?i:\b(?:x-api-key|private-token|x-auth-token|api-key|cookie):\s{0,3})(?![\"']?[$<{*-])[^\s\"']"
+        r"|(?i:\bauthorization:\s{0,3})(?!(?i:bearer|basic|token|negotiate)\b)(?![\"']?[$<{*-])[^\s\"']",
+        "-p": r"\b(?:sshpass|(?:docker|podman|az|oc)\s+login|mongo(?:sh)?|snowsql|twine)\b[^;&|\n]{0,500}?"
+        r"\s-p\s*(?![\"']?\$)[^\s]|\b(?:mysql(?:dump|admin)?|mariadb)\b[^;&|\n]{0,500}?\s-p(?![\"']?\$)[^\s]",
+        "-P": r"\b(?:un)?zip\b[^;&|\n]{0,500}?\s-P\s*(?![\"']?\$)[^\s]",
+        "password": r"\blogin\s+\S{1,80}\s+password\s+(?![\"']?\$)[^\s]",
         "-a": r"\bredis-cli\b[^;&|\n]{0,500}?\s-a\s+(?![\"']?\$)[^\s]",
         "login": r"\bwandb\s+login\s+(?:--?[\w-]+\s+){0,5}[0-9a-f]{40}",
         "configure set": r"\bconfigure\s+set\s+\S{0,80}(?:secret|token)\S{0,80}\s+(?![\"']?\$)[^\s]",
@@ -140,9 +157,5 @@ def _is_secret(signs: re.Pattern[str], plain: str) -> bool:
 
 
 def _is_harmless_value(value: str) -> bool:
-    """A switch, a reference to a secret, or a file's absolute path, as ``GOOGLE_APPLICATION_CREDENTIALS`` holds."""
-    return (
-        value.strip().lower() in _SWITCHES
-        or bool(re.fullmatch(r"/[\w.-]+(?:/[\w.-]+)+", value))
-        or bool(re.fullmatch(r"env:\w+|projects/[\w.:-]+/secrets/[\w-]+(?:/versions/\w+)?", value))
-    )
+    """A switch, a reference to a secret, a file's path, or another value that is none."""
+    return value.strip().lower() in _SWITCHES or bool(_HARMLESS_VALUE.fullmatch(value))

@@ -61,16 +61,23 @@ _TOKENS: Final[Mapping[str, str]] = {
         r"(?:X-Amz-Signature|X-Goog-Signature|Signature|sig)=(?=[A-Za-z0-9%+/_-]{0,60}\d)[A-Za-z0-9%+/_-]{30,}"
     ),
     "a URL with a password": (
-        r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^/\s:@]{0,300}:(?!\$|\*+@)[^/\s@]{1,2000}"
+        r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^/\s:@]{0,300}:(?!\$|\*+@)(?![^/\s@]{1,200}@sha256:)[^/\s@]{1,2000}"
         r"|(?=[^/\s:@]{0,300}\d)[A-Za-z0-9_-]{20,300})@"
     ),
     "an authorization header": (
         r"[Aa]uthorization[\\'\"]{0,4}\s{0,3}[:=,]\s{0,3}[\\'\"]{0,4}(?:[Bb]earer|[Bb]asic|[Tt]oken)\s{1,3}(?![\\'\"]{0,2}[$<{*])"
         r"[^\s'\"\\]{1,2000}"
     ),
+    "basic credentials": (
+        r"[Bb]asic\s{1,3}(?=[A-Za-z0-9+/]{0,60}\d)(?=[A-Za-z0-9+/]{0,60}[A-Z])[A-Za-z0-9+/]{16,}={0,2}"
+    ),
     "a bearer token": r"[Bb]earer\s{1,3}(?=[A-Za-z0-9._~+/-]{0,60}\d)[A-Za-z0-9._~+/-]{16,}",
 }
 _BLOCKS: Final[Mapping[str, str]] = {
+    "a connection with a password": (
+        r"(?i:\b(?:host|server|data source|user|user id|uid|username|dbname|database|port)=[^;\s,'\"()]{1,200}[;\s]\s?"
+        r"(?:password|pwd)=)(?![$<{*])[^\s;,'\"()]{1,200}"
+    ),
     "a private key": r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d",
     "a password in JSON": (
         r"\\{0,3}[\"'][\w.-]{0,40}?(?i:password|passwd|passphrase|secret|api_?key|access_?key|secret_?key|private_?key"
