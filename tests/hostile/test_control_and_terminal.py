@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.harness import attack
+from tradewind.cli.main import parser
 from tradewind.cli.output import as_text, say, write_lines
 from tradewind.rehearsal.control_arguments import BadArgumentError, read_arguments
 from tradewind.rehearsal.rehearsal_cloud import RehearsalCloud
@@ -103,3 +104,23 @@ def test_nothing_from_a_record_steers_the_terminal(write: Callable[[str], None],
 
 def test_letters_of_every_language_are_written_as_they_are() -> None:
     assert as_text("Größe 3 → 4 █▉ 漢字\tend\n") == "Größe 3 → 4 █▉ 漢字\tend\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "submit", "--token=hunter2hunter2", "--", "true"],
+        ["jobs", "list", "--api-key=hunter2hunter2 x"],
+        ["jobs", "submit", "--secret", "hunter2hunter2", "--", "true"],
+        ["jobs", "submit", "--metadata", "hunter2hunter2", "--", "true"],
+        ["plan", "d", "--param", "hunter2hunter2"],
+        ["plan", "d", "\x1b[2J"],
+        ["jobs", "\x1b]0;title\x07"],
+    ],
+    ids=ascii,
+)
+def test_a_command_line_that_is_none_shows_no_value_and_steers_nothing(words: list[str], sandbox: Path) -> None:
+    outcome = attack(lambda: parser().parse_args(words), sandbox)
+    outcome.must_be_harmless(secrets=["hunter2"])
+    assert "builtins.SystemExit" in outcome.error and "--help' says more" in outcome.output
+    assert all(letter.isprintable() or letter == "\n" for letter in outcome.output)

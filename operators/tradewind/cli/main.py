@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.options import EXIT_CODES, EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
     Work = Callable[[argparse.Namespace, RayCluster, Interrupts], int]
+
+_OPTION_VALUE: Final = re.compile(r"(--[\w-]+)=.*", re.DOTALL)
+"""An option that there is not, with what was given for it, which may be a secret."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -84,7 +88,10 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**kwargs, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"tradewind: {message}; '{self.prog} --help' says more.\n")
+        from tradewind.cli.output import as_text
+
+        shown = _OPTION_VALUE.sub(r"\1=(not shown)", message)
+        self.exit(2, f"tradewind: {as_text(shown)}; '{self.prog} --help' says more.\n")
 
 
 def _add(commands: Any, command: Command, group: str = "") -> None:

@@ -151,7 +151,7 @@ def _resources(text: str | None) -> dict[str, float]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UsageError(f"--resources {text!r} is no JSON object: write such as '{{\"big_disk\": 1}}'.")
+        raise UsageError("--resources is no JSON object: write such as '{\"big_disk\": 1}'.")
     return found
 
 
