@@ -19,6 +19,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
+PIN = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w.,-]+\])?==[\w.!+-]+(?:\s*;.+)?")
+"""A name with a version, and not, for example, a URL that has ``==`` in it."""
 SHARED = ("apache-airflow", "apache-airflow-task-sdk", "ray")
 """What the benchmarks' peers are measured with, as we are."""
 
@@ -55,13 +57,13 @@ def problems(pyproject: dict[str, Any], lock: str) -> Iterator[str]:
 def flaws(lock: str) -> Iterator[str]:
     """What no lock may hold: a line that is no pin, or a pin without a hash."""
     for entry in lock.replace("\\\n", " ").splitlines():
-        pin, *hashes = entry.split(" --hash=")
+        pin, *hashes = (part.strip() for part in entry.split(" --hash="))
         if pin.startswith("-"):
             yield f"option line: {pin}"
-        elif pin.strip() and "==" not in pin:
+        elif pin and not PIN.fullmatch(pin):
             yield f"no pin: {pin}"
-        elif pin.strip() and not any(HASH.fullmatch(one.strip()) for one in hashes):
-            yield f"{pin.strip()} has no hash"
+        elif pin and not (hashes and all(HASH.fullmatch(one) for one in hashes)):
+            yield f"{pin} has no hash" + (" of SHA-256 alone" if any(map(HASH.fullmatch, hashes)) else "")
 
 
 def peer_problems(peer: str, lock: str) -> Iterator[str]:

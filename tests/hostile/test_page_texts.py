@@ -96,6 +96,22 @@ def test_texts_of_a_plan_are_shown_as_texts(text: str) -> None:
     assert page.encode() and "<script>" not in page and "<b>" not in page
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"steps": [GOOD["steps"][0]] * 100_000},
+        {"steps": [{**GOOD["steps"][0], "name": "<" * 10_000_000, "reason": "&" * 10_000_000}]},
+        {"warnings": ["<"] * 500_000},
+        {"estimate": "<" * 10_000_000},
+    ],
+    ids=["steps", "texts", "warnings", "estimate"],
+)
+def test_a_page_is_no_larger_than_a_browser_can_show(left: dict[str, Any]) -> None:
+    page = plan_page({**GOOD, **left})
+    assert len(page) < 5_000_000
+    assert ("Only the first 10000 steps" in page) == (len(left.get("steps", ())) > 10_000)
+
+
 def test_every_answer_has_the_headers_once() -> None:
     headers = importlib.import_module("tradewind_ui.headers")
     sent: list[dict[str, Any]] = []
