@@ -31,7 +31,7 @@ class AutoscaledRay(LocalRay):
         if generation == 2:
             own |= {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": _HEAD_ID}
             own |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": _HEAD_ID}
-        super().__init__(stack, num_cpus=1, env=own)
+        super().__init__(stack, token="", num_cpus=1, env=own)
 
     def _start_node(
         self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
