@@ -7,12 +7,14 @@ import stat
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
 from tradewind.rehearsal.local_airflow import LocalAirflow, LocalAirflowError, all_healthy
+from tradewind.rehearsal.local_airflow_config import WORKER_PROCESSES
 from tradewind.rehearsal.processes import LocalStack
 
 TINY_DAG = """
@@ -119,6 +121,24 @@ def test_who_holds_the_database_for_long_delays_a_run_and_ends_no_component(airf
         database.execute("COMMIT")
     run = api.wait_for_run("tiny", run_id, 120, on_poll=lambda run: airflow.raise_if_a_component_died())
     assert run["state"] == "success"
+
+
+@pytest.mark.airflow
+def test_a_scheduler_ends_also_when_a_worker_never_hears_that_it_should(airflow):
+    scheduler = psutil.Process(airflow.processes["scheduler"].pid)
+    calls = {worker: system_call(worker) for worker in scheduler.children()}
+    assert len(calls) == WORKER_PROCESSES
+    [reads] = [worker for worker, call in calls.items() if list(calls.values()).count(call) == 1]
+    reads.kill()  # it holds the lock with which the others would take turns to hear it
+    reads.wait()
+    airflow.stop_component("scheduler", grace_seconds=60)
+    assert not scheduler.is_running()
+    airflow.start_component("scheduler")
+
+
+def system_call(process):
+    """The number of the one that it waits in."""
+    return Path(f"/proc/{process.pid}/syscall").read_text().split()[0]
 
 
 @pytest.mark.airflow

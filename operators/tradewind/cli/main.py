@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Work = Callable[[argparse.Namespace, RayCluster, Interrupts], int]
 
-_OPTION_VALUE: Final = re.compile(r"(--[\w-]+)=.*", re.DOTALL)
+_OPTION_VALUE: Final = re.compile(r"(?<![\w-])(--[\w-]++)=.*", re.DOTALL)
 """An option that there is not, with what was given for it, which may be a secret."""
 
 

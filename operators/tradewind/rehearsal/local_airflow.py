@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import requests
 
-from tradewind.rehearsal.local_airflow_config import USERNAME, Ports, Secrets, write_config
+from tradewind.rehearsal.local_airflow_config import USERNAME, WORKER_PROCESSES, Ports, Secrets, write_config
 from tradewind.rehearsal.processes import LocalStack
 
 # Arguments of the Python that runs this Airflow.
@@ -36,6 +36,7 @@ COMPONENTS = {
 LOG_SERVER = ("-m", "uvicorn", "--factory", "airflow.utils.serve_logs.log_server:get_app")
 # What a process needs of its parent's environment. Settings of another Airflow must not leak in.
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+_WORKER_TITLE = "airflow worker -- LocalExecutor:"
 HEARTBEATS = {
     "scheduler": "latest_scheduler_heartbeat",
     "dag_processor": "latest_dag_processor_heartbeat",
@@ -156,11 +157,13 @@ class LocalAirflow:
         """
         child = self._children[name]
         child.terminate()
-        try:
-            child.wait(timeout=grace_seconds)
-        except subprocess.TimeoutExpired as error:
-            self.kill_component(name)
-            raise LocalAirflowError(f"The Airflow {name} had not ended {grace_seconds:g} s after SIGTERM.") from error
+        deadline = time.monotonic() + grace_seconds
+        forgotten: set[psutil.Process] = set()
+        while not _ends_within(child, 1.0):
+            if time.monotonic() > deadline:
+                self.kill_component(name)
+                raise LocalAirflowError(f"The Airflow {name} had not ended {grace_seconds:g} s after SIGTERM.")
+            forgotten = _end_forgotten_workers(child, forgotten)
         del self._children[name]
 
     def kill_component(self, name: str) -> None:
@@ -235,6 +238,33 @@ class LocalAirflow:
             return answer.ok and all_healthy(answer.json(), started_at)
         except requests.RequestException:  # not listening yet, or not answering JSON
             return False
+
+
+def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        child.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end_forgotten_workers(scheduler: subprocess.Popen[bytes], seen_before: set[psutil.Process]) -> set[psutil.Process]:
+    """Kill the idle workers that a scheduler waits for and never told to end, once they were seen twice.
+
+    LocalExecutor.end sends one word to end for each worker that it finds alive, and any worker may take it. One that
+    has ended by the time it is looked at gets none sent, so one word is missing, and one worker waits for ever; its
+    scheduler, too. They are told from workers that were not asked yet by the first that is gone.
+    """
+    workers: dict[psutil.Process, str] = {}
+    for process in psutil.Process(scheduler.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if (title := process.cmdline()[0]).startswith(_WORKER_TITLE):
+                workers[process] = title
+    if len(workers) == WORKER_PROCESSES or not all(title.endswith("<idle>") for title in workers.values()):
+        return set()
+    for worker in seen_before.intersection(workers):
+        worker.kill()
+    return set(workers)
 
 
 def all_healthy(health: Mapping[str, Any], started_at: datetime) -> bool:
