@@ -14,6 +14,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from tradewind.runtime import masking
+from tradewind.runtime.call_results import result_line, result_marker
 from tradewind.runtime.masking import Masker, StreamMasker
 
 VALUES = {
@@ -224,3 +225,24 @@ def test_a_value_in_utf_16_is_hidden(encoding: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [("é", "鎖"), ("\x8e\x96ab", "鎖ab")])
 def test_a_value_that_looks_like_a_part_of_a_letter_is_no_error(value: str, text: str) -> None:
     assert "***" in Masker([value]).text(text)
+
+
+@pytest.mark.parametrize(
+    ("secret", "result"),
+    [
+        ("1234", {"n": 12345, "text": "x1234"}),
+        ("1", {"n": 1, "m": [1.5, 1]}),
+        ("true", {"is": True, "not": False}),
+        ("null", [None, "null"]),
+        ("1, 2", [1, 2]),
+        ('a": "b', {"a": "b"}),
+        ("x\\", {"a": 'x"', "b": "y"}),
+        ("result", {"result": "the result"}),
+    ],
+)
+def test_a_result_without_its_secrets_is_json_still_and_passes_a_stream(secret: str, result: object) -> None:
+    masker = Masker([secret], kept=[result_marker("job")])
+    line = result_line(result, result_marker("job"), masker)
+    assert in_pieces(masker, line.encode(), random.Random(secret)).decode() == line
+    shown = json.loads(line.removeprefix(result_marker("job")))
+    assert "***" in json.dumps(shown) and masker.json(json.dumps(shown)) == json.dumps(shown)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tradewind.runtime.errors import ResultError
+from tradewind.runtime.masking import Masker
 
 MOST_BYTES = 1_000_000
 
@@ -24,8 +25,8 @@ def result_marker(job: str) -> str:
     return f"::tradewind-result:{job}::"
 
 
-def result_line(result: Any, marker: str) -> str:
-    """The line that carries ``result``.
+def result_line(result: Any, marker: str, masker: Masker | None = None) -> str:
+    """The line that carries ``result``, without what ``masker`` hides: who hid it in the line later could break it.
 
     Raises:
         ResultError: JSON cannot hold it, or it is too large.
@@ -39,7 +40,7 @@ def result_line(result: Any, marker: str) -> str:
             f"The function returned {len(text):,} bytes of JSON, and a result may have {MOST_BYTES:,}: write the data "
             "to storage and return its path."
         )
-    return marker + text
+    return marker + (text if masker is None else masker.json(text))
 
 
 def decode_result(text: str | None, job: str) -> Any:

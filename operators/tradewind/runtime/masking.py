@@ -99,9 +99,15 @@ class Masker:
             return [self.plain(one) for one in value]
         if isinstance(value, dict):
             return {self.text(name): self.plain(one) for name, one in value.items()}
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return SHOWN if self.text(str(value)) == SHOWN else value
-        return value
+        written = json.dumps(value)
+        return value if self.text(written) == written else SHOWN
+
+    def json(self, text: str) -> str:
+        """JSON without the values, which is JSON still, and in which no stream finds any."""
+        if self.text(text) == text:
+            return text
+        shown = json.dumps(self.plain(json.loads(text)))
+        return shown if self.text(shown) == shown else json.dumps(SHOWN)
 
 
 class StreamMasker:

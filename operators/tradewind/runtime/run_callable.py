@@ -16,6 +16,7 @@ from tradewind.runtime.awaiting import call_and_await
 from tradewind.runtime.call_results import result_line
 from tradewind.runtime.environment import STEP_VARIABLE
 from tradewind.runtime.errors import RuntimeFault
+from tradewind.runtime.masking import NAMES_VARIABLE, Masker
 from tradewind.runtime.shipping import CALL_VARIABLE, read_call
 from tradewind.runtime.user_errors import own_error
 
@@ -36,7 +37,8 @@ def main() -> NoReturn:
 
 
 def _call() -> str:
-    call = read_call()
+    call, masker = read_call(), Masker.of_environment(os.environ)
+    os.environ.pop(NAMES_VARIABLE, None)
     os.environ.pop(CALL_VARIABLE)  # the function and its own processes need not see it
     os.environ.setdefault(STEP_VARIABLE, str(call.function))  # a DAG file that is imported here makes no DAG
     sys.argv = [str(call.function)]
@@ -48,7 +50,7 @@ def _call() -> str:
         if leaving.code:
             raise
         result = None  # sys.exit() is a function's way to say that it is done
-    return result_line(result, call.marker)
+    return result_line(result, call.marker, masker)
 
 
 def _is_at_line_start() -> bool:

@@ -88,8 +88,7 @@ def masker_of(spec: StepSpec) -> Masker:
 def _result_text(result: Any, masker: Masker) -> str | None:
     """The result as JSON, without the values of secrets."""
     try:
-        text = json.dumps(result, default=_as_json)
-        return text if masker.text(text) == text else json.dumps(masker.plain(json.loads(text)))
+        return masker.json(json.dumps(result, default=_as_json))
     except (TypeError, ValueError, RecursionError):
         print(f"The step's result is a {type(result).__qualname__}, which JSON cannot hold: it is not kept.")
         return None

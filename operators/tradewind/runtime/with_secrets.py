@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 
 from tradewind.runtime.errors import SecretError
 from tradewind.runtime.kept_output import pump
-from tradewind.runtime.masking import Masker, StreamMasker
+from tradewind.runtime.masking import NAMES_VARIABLE, Masker, StreamMasker
 from tradewind.runtime.secrets import fetch_secrets
 from tradewind.runtime.stored_log import StoredLog
 from tradewind.steps import SecretReferenceError, check_secrets
@@ -57,7 +57,8 @@ def main() -> NoReturn:
     except (SecretError, SecretReferenceError) as error:
         print(error, flush=True)
         sys.exit(NO_SECRET_EXIT_CODE)
-    _end_as(_run(sys.argv[1], {**os.environ, **values}, Masker(values.values(), given.get("kept", ()))))
+    environment = {**os.environ, **values, NAMES_VARIABLE: ",".join(values)}
+    _end_as(_run(sys.argv[1], environment, Masker(values.values(), given.get("kept", ()))))
 
 
 def _run(entrypoint: str, environment: Mapping[str, str], masker: Masker) -> int:
