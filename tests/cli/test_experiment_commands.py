@@ -515,6 +515,29 @@ def test_what_an_output_outside_of_the_prefix_was_made_from_is_kept(house: House
     assert (raw / "model").exists()
 
 
+@pytest.mark.usefixtures("runs")
+def test_what_a_pinned_output_below_a_hidden_prefix_was_made_from_is_kept(house: House) -> None:
+    """A search from the prefix above looks into no hidden folder."""
+    raw, team = house.make("data/raw", "--param", "size=2"), house.store / ".team"
+    dag = STRAY.replace(', override_output_path="PLACE"', "").replace("[step])", f"[step], prefix={str(team)!r})")
+    dag = dag.replace('"stray"', '"team"')
+    house.add_dag("team", dag.replace("RAW", str(raw)))
+    planned = house("plan", "team", "--json")
+    assert planned.code == 0, planned.err
+    path = Path(planned.json["steps"][0]["output_path"])
+    path.mkdir(parents=True)
+    (path / "model").write_text("weights")
+    adopted = house("adopt", str(path), "--as", "elsewhere", "--dag", "team")
+    assert adopted.code == 0, adopted.err
+    pinned = house("pin", str(path), "--prefix", str(team))
+    assert pinned.code == 0, pinned.err
+    house.add_dag("team", dag.replace("RAW", "nothing"))
+    house.age()
+    kept = house("gc", "--delete")
+    assert (kept.code, kept.out) == (0, ""), kept.err
+    assert (raw / "model").exists()
+
+
 def test_garbage_is_found_below_a_prefix_that_no_dag_names(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     needed, spare = house.make("train"), house.make("train", "--param", "size=2")
     house.age()

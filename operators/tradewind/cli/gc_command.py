@@ -53,7 +53,7 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
     needs = _needs(choices, prefixes)
     _add_active(needs, runs, experiments, prefixes)
     names = frozenset().union(*(one.step_names for one in named.values())) if named else None
-    all_prefixes = frozenset([*prefixes, *_prefixes(experiments.by_dag)])
+    all_prefixes = frozenset([*prefixes, *_all_prefixes(experiments.by_dag)])
     others = all_prefixes.difference(prefixes)
     sweeps = find_garbage_below(prefixes, needs, arguments.older_than, names, also_below=others)
     return _Report(arguments.json, arguments.delete, all_prefixes).write(sweeps)
@@ -186,13 +186,19 @@ def _choices(
 
 def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
     """Where the outputs of these DAGs go, each place once, without those inside another."""
+    found = _all_prefixes(by_dag)
+    return sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found))
+
+
+def _all_prefixes(by_dag: Mapping[str, Experiment]) -> set[str]:
+    """Also those inside another, where a search from there would perhaps look into no hidden folder and no link."""
     found: set[str] = set()
     for dag_id, experiment in by_dag.items():
         try:
             found.add(experiment.prefix(RunChoice()).rstrip("/"))
         except (RayJobsError, ExperimentError, StorageError, UsageError) as error:
             say(f"DAG {dag_id}: {error}")
-    return sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found))
+    return found
 
 
 def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collection[str]) -> Needs:

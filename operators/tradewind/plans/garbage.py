@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from fsspec.implementations.local import LocalFileSystem
 
-from tradewind.plans.withdrawal import paths_in, reads_at_work, spot, withdraw
+from tradewind.plans.withdrawal import paths_in, reads_at_work, spot, spots_of, withdraw
 from tradewind.records.attempts import ATTEMPTS_FOLDER
 from tradewind.records.conditional import remove_if
 from tradewind.records.errors import BadRecordError
@@ -158,8 +158,8 @@ def find_garbage_below(
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    looks = {prefix: look_below(prefix) for prefix in dict.fromkeys((*prefixes, *also_below))}
-    found = list(dict.fromkeys(path for below in looks.values() for path in below.outputs))
+    looks = _look_below_each((*prefixes, *also_below))
+    found = [path for below in looks.values() for path in below.outputs]
     records, infos = read_records(found), _read_infos(found)
     pins, bad_pins = _pinned(looks, found)
     sources = [*needs.paths, *pins]
@@ -175,6 +175,18 @@ def find_garbage_below(
     sweeps = [search.below(prefix, looks[prefix].outputs) for prefix in prefixes]
     sweeps[0] = replace(sweeps[0], unread=(*bad_pins, *lineage.unread, *sweeps[0].unread), unknown=lineage.unknown)
     return sweeps
+
+
+def _look_below_each(prefixes: Iterable[str]) -> dict[str, Below]:
+    """What is below each prefix. What lies below two, perhaps by two spellings, counts below the first."""
+    looks: dict[str, Below] = {}
+    seen: set[str] = set()
+    for prefix in dict.fromkeys(prefixes):
+        below = look_below(prefix)
+        new = {spot(path): path for path in below.outputs}
+        looks[prefix] = replace(below, outputs=tuple(path for place, path in new.items() if place not in seen))
+        seen.update(new)
+    return looks
 
 
 @dataclass(frozen=True)
@@ -242,9 +254,9 @@ class _Lineage:
         """What those of ``paths`` read, and the outputs that they lie in, that are not among ``seen`` yet."""
         self._look_elsewhere([path for path in paths if spot(path) not in seen])
         reads: list[frozenset[str] | None] = []
-        for place in map(spot, paths):
-            known = (parent for parent in self_and_parents(place) if parent in self._outputs or parent in self._infos)
-            for one in {place, *known} - seen:
+        for path in paths:
+            known = (one for one in spots_of(path) if one in self._outputs or one in self._infos)
+            for one in {spot(path), *known} - seen:
                 seen.add(one)
                 if (info := self._infos.get(one)) is not None:
                     reads.append(info.reads)

@@ -29,7 +29,7 @@ from tradewind.records.store import read_contents
 from tradewind.records.stores.bounded import Content
 from tradewind.records.unreadable import UnreadableLeaseError
 from tradewind.steps.paths import is_absolute, self_and_parents
-from tradewind.storage import StorageError
+from tradewind.storage import StorageError, place_of
 
 _LEASES_AT_ONCE: Final = 500
 _AT_WORK: Final = frozenset({RecordState.AT_WORK, RecordState.UNREADABLE})
@@ -82,28 +82,38 @@ def reads_at_work(records: Mapping[str, Record]) -> frozenset[str]:
         if file not in contents and lease.phase is Phase.CLAIMED:
             continue  # it has still to read its inputs' leases again
         for path in _places_in(file, contents.get(file, Content("", "it is gone"))):
-            read.update({spot(path), *self_and_parents(spot(path))})
+            read.update(spots_of(path))
     return frozenset(read)
 
 
 def paths_in(value: Any) -> Iterator[str]:
-    """All texts in parsed JSON that name a place."""
+    """All texts in parsed JSON that name a place, keys too; of a chain such as ``zip://a::gs://b/c`` each part."""
     pending = [value]
     while pending:
         match pending.pop():
+            case str() as text if "::" in text:
+                pending.extend(text.split("::"))
             case str() as text if is_absolute(text):
                 yield text
             case dict() as fields:
-                pending.extend(fields.values())
+                pending.extend([*fields, *fields.values()])
             case list() as items:
                 pending.extend(items)
 
 
 def spot(path: str) -> str:
-    """One spelling for all that mean the same place."""
-    protocol, rest = split_protocol(path)
-    protocol = {"local": "file", "gcs": "gs", "s3a": "s3"}.get(protocol or "file", protocol or "file")
-    return f"{protocol}:/{posixpath.normpath('/' + rest.lstrip('/'))}"
+    """One spelling for all that mean the same place, the links of local disks followed."""
+    try:
+        place = place_of(path)
+    except StorageError:  # nobody opens it, so any spelling does that is the same each time
+        protocol, rest = split_protocol(path)
+        return f"{protocol or 'file'}:/{posixpath.normpath('/' + rest.lstrip('/'))}"
+    return f"{place.store}{place.name}".rstrip("/") if "://" in place.store else f"{place.store}://{place.name}"
+
+
+def spots_of(path: str) -> set[str]:
+    """What whoever reads ``path`` needs: itself and all that it lies in, also where a link on the way leads."""
+    return {spot(path)}.union(*(self_and_parents(spot(one)) for one in self_and_parents(path)))
 
 
 def _records_at_work(prefixes: Collection[str]) -> dict[str, Record]:

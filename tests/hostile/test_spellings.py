@@ -1,0 +1,105 @@
+"""One place by two spellings: what is needed, pinned or read by one of them is not removed by the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from tests.plans.test_garbage import MONTH_S, aged, made, steps
+from tradewind.plans.garbage import Needs, find_garbage_below
+from tradewind.plans.withdrawal import paths_in, spot
+from tradewind.records.outputs import find_outputs
+from tradewind.records.pins import Pin, add_pin
+from tradewind.steps import ResolvedStep
+
+SPELLINGS: list[Callable[[str], str]] = [
+    lambda path: f"file://{path}",
+    lambda path: f"local://{path}",
+    lambda path: f"{path}/",
+    lambda path: f"{path}//",
+    lambda path: f"/{path}",
+    lambda path: f"{path}/.",
+    lambda path: f"{path}/../store",
+    lambda path: f"{path}-link",
+    lambda path: f"file://{path}-link",
+]
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store-link").symlink_to("store")
+    return str(tmp_path / "store")
+
+
+def garbage(prefixes: Collection[str], needs: Needs | None = None, also_below: Collection[str] = ()) -> list[str]:
+    sweeps = find_garbage_below(prefixes, needs or Needs(), MONTH_S, also_below=also_below)
+    return [each.path for sweep in sweeps for each in sweep.garbage]
+
+
+def needs_of(*needed: ResolvedStep) -> Needs:
+    needs = Needs()
+    for step in needed:
+        needs.add_step(step)
+    return needs
+
+
+@pytest.mark.parametrize("spell", SPELLINGS)
+def test_what_is_needed_is_kept_below_another_spelling_of_its_prefix(prefix: str, spell: Callable[[str], str]) -> None:
+    raw, train = steps(prefix, 1)
+    aged([made(raw), made(train)])
+    other = spell(prefix)
+    assert not garbage([prefix, other], needs_of(train))
+    assert not garbage([other, prefix], needs_of(train))
+    assert not garbage([other], needs_of(train), [prefix])
+    assert not garbage([prefix], needs_of(*steps(other, 1)))
+
+
+@pytest.mark.parametrize("spell", SPELLINGS)
+def test_what_is_pinned_by_one_spelling_is_kept_by_another_with_its_inputs(
+    prefix: str, spell: Callable[[str], str]
+) -> None:
+    raw, train = steps(spell(prefix), 1)
+    made(raw)
+    made(train)
+    aged(find_outputs(prefix))
+    add_pin(spell(prefix), Pin(train.output_path, "ada", "now"))
+    assert not garbage([prefix])
+    assert not garbage([spell(prefix)])
+
+
+@pytest.mark.parametrize("spell", SPELLINGS)
+def test_garbage_of_two_spellings_is_named_once(prefix: str, spell: Callable[[str], str]) -> None:
+    raw, train = steps(prefix, 1)
+    aged([made(raw), made(train)])
+    assert len(garbage([prefix, spell(prefix)])) == 2
+
+
+def test_what_is_read_through_a_link_is_kept_and_so_is_what_holds_the_link(prefix: str) -> None:
+    raw, train = steps(prefix, 1)
+    paths = [made(raw), made(train)]
+    (Path(paths[1]) / "current").symlink_to(paths[0])
+    aged(paths)
+    assert not garbage([prefix], Needs(paths={f"{paths[1]}/current/part"}))
+
+
+@pytest.mark.parametrize(
+    "text", ["zip://part/*.json::file://{}/part", "simplecache::{}/part/model", "file://{}/part", "{}//part/"]
+)
+def test_a_path_in_a_chain_or_a_key_of_a_config_names_what_it_reads(prefix: str, text: str) -> None:
+    [raw, train] = steps(prefix, 1)
+    paths = [made(raw), made(train)]
+    aged(paths)
+    for value in (text, {text: 0.5}, [{"mixture": {text: [1]}}]):
+        named = set(paths_in(json.loads(json.dumps(value).replace("{}", raw.output_path))))
+        assert garbage([prefix], Needs(paths=named)) == [train.output_path]
+
+
+@pytest.mark.parametrize(
+    "path", ["\0", "/a\0b", "\ud800", "/" + "x" * 5000, "a::b", "hf://d/x", "gs://", "s3://@/", "//"]
+)
+def test_every_text_has_one_spot_and_keeps_it(path: str) -> None:
+    assert spot(spot(path)) == spot(path)
