@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tradewind.records.attempts import Attempt, Outcome, utc_now
 from tradewind.records.errors import LeaseLostError, RecordsError
 from tradewind.records.files import StoredFile
-from tradewind.records.found_files import check_holds_no_outputs, found_before
+from tradewind.records.found_files import OccupiedFolderError, check_holds_no_outputs, found_before
 from tradewind.records.holding import Keep, KeptTurn, OutputBusyError, check_goes_on
 from tradewind.records.lease_store import Held, LeaseStore
 from tradewind.records.leases import HEARTBEAT_S, Lease, Phase, new_owner
@@ -34,7 +34,7 @@ from tradewind.records.step_info import write_step_info
 from tradewind.records.turns import commit_turn, next_number, stop_turn, take_turn
 from tradewind.records.unreadable import check_readable
 from tradewind.steps import ResolvedStep
-from tradewind.storage import file_system_at
+from tradewind.storage import file_system_at, place_of
 
 _COPIERS: Final = 8
 _CHUNK: Final = 1 << 24
@@ -94,7 +94,7 @@ def adopt(adoption: Adoption, keep: Keep) -> Lease:
         AlreadyFinishedError: The step has a result.
         OutputBusyError: Somebody is at work on it.
         LinkOutsideError: What is to be copied holds a link that leads elsewhere.
-        OccupiedFolderError: The output holds those of other steps.
+        OccupiedFolderError: The output holds those of other steps, or what a copy would replace.
         UnreadableLeaseError: Nobody can say whether somebody is.
         LeaseLostError: Somebody else took the turn while this was under way.
     """
@@ -106,6 +106,7 @@ def adopt(adoption: Adoption, keep: Keep) -> Lease:
     lease = over.lease if over else None
     if adoption.copies:
         found = found_before(path, lease)
+        _check_replaces_nothing(path, files, found)
     else:  # what lies there is to be the result
         found = ()
         check_holds_no_outputs(path)
@@ -146,9 +147,9 @@ def _bring_in(
 
 def _files_to_adopt(adoption: Adoption) -> Sequence[StoredFile]:
     source, path = adoption.source.rstrip("/"), adoption.step.output_path.rstrip("/")
-    if adoption.copies and source == path:
-        raise NothingToAdoptError(f"{source} is the step's output path already: adopt it without copying.")
-    if not adoption.copies and source != path:
+    if adoption.copies:
+        _check_is_apart(source, path)
+    elif source != path:
         raise NothingToAdoptError(f"The output of this step belongs at {path}: copy or move {source} there.")
     files = output_files(source)
     if not files:
@@ -156,6 +157,21 @@ def _files_to_adopt(adoption: Adoption) -> Sequence[StoredFile]:
     if adoption.copies:
         _check_links(source, files)
     return files
+
+
+def _check_is_apart(source: str, path: str) -> None:
+    """Refuse to copy within one folder: what earlier attempts left at the output is removed before anything is copied.
+
+    Both may be spelled in many ways, such as through a link.
+    """
+    place, output = place_of(source), place_of(path)
+    if place == output:
+        raise NothingToAdoptError(f"{source} is the step's output path already: adopt it without copying.")
+    if place.is_below(output) or output.is_below(place):
+        raise NothingToAdoptError(
+            f"{source} and the step's output path {path} lie one within the other: move the files to a folder apart "
+            "from it, and copy them from there."
+        )
 
 
 def _check_links(source: str, files: Sequence[StoredFile]) -> None:
@@ -167,6 +183,16 @@ def _check_links(source: str, files: Sequence[StoredFile]) -> None:
         name = posixpath.join(root, file.path)
         if os.path.islink(name):
             _check_is_within(os.path.realpath(name), os.path.realpath(root), name)
+
+
+def _check_replaces_nothing(path: str, files: Sequence[StoredFile], found: Collection[str]) -> None:
+    """Refuse to write over what was there before any attempt: it is somebody else's, and stays."""
+    both = sorted({file.path for file in files}.intersection(found))
+    if both:
+        raise OccupiedFolderError(
+            f"{path} holds files that no step has made and that copies would replace, such as {both[0]}: move them "
+            "away, or give the step another override_output_path. Nothing was claimed."
+        )
 
 
 def _check_is_within(place: str, root: str, name: str) -> None:
