@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.plans.test_garbage import MONTH_S, aged, made, steps
+from tests.plans.test_garbage import MONTH_S, Config, aged, made, steps
+from tests.records.test_found_files import begin, work
 from tradewind.plans.garbage import Needs, find_garbage_below
 from tradewind.plans.withdrawal import paths_in, spot
 from tradewind.records.outputs import find_outputs
 from tradewind.records.pins import Pin, add_pin
-from tradewind.steps import ResolvedStep
+from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
 SPELLINGS: list[Callable[[str], str]] = [
     lambda path: f"file://{path}",
@@ -103,3 +104,27 @@ def test_a_path_in_a_chain_or_a_key_of_a_config_names_what_it_reads(prefix: str,
 )
 def test_every_text_has_one_spot_and_keeps_it(path: str) -> None:
     assert spot(spot(path)) == spot(path)
+
+
+@pytest.mark.parametrize("place", ["outer/inner", ".hidden/inner", "experiments/inner", "experiments/a/inner"])
+def test_what_a_hidden_output_was_made_from_is_kept_for_whoever_was_made_from_that(prefix: str, place: str) -> None:
+    """A search looks into neither an output nor a hidden folder."""
+    raw = ExecutorStep("raw", None, Config(versioned(1)))
+    inner = ExecutorStep("inner", None, Config(raw), override_output_path=place)
+    outer = ExecutorStep("outer", None, Config(1), override_output_path="outer")
+    top = ExecutorStep("top", None, Config(inner))
+    experiment = resolve([top, outer], prefix)
+    for step in (raw, outer, inner, top):
+        made(experiment.of(step))
+    aged(one.output_path for one in experiment.steps)
+    add_pin(prefix, Pin(experiment.of(top).output_path, "ada", "now"))
+    assert not {experiment.of(raw).output_path, experiment.of(inner).output_path}.intersection(garbage([prefix]))
+
+
+def test_what_an_attempt_below_the_folder_of_the_experiments_files_reads_is_kept(prefix: str) -> None:
+    raw = ExecutorStep("raw", None, Config(versioned(1)))
+    reader = resolve([ExecutorStep("experiments/first", work, Config(raw))], prefix).steps[-1]
+    path = made(*reader.dependencies)
+    begin(reader)
+    aged([path])
+    assert not garbage([prefix])

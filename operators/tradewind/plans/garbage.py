@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Final
 
 from fsspec.implementations.local import LocalFileSystem
@@ -166,8 +165,7 @@ def find_garbage_below(
     sources += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
     sources += reads_at_work(records)
     sources += [path for path, info in infos.items() if info.name in needs.names or (needs.names and info.problem)]
-    known = infos | _read_infos(_within(sources, found))
-    lineage = _Lineage(found, known, frozenset(map(spot, looks)), Roots(tuple(needs.roots)))
+    lineage = _Lineage(found, infos, frozenset(map(spot, looks)), Roots((*needs.roots, *looks)))
     needed = lineage.of(sources)
     if not all(_is_of_one(error, found) for error in bad_pins):
         needed = set(found)  # whatever it pins was made from some of these
@@ -217,7 +215,7 @@ class _Search:
 
 
 class _Lineage:
-    """What outputs were made from, also where that lies below none of the prefixes.
+    """What outputs were made from, also where that was not found below the prefixes.
 
     Attributes:
         unread: The records elsewhere that cannot be read, and why.
@@ -227,7 +225,7 @@ class _Lineage:
     def __init__(
         self, found: Sequence[str], infos: Mapping[str, _Info], prefixes: frozenset[str], roots: Roots
     ) -> None:
-        """``prefixes`` are ``spot``s; all outputs below them are ``found``, and what ``infos`` has was read."""
+        """``prefixes`` are ``spot``s; outputs below them are ``found``, and what ``infos`` has was read."""
         self.unread: tuple[BadRecordError, ...] = ()
         self.unknown: tuple[str, ...] = ()
         self._outputs = {spot(path): path for path in found}
@@ -235,6 +233,7 @@ class _Lineage:
         self._prefixes = prefixes
         self._roots = roots
         self._tried: set[str] = set()
+        self._named: set[str] = set()
 
     def of(self, sources: Iterable[str]) -> set[str]:
         """Those of the outputs that ``sources`` are, lie in, or were made from, at any depth.
@@ -243,6 +242,7 @@ class _Lineage:
         """
         seen: set[str] = set()
         pending = list(sources)
+        self._named.update(map(spot, pending))
         while pending:
             reads = self._reads_of(pending, seen)
             pending = list(dict.fromkeys(path for one in reads if one is not None for path in one))
@@ -264,7 +264,7 @@ class _Lineage:
         return reads
 
     def _look_elsewhere(self, paths: Iterable[str]) -> None:
-        """Read what is known of the outputs that these paths are, or lie in, below none of the prefixes."""
+        """Read what is known of the outputs that these paths are, or lie in, and that were not found."""
         far = {one: None for path in paths if self._is_elsewhere(path) for one in self_and_parents(path)}
         new = [path for path in far if spot(path) not in self._tried and self._roots.allow(path)]
         self._tried.update(map(spot, new))
@@ -273,19 +273,21 @@ class _Lineage:
         self.unread += tuple(info.problem for info in infos.values() if info.problem is not None)
 
     def _check_followed(self, info: _Info) -> None:
-        """Note which outputs it was made from that lie elsewhere and below no root."""
+        """Note what it was made from, and which of that lies elsewhere and below no root."""
+        self._named.update(map(spot, info.inputs))
         far = [path for path in sorted(info.inputs) if self._is_elsewhere(path)]
         self.unknown += tuple(path for path in far if _is_place(path) and not self._roots.allow(path))
 
     def _is_elsewhere(self, path: str) -> bool:
+        """Whether nobody has looked there: below no prefix, or named as an output although none was found there.
+
+        Such a one may lie within another output, or in a hidden folder.
+        """
         place = spot(path)
-        return self._prefixes.isdisjoint(self_and_parents(place)) and place not in self._infos
-
-
-def _within(roots: Iterable[str], found: Collection[str]) -> list[str]:
-    """Those of ``roots`` that lie within an output: they may be outputs too, which nobody looked for there."""
-    outputs = {spot(path) for path in found}
-    return [path for path in roots if outputs.intersection(islice(self_and_parents(spot(path)), 1, None))]
+        if place in self._infos:
+            return False
+        is_hidden = place in self._named and place not in self._outputs
+        return is_hidden or self._prefixes.isdisjoint(self_and_parents(place))
 
 
 def withdraw_results(

@@ -1,7 +1,7 @@
 """The outputs below a prefix, found by listing folders: one that holds a record is an output, and is not looked into.
 
-Names of steps may hold ``/``, so a folder without a record is looked into; hidden folders and that of the experiments'
-files are not. The folders of one depth are listed together.
+Names of steps may hold ``/``, so a folder without a record is looked into, also that of the experiments' files, since a
+step may be named ``experiments/x``; hidden folders are not. The folders of one depth are listed together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from tradewind.records.conditional import read_stored
-from tradewind.records.experiment_info import EXPERIMENTS_FOLDER
 from tradewind.records.files import StoredFile, list_files
 from tradewind.records.leases import LEASE_FILE
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT
@@ -57,7 +56,7 @@ class Below:
 def look_below(prefix: str) -> Below:
     """Find all outputs below ``prefix``; nothing when there is no such folder."""
     listed = [_list(prefix)]
-    level = [folder for folder in listed[0].folders if posixpath.basename(folder) != EXPERIMENTS_FOLDER]
+    level = list(listed[0].folders)
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         while level:
             listings = list(pool.map(_list, level))
