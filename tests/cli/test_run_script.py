@@ -309,10 +309,9 @@ def test_a_script_warns_of_what_looks_like_a_secret_in_a_config(tmp_path: Path) 
 
 
 def test_a_step_that_cannot_be_claimed_says_why(tmp_path: Path) -> None:
-    body = """
-inner = ExecutorStep("inner", work, Config(1), override_output_path="z/y")
-executor_main([ExecutorStep("outer", work, Config(2, output_path_of(inner)), override_output_path="z")])
-"""
+    body = 'executor_main([ExecutorStep("outer", work, Config(2), override_output_path="z")])'
+    (tmp_path / "store" / "z" / "y").mkdir(parents=True)
+    (tmp_path / "store" / "z" / "y" / ".executor_status").write_text("SUCCESS")
     done = run(tmp_path, body, "--prefix", str(tmp_path / "store"))
     assert done.returncode == 1 and "1 step(s) failed: outer-" in done.stderr
     assert "z holds outputs of other steps, as y/.executor_" in done.stdout, done.stdout

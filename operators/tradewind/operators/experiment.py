@@ -22,7 +22,7 @@ from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.run_params import PREFIX, add_run_params
 from tradewind.operators.step import StepOperator
 from tradewind.plans.selection import Selection
-from tradewind.plans.step_places import check_given_places
+from tradewind.plans.step_places import check_are_apart, check_given_places
 from tradewind.steps import (
     Cpu,
     ExecutorStep,
@@ -79,6 +79,7 @@ def build_dag(
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
     every = outline.steps  # also what is only referred to without waiting: a person may ask a run for it
     check_given_places(each.step for each in every)
+    check_are_apart(every)
     _check_slice_types(every)
     for each in every:
         check_function_place(each.step)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tradewind.steps import ExecutorStep, ExperimentError, ResolvedStep
 from tradewind.steps.paths import is_absolute
-from tradewind.storage import Location, Roots, StorageError, named_path, place_of, problem_of_text
+from tradewind.storage import Location, Place, Roots, StorageError, named_path, place_of, problem_of_text
 
 _OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
 """Below a prefix or an output, what is Tradewind's own."""
@@ -34,6 +34,50 @@ def check_given_places(steps: Iterable[ExecutorStep]) -> None:
             _check(step.override_output_path, where, _problem_of_override, cure)
 
 
+def check_are_apart(steps: Sequence[ResolvedStep]) -> None:
+    """Refuse two steps that write to one place by two spellings, or one within the other's output.
+
+    Whoever makes an output that others lie in refuses to begin, so that is right only where it comes first each time.
+
+    Raises:
+        UnsafeOutputPathError: Two do.
+    """
+    makers: dict[Place, ResolvedStep] = {}
+    for step in steps:
+        try:
+            other = makers.setdefault(place_of(step.output_path), step)
+        except StorageError:
+            continue  # no place below the prefix that a DAG file has; the plan looks again, below its own
+        if other is not step:
+            raise UnsafeOutputPathError(
+                f"Steps {other.name!r} and {step.name!r} would both write to {other.output_path}, which is "
+                f"{step.output_path} too: give one of them another name or another override_output_path."
+            )
+    for place, step in makers.items():
+        for folder in place.folders():
+            outer = makers.get(folder)
+            if outer is not None and not _comes_first(outer, step):
+                raise UnsafeOutputPathError(
+                    f"Step {step.name!r} would write to {step.output_path}, within the output of step "
+                    f"{outer.name!r}, {outer.output_path}, which it does not read: give one of them another "
+                    "override_output_path."
+                )
+
+
+def _comes_first(step: ResolvedStep, other: ResolvedStep) -> bool:
+    """Whether ``other`` is made from ``step``, directly or not."""
+    seen: set[int] = set()
+    pending = [other]
+    while pending:
+        one = pending.pop()
+        if one is step:
+            return True
+        if id(one) not in seen:
+            seen.add(id(one))
+            pending.extend(one.dependencies)
+    return False
+
+
 def check_output_places(
     steps: Sequence[ResolvedStep], prefix: str, find_roots: Callable[[], Roots], outside: Sequence[str] = ()
 ) -> Roots:
@@ -51,14 +95,12 @@ def check_output_places(
         UnsafeOutputPathError: One would.
     """
     check_given_places(step.step for step in steps)
+    _check_places(steps)
+    check_are_apart(steps)
     top, text_top = place_of(prefix), place_of(prefix, follows_links=False)
     elsewhere = []
     for step in steps:
         where = f"Step {step.name!r}: {_named_output(step)}"
-        try:
-            Location.of(step.output_path, where)
-        except StorageError as error:
-            raise UnsafeOutputPathError(str(error)) from error
         place = place_of(step.output_path)
         if top.is_or_is_below(place):
             raise UnsafeOutputPathError(
@@ -70,6 +112,14 @@ def check_output_places(
     if elsewhere:
         _check_elsewhere(elsewhere, prefix, find_roots(), outside)
     return Roots.of([prefix, *(step.output_path for step in elsewhere)])
+
+
+def _check_places(steps: Sequence[ResolvedStep]) -> None:
+    for step in steps:
+        try:
+            Location.of(step.output_path, f"Step {step.name!r}: {_named_output(step)}")
+        except StorageError as error:
+            raise UnsafeOutputPathError(str(error)) from error
 
 
 def _check_elsewhere(steps: Sequence[ResolvedStep], prefix: str, roots: Roots, outside: Sequence[str]) -> None:

@@ -7,12 +7,13 @@ file systems, of which one renders templates and so runs code, others ask any se
 from tradewind.storage.errors import OutsideRootsError, StorageError, UnsupportedStoreError, UnusablePathError
 from tradewind.storage.gate import file_system_at, open_file
 from tradewind.storage.locations import Location, named_path, problem_of_text
-from tradewind.storage.roots import NO_ROOTS, Roots, place_of
+from tradewind.storage.roots import NO_ROOTS, Place, Roots, place_of
 
 __all__ = [
     "NO_ROOTS",
     "Location",
     "OutsideRootsError",
+    "Place",
     "Roots",
     "StorageError",
     "UnsupportedStoreError",

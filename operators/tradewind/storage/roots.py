@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -92,6 +92,13 @@ class Place:
         """Whether this lies below ``other``, and is not the same."""
         folder = other.name if other.name.endswith("/") else f"{other.name}/"
         return self.store == other.store and self.name != other.name and self.name.startswith(folder)
+
+    def folders(self) -> Iterator[Place]:
+        """What this lies below, from the nearest."""
+        name = self.name
+        while name != "/":
+            name = posixpath.dirname(name)
+            yield Place(self.store, name)
 
 
 def place_of(path: Any, *, follows_links: bool = True) -> Place:

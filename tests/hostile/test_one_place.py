@@ -1,0 +1,54 @@
+"""Steps of one experiment that would write into each other's outputs are refused before anything is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.records.test_found_files import work
+from tradewind import experiment_dag
+from tradewind.plans.step_places import UnsafeOutputPathError, check_output_places
+from tradewind.steps import ExecutorStep, resolve
+from tradewind.storage import Roots
+
+
+def two(first: str, second: str, *, reads: bool = False) -> list[ExecutorStep]:
+    outer = ExecutorStep("outer", work, {"version": 1}, override_output_path=first)
+    config = {"reads": outer} if reads else {"version": 2}
+    return [outer, ExecutorStep("inner", work, config, override_output_path=second)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("x", "./x"),
+        ("a/b", "a//b"),
+        ("a/b", "a/./b/."),
+        ("/data/x", "file:///data/x"),
+        ("gs://b/x", "gcs://b/x"),
+        ("s3://b/x/", "s3a://b//x"),
+        ("x", "x/y"),
+        ("x", "x/deep/er"),
+        ("x/y", "./x"),
+        ("gs://b/x", "gcs://b/x/y"),
+    ],
+)
+def test_two_steps_at_one_place_or_within_each_other_are_an_import_error(first: str, second: str) -> None:
+    with pytest.raises(UnsafeOutputPathError, match=r"'outer'.*'inner'|'inner'.*'outer'"):
+        experiment_dag("both", two(first, second))
+
+
+def test_a_link_between_two_outputs_is_seen_by_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "store" / "x").mkdir(parents=True)
+    (tmp_path / "store" / "link").symlink_to("x")
+    for second in ("link", "link/y"):
+        steps = resolve(two("x", second), str(tmp_path / "store")).steps
+        with pytest.raises(UnsafeOutputPathError, match="'outer'"):
+            check_output_places(steps, str(tmp_path / "store"), Roots)
+
+
+def test_neighbours_and_an_output_within_one_that_it_reads_are_right() -> None:
+    experiment_dag("neighbours", two("x", "xy/x"))
+    experiment_dag("within", two("x", "x/y", reads=True))
+    experiment_dag("long", two("x" * 300, "y"))  # right in a bucket, which the DAG file does not know
