@@ -96,7 +96,17 @@ class RepairTurn:
 
     def _is_free(self, there: Seen) -> bool:
         is_own = self._held is not None and there.tag == self._held.tag
-        return is_own or there.age_s >= self._stale_s or not json.loads(there.text)["holder"]
+        return is_own or there.age_s >= self._stale_s or _holder(there.text) == ""
+
+
+def _holder(text: str) -> str | None:
+    """Who holds it; None if that cannot be read: it is somebody's then, until it is stale."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    holder = found.get("holder") if isinstance(found, dict) else None
+    return holder if isinstance(holder, str) else None
 
 
 def _text(holder: str, of: str = "") -> str:

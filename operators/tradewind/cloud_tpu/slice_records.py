@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,11 @@ _SUFFIX: Final = ".json"
 _MANY_FILES: Final = 8
 _READERS: Final = 16
 _NOTED: Final = ("trouble", "since", "refusals", "refusal", "retry_at", "denied")
+_MOST_BYTES: Final = 64 << 20
+"""Of one file; a deletion has a few thousand."""
+_LATEST: Final = 1e11
+"""In seconds since 1970, of what calendars reach to."""
+_MOST_REFUSALS: Final = 10**9
 
 T = TypeVar("T")
 
@@ -132,9 +138,12 @@ class SliceRecords:
         """
         self._fs.invalidate_cache()
         try:
-            paths = [path for path in self._fs.ls(self._root, detail=False) if path.endswith(_SUFFIX)]
+            listed = [one for one in self._fs.ls(self._root, detail=True) if one["name"].endswith(_SUFFIX)]
         except FileNotFoundError:
-            paths = []
+            listed = []
+        for one in listed:
+            _check_file(one["name"], one["type"] == "file" and not one.get("islink"), one["size"] or 0)
+        paths = [one["name"] for one in listed]
         with ThreadPoolExecutor(_READERS, thread_name_prefix="slice-records") as pool:
             texts = list(pool.map(self._text, paths))
         found = {path: text for path, text in zip(paths, texts, strict=True) if text is not None}
@@ -151,7 +160,8 @@ class SliceRecords:
         """Write the notes of these slices; those of all others stay as they are."""
         path = f"{self._root}/{_NOTES}"
         text = self._text(path)
-        notes = _parsed(path, text, dict) if text is not None else {}
+        known = _parsed(path, text, _noted) if text is not None else {}
+        notes = {name: record.notes() for name, record in known.items()}
         notes |= {name: record.notes() for name, record in records.items()}
         self._write(path, {name: one for name, one in notes.items() if one})
 
@@ -177,6 +187,9 @@ class SliceRecords:
 
     def _text(self, path: str) -> bytes | None:
         try:
+            if isinstance(self._fs, LocalFileSystem):
+                itself = os.lstat(path)  # a pipe is never opened: that would wait for its other end
+                _check_file(path, stat.S_ISREG(itself.st_mode), itself.st_size)
             return bytes(self._fs.cat_file(path))
         except FileNotFoundError:  # removed since the listing
             return None
@@ -198,20 +211,85 @@ def _newest(deletions: Sequence[Deletion]) -> list[Deletion]:
 
 
 def _noted(fields: Any) -> dict[str, SliceRecord]:
-    return {name: SliceRecord(name, **one) for name, one in fields.items()}
+    _check(isinstance(fields, dict), "it holds no JSON object")
+    return {name: SliceRecord(name, **_fields(one, _NOTE_KINDS, ())) for name, one in fields.items()}
 
 
 def _deletions(fields: Any) -> list[Deletion]:
-    return [Deletion(**one) for one in fields]
+    _check(isinstance(fields, list), "it holds no list")
+    return [Deletion(**_fields(one, _DELETION_KINDS, ("name", "identity", "at"))) for one in fields]
+
+
+def _fields(value: Any, kinds: Mapping[str, Callable[[Any], bool]], required: Sequence[str]) -> dict[str, Any]:
+    """An entry's fields. One that nobody knows is refused: the file may tell of a slice what must not be lost."""
+    _check(isinstance(value, dict), "an entry is no object")
+    _check(value.keys() <= kinds.keys(), "an entry has a field that is not known")
+    for name in required:
+        _check(name in value, f"an entry has no {name}")
+    for name, one in value.items():
+        _check(kinds[name](one), f"what an entry has as {name} is not of its kind")
+    return dict(value)
+
+
+def _check(is_right: bool, flaw: str) -> None:
+    if not is_right:
+        raise ValueError(flaw)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_moment(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _LATEST
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_REFUSALS
+
+
+_NOTE_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "trouble": _is_text,
+    "since": lambda value: value is None or _is_moment(value),
+    "refusals": _is_count,
+    "refusal": _is_text,
+    "retry_at": _is_moment,
+    "denied": _is_text,
+}
+_DELETION_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "name": _is_text,
+    "identity": _is_text,
+    "at": _is_moment,
+    "body": lambda value: value is None or isinstance(value, dict),
+    "is_certain": lambda value: isinstance(value, bool),
+}
+
+
+def _check_file(path: str, is_file: bool, size: int) -> None:
+    flaw = "" if is_file else "it is no regular file"
+    if is_file and size > _MOST_BYTES:
+        flaw = f"it has more than {_MOST_BYTES:,} bytes"
+    if flaw:
+        raise _damaged(path, flaw)
 
 
 def _parsed(path: str, text: bytes, parse: Callable[[Any], T]) -> T:
     try:
-        return parse(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SliceRecordError(
-            f"The slice record {path} is damaged ({error}): see that its slices are there, and remove the file."
-        ) from error
+        fields = json.loads(text)
+    except RecursionError:
+        raise _damaged(path, "it is nested too deeply") from None
+    except ValueError:
+        raise _damaged(path, "it holds no JSON, or only the beginning of one") from None
+    try:
+        return parse(fields)
+    except ValueError as flaw:
+        raise _damaged(path, str(flaw)) from None
+
+
+def _damaged(path: str, flaw: str) -> SliceRecordError:
+    return SliceRecordError(
+        f"The slice record {path} is damaged ({flaw}): see that its slices are there, and remove the file."
+    )
 
 
 def _replace_file(path: str, text: bytes) -> None:
