@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError, token_refused, unreachable
 
 REQUEST_TIMEOUT_S = 30.0
@@ -59,8 +59,7 @@ class JobsApi:
 
     async def jobs(self) -> list[JobDetails]:
         """Every job that was submitted to the cluster, ended ones included."""
-        found = await self.get_json("/api/jobs/") or []
-        return [JobDetails.from_json(fields) for fields in found if fields.get("submission_id")]
+        return submitted_jobs(await self.get_json("/api/jobs/"))
 
     async def get_json(self, path: str, params: Query | None = None) -> Any:
         """The JSON answer to a GET, or None for a 404."""

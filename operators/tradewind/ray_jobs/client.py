@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import requests
 
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import (
     RayAuthenticationError,
     RayJobRefusedError,
@@ -87,11 +87,13 @@ class RayJobs:
 
     def jobs(self) -> list[JobDetails]:
         """Every job that was submitted to the cluster, ended ones included."""
-        return [JobDetails.from_json(one) for one in self._get("/api/jobs/") or [] if one.get("submission_id")]
+        return submitted_jobs(self._get("/api/jobs/"))
 
     def log_text(self, job: str) -> str | None:
         """The job's whole log so far, or None when the cluster does not know it."""
         answer = self._get(f"/api/jobs/{job}/logs")
+        if answer is not None and not (isinstance(answer, dict) and isinstance(answer.get("logs"), str)):
+            raise RayUnreachableError(f"{self.cluster} answered no log to GET /api/jobs/{job}/logs.")
         return None if answer is None else str(answer["logs"])
 
     def version(self) -> str:

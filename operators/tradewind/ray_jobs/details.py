@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
+
+from tradewind.ray_jobs.errors import RayUnreachableError
 
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 NODE_GONE = "NODE_GONE"
 """The ``error_type`` of a job that Ray still calls running although its node is gone."""
+_LARGEST: Final = 10**15
+"""Of times in ms and of exit codes."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +58,58 @@ class JobDetails:
         return replace(self, status="FAILED", message=message, error_type=NODE_GONE)
 
     @staticmethod
-    def from_json(fields: Mapping[str, Any]) -> JobDetails:
-        """The job in an answer of the Jobs API."""
+    def from_json(fields: Any) -> JobDetails:
+        """The job in an answer of the Jobs API.
+
+        Raises:
+            RayUnreachableError: It is none, or a field has another type than Ray gives it.
+        """
+        if not isinstance(fields, dict):
+            raise _no_job("it is no object")
+        started, ended = _number(fields, "start_time"), _number(fields, "end_time")
+        metadata = fields.get("metadata") or {}
+        if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
+            raise _no_job("its metadata are no texts")
+        if not (status := _text(fields, "status")):
+            raise _no_job("its status is missing")
         return JobDetails(
-            job=fields.get("submission_id") or fields.get("job_id") or "",
-            status=str(fields["status"]),
-            entrypoint=fields.get("entrypoint") or "",
-            message=fields.get("message") or "",
-            error_type=fields.get("error_type"),
-            exit_code=fields.get("driver_exit_code"),
-            node_id=fields.get("driver_node_id"),
-            metadata=fields.get("metadata") or {},
-            started_ms=fields.get("start_time"),
-            ended_ms=fields.get("end_time"),
+            job=_text(fields, "submission_id") or _text(fields, "job_id") or "",
+            status=status,
+            entrypoint=_text(fields, "entrypoint") or "",
+            message=_text(fields, "message") or "",
+            error_type=_text(fields, "error_type"),
+            exit_code=_number(fields, "driver_exit_code"),
+            node_id=_text(fields, "driver_node_id"),
+            metadata=metadata,
+            started_ms=started,
+            ended_ms=ended,
         )
+
+
+def submitted_jobs(answer: Any) -> list[JobDetails]:
+    """The jobs in a list of the Jobs API that were submitted; None is an empty one.
+
+    Raises:
+        RayUnreachableError: It is no such list.
+    """
+    if answer is not None and not isinstance(answer, list):
+        raise _no_job("they are no list")
+    return [JobDetails.from_json(one) for one in answer or [] if not isinstance(one, dict) or one.get("submission_id")]
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _no_job(f"its {name} is no text")
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > _LARGEST):
+        raise _no_job(f"its {name} is no whole number, or too large")
+    return value
+
+
+def _no_job(flaw: str) -> RayUnreachableError:
+    return RayUnreachableError(f"What was answered about jobs is not what Ray answers ({flaw}): correct the address.")
