@@ -11,6 +11,7 @@ import pytest
 from tradewind import ExecutorStep
 from tradewind.records.attempts import AttemptError, Outcome
 from tradewind.records.conditional import Stored, write_if
+from tradewind.records.errors import RecordTooLargeError
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.leases import Phase
 from tradewind.runtime.references import CodeFolder
@@ -45,6 +46,13 @@ def test_nothing_is_claimed_over_a_lease_that_has_changed_since_it_was_looked_at
         assert turns.claim(seen, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere")))) is None
     held = keeper.read()
     assert held is not None and (held.lease.phase, held.lease.digest) == (Phase.COMMITTED, "abc")
+
+
+def test_what_could_not_be_read_back_is_not_claimed(turns: StepTurns) -> None:
+    large = replace(step_spec(turns.step, CodeFolder(Path(__file__).parent)), config={"text": "x" * (33 << 20)})
+    with pytest.raises(RecordTooLargeError, match="write large values to a file"):
+        turns.claim(None, lambda: large)
+    assert turns.store.read() is None
 
 
 def test_a_turn_that_was_never_begun_ends_with_its_reason(turns: StepTurns, turn: Turn) -> None:

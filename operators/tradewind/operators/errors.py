@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
-from tradewind.records.errors import StoreUnavailableError
+from tradewind.records.errors import RecordTooLargeError, StoreUnavailableError
 from tradewind.records.found_files import OccupiedFolderError
 from tradewind.records.leases import Lease
 from tradewind.records.unreadable import UnreadableLeaseError
@@ -25,6 +25,7 @@ _BAD_INPUT = (
     UnsupportedStoreError,
     UnusablePathError,
     OccupiedFolderError,
+    RecordTooLargeError,
 )
 
 

@@ -56,9 +56,10 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
     for line in read_text(path).splitlines():
         try:
             values = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        steps.setdefault(values["step"], {}).update(values)
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            steps.setdefault(values["step"], {}).update(values)
     return [steps[step] for step in sorted(steps)]
 
 

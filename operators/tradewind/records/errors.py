@@ -31,5 +31,9 @@ class BadRecordError(RecordsError):
         self.flaw = flaw
 
 
+class RecordTooLargeError(RecordsError):
+    """What was to be written down is more than anybody would read back."""
+
+
 class LeaseLostError(RecordsError):
     """Somebody else holds the lease: what this process was about to write would not count."""

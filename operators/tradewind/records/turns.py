@@ -25,13 +25,14 @@ from tradewind.records.attempts import (
     told_attempt,
     write_attempt,
 )
-from tradewind.records.errors import LeaseLostError, RecordsError, StoreError
+from tradewind.records.errors import LeaseLostError, RecordsError, RecordTooLargeError, StoreError
 from tradewind.records.lease_store import Claim, Held, LeaseStore
 from tradewind.records.leases import Lease, Phase
 from tradewind.records.manifests import make_manifest, write_manifest
 from tradewind.records.reading import read_leases, read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status, read_status, write_status
+from tradewind.records.stores.bounded import LARGE
 
 
 class InputChangedError(RecordsError):
@@ -51,7 +52,15 @@ def take_turn(
     Args:
         over: The lease as it was when this was decided.
         version: The whole MD5 of the step's version text.
+
+    Raises:
+        RecordTooLargeError: The attempt's file would be too large to be read again; nothing is claimed.
     """
+    if (size := len(attempt.to_json().encode())) > _LARGEST_AT_CLAIM:
+        raise RecordTooLargeError(
+            f"The attempt at {output_path} would be written down in {size:,} bytes, most of them its step's config, "
+            f"and may have {_LARGEST_AT_CLAIM:,}: write large values to a file, and give the step that file's path."
+        )
     claim = Claim(attempt.number, attempt.job, attempt.cluster, attempt.by, version, heartbeat_s)
     held = store.claim(over, claim)
     if held is None:
@@ -65,6 +74,8 @@ def take_turn(
     return held
 
 
+_LARGEST_AT_CLAIM: Final = LARGE // 2
+"""Bytes of an attempt's file, which is to grow by how the attempt ends."""
 _UNSAID: Final[Mapping[Phase | None, Outcome]] = {
     Phase.CLAIMED: Outcome.LOST,
     Phase.RUNNING: Outcome.LOST,

@@ -51,7 +51,7 @@ def decode_result(text: str | None, job: str) -> Any:
     """
     try:
         return json.loads(text or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ResultError(
             f"Ray job {job!r} succeeded, but its log does not end with the result: clear the task to run it again."
         ) from None

@@ -170,8 +170,10 @@ def read_beat(path: str) -> Beat | None:
         if int(rest[:8], 16) != zlib.crc32(text.encode()):
             return None
         found = json.loads(text)
-        return Beat(float(found["alive_at"]), found["step"], found["step_at"], found["saved"])
-    except (OSError, ValueError, KeyError, TypeError):
+        said = [found[name] for name in ("alive_at", "step", "step_at", "saved")]
+        is_typed = all(one is None or type(one) in (int, float) for one in said) and said[0] is not None
+        return Beat(*said) if is_typed else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

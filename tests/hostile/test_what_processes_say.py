@@ -1,0 +1,55 @@
+"""What a step's own processes leave for others to read may hold anything."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile.harness import attack
+from tradewind.cloud_tpu.goodput import metrics_rows
+from tradewind.recipes.metrics import read_metrics
+from tradewind.runtime.call_results import decode_result
+from tradewind.runtime.errors import ResultError
+from tradewind.runtime.pods.heartbeat import Beat, read_beat
+
+GOOD: dict[str, Any] = {"alive_at": 5.0, "step": 3, "step_at": 4.5, "saved": 2}
+DEEP = "[" * 3000 + "]" * 3000
+WRONG: tuple[Any, ...] = ("7", [], {}, True)
+
+
+def beat_of(folder: Path, text: str) -> Beat | None:
+    file = folder / "beat"
+    file.write_text(f"{text}\n{zlib.crc32(text.encode()):08x}\n")
+    return read_beat(str(file))
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("value", WRONG, ids=str)
+def test_a_heartbeat_of_other_types_is_none(name: str, value: Any, tmp_path: Path) -> None:
+    assert beat_of(tmp_path, json.dumps(GOOD)) == Beat(5.0, 3, 4.5, 2)
+    assert beat_of(tmp_path, json.dumps({**GOOD, name: value})) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "[]", "7", "{", '{"alive_at": null, "step": 1, "step_at": 1, "saved": 1}', DEEP]
+)
+def test_a_heartbeat_that_is_none_is_none(text: str, tmp_path: Path) -> None:
+    assert beat_of(tmp_path, text) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["null", "[]", "7", "{", "{}", '{"step": "3"}', '{"step": [1]}', '{"step": null}', DEEP]
+)
+def test_a_row_of_metrics_that_is_none_is_left_out(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(f'{line}\n{{"step": 1, "loss": 2.0}}\n')
+    assert read_metrics(str(file)) == metrics_rows(file.read_text()) == [{"step": 1, "loss": 2.0}]
+
+
+def test_a_result_that_is_too_deep_is_told_in_one_sentence(sandbox: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    attack(lambda: decode_result(deep, "job"), sandbox).must_be_refused(ResultError)
