@@ -24,11 +24,11 @@ WRONG: Final = [
 
 @pytest.mark.parametrize("answer", WRONG, ids=lambda answer: repr(answer)[:60])
 def test_a_job_of_other_types_is_told_in_a_sentence(answer: Any) -> None:
-    with pytest.raises(RayUnreachableError, match="not what Ray answers"):
-        JobDetails.from_json(answer)
+    with pytest.raises(RayUnreachableError, match="^Cluster 'mad' answered about jobs what Ray never answers"):
+        JobDetails.from_json(answer, "Cluster 'mad'")
 
 
 @pytest.mark.parametrize("answer", ["x", 7, {"a": 1}, [None], [7], ["x"], [JOB, JOB | {"status": 5}]], ids=repr)
 def test_a_list_of_jobs_that_is_none_is_told_in_a_sentence(answer: Any) -> None:
-    with pytest.raises(RayUnreachableError, match="not what Ray answers"):
-        submitted_jobs(answer)
+    with pytest.raises(RayUnreachableError, match="^Cluster 'mad' answered about jobs what Ray never answers"):
+        submitted_jobs(answer, "Cluster 'mad'")

@@ -55,11 +55,11 @@ class JobsApi:
     async def details(self, job: str) -> JobDetails | None:
         """The job, or None when the cluster knows none of this id."""
         fields = await self.get_json(f"/api/jobs/{job}")
-        return None if fields is None else JobDetails.from_json(fields)
+        return None if fields is None else JobDetails.from_json(fields, self.cluster)
 
     async def jobs(self) -> list[JobDetails]:
         """Every job that was submitted to the cluster, ended ones included."""
-        return submitted_jobs(await self.get_json("/api/jobs/"))
+        return submitted_jobs(await self.get_json("/api/jobs/"), self.cluster)
 
     async def get_json(self, path: str, params: Query | None = None) -> Any:
         """The JSON answer to a GET, or None for a 404."""

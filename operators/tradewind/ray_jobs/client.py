@@ -83,11 +83,11 @@ class RayJobs:
     def details(self, job: str) -> JobDetails | None:
         """The job, or None when the cluster knows none of this id."""
         answer = self._get(f"/api/jobs/{job}")
-        return None if answer is None else JobDetails.from_json(answer)
+        return None if answer is None else JobDetails.from_json(answer, self.cluster)
 
     def jobs(self) -> list[JobDetails]:
         """Every job that was submitted to the cluster, ended ones included."""
-        return submitted_jobs(self._get("/api/jobs/"))
+        return submitted_jobs(self._get("/api/jobs/"), self.cluster)
 
     def log_text(self, job: str) -> str | None:
         """The job's whole log so far, or None when the cluster does not know it."""

@@ -58,58 +58,59 @@ class JobDetails:
         return replace(self, status="FAILED", message=message, error_type=NODE_GONE)
 
     @staticmethod
-    def from_json(fields: Any) -> JobDetails:
-        """The job in an answer of the Jobs API.
+    def from_json(fields: Any, whose: object) -> JobDetails:
+        """The job in an answer of the Jobs API of the cluster ``whose``.
 
         Raises:
             RayUnreachableError: It is none, or a field has another type than Ray gives it.
         """
         if not isinstance(fields, dict):
-            raise _no_job("it is no object")
-        started, ended = _number(fields, "start_time"), _number(fields, "end_time")
+            raise _no_job(whose, "it is no object")
+        started, ended = _number(fields, whose, "start_time"), _number(fields, whose, "end_time")
         metadata = fields.get("metadata") or {}
         if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
-            raise _no_job("its metadata are no texts")
-        if not (status := _text(fields, "status")):
-            raise _no_job("its status is missing")
+            raise _no_job(whose, "its metadata are no texts")
+        if not (status := _text(fields, whose, "status")):
+            raise _no_job(whose, "its status is missing")
         return JobDetails(
-            job=_text(fields, "submission_id") or _text(fields, "job_id") or "",
+            job=_text(fields, whose, "submission_id") or _text(fields, whose, "job_id") or "",
             status=status,
-            entrypoint=_text(fields, "entrypoint") or "",
-            message=_text(fields, "message") or "",
-            error_type=_text(fields, "error_type"),
-            exit_code=_number(fields, "driver_exit_code"),
-            node_id=_text(fields, "driver_node_id"),
+            entrypoint=_text(fields, whose, "entrypoint") or "",
+            message=_text(fields, whose, "message") or "",
+            error_type=_text(fields, whose, "error_type"),
+            exit_code=_number(fields, whose, "driver_exit_code"),
+            node_id=_text(fields, whose, "driver_node_id"),
             metadata=metadata,
             started_ms=started,
             ended_ms=ended,
         )
 
 
-def submitted_jobs(answer: Any) -> list[JobDetails]:
-    """The jobs in a list of the Jobs API that were submitted; None is an empty one.
+def submitted_jobs(answer: Any, whose: object) -> list[JobDetails]:
+    """The jobs in a list of the Jobs API of the cluster ``whose`` that were submitted; None is an empty one.
 
     Raises:
         RayUnreachableError: It is no such list.
     """
     if answer is not None and not isinstance(answer, list):
-        raise _no_job("they are no list")
-    return [JobDetails.from_json(one) for one in answer or [] if not isinstance(one, dict) or one.get("submission_id")]
+        raise _no_job(whose, "they are no list")
+    found = (one for one in answer or [] if not isinstance(one, dict) or one.get("submission_id"))
+    return [JobDetails.from_json(one, whose) for one in found]
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str | None:
+def _text(fields: Mapping[str, Any], whose: object, name: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        raise _no_job(f"its {name} is no text")
+        raise _no_job(whose, f"its {name} is no text")
     return value
 
 
-def _number(fields: Mapping[str, Any], name: str) -> int | None:
+def _number(fields: Mapping[str, Any], whose: object, name: str) -> int | None:
     value = fields.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > _LARGEST):
-        raise _no_job(f"its {name} is no whole number, or too large")
+        raise _no_job(whose, f"its {name} is no whole number, or too large")
     return value
 
 
-def _no_job(flaw: str) -> RayUnreachableError:
-    return RayUnreachableError(f"What was answered about jobs is not what Ray answers ({flaw}): correct the address.")
+def _no_job(whose: object, flaw: str) -> RayUnreachableError:
+    return RayUnreachableError(f"{whose} answered about jobs what Ray never answers ({flaw}): correct its address.")
