@@ -126,9 +126,12 @@ def test_who_holds_the_database_for_long_delays_a_run_and_ends_no_component(airf
 @pytest.mark.airflow
 def test_a_scheduler_ends_also_when_a_worker_never_hears_that_it_should(airflow):
     scheduler = psutil.Process(airflow.processes["scheduler"].pid)
-    calls = {worker: system_call(worker) for worker in scheduler.children()}
-    assert len(calls) == WORKER_PROCESSES
-    [reads] = [worker for worker, call in calls.items() if list(calls.values()).count(call) == 1]
+    assert len(scheduler.children()) == WORKER_PROCESSES
+    deadline = time.monotonic() + 60
+    while len(reading := alone_in_their_call(scheduler.children())) != 1:  # until the last task's worker is idle
+        assert time.monotonic() < deadline, reading
+        time.sleep(0.1)
+    [reads] = reading
     reads.kill()  # it holds the lock with which the others would take turns to hear it
     reads.wait()
     airflow.stop_component("scheduler", grace_seconds=60)
@@ -136,9 +139,10 @@ def test_a_scheduler_ends_also_when_a_worker_never_hears_that_it_should(airflow)
     airflow.start_component("scheduler")
 
 
-def system_call(process):
-    """The number of the one that it waits in."""
-    return Path(f"/proc/{process.pid}/syscall").read_text().split()[0]
+def alone_in_their_call(processes):
+    """Those that wait in a system call in which none of the others does."""
+    calls = {one: Path(f"/proc/{one.pid}/syscall").read_text().split()[0] for one in processes}
+    return [one for one, call in calls.items() if list(calls.values()).count(call) == 1]
 
 
 @pytest.mark.airflow
