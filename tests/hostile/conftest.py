@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Path:
     """A folder with ``work``, where a deed may write, and ``outside``, with files that nobody may touch."""
-    (tmp_path / "work").mkdir()
+    (tmp_path / "own").mkdir()
     outside = tmp_path / "outside"
     (outside / "folder").mkdir(parents=True)
     (outside / "treasure").write_text("not yours\n")

@@ -112,7 +112,7 @@ def attack(deed: Callable[[], Any], sandbox: Path, *, seconds: float = LONGEST_S
     child = os.fork()
     if child == 0:
         os.close(result)
-        _do(deed, sandbox / "work", output, record, report, frozenset(allow))
+        _do(deed, sandbox / "own", output, record, report, frozenset(allow))
     os.close(report)
     answer, kind = _answer(result, began + seconds)
     with suppress(ProcessLookupError):
@@ -186,7 +186,7 @@ def _contents(sandbox: Path) -> dict[str, str]:
     found = {}
     for folder, folders, files in os.walk(sandbox):
         if Path(folder) == sandbox:
-            folders[:] = [name for name in folders if name != "work"]
+            folders[:] = [name for name in folders if name != "own"]
         for name in (*folders, *files):
             path = Path(folder, name)
             found[str(path.relative_to(sandbox))] = _content(path)

@@ -64,7 +64,7 @@ FOREIGN = [
 
 def step_at(sandbox: Path, override: str = "mine") -> tuple[ResolvedStep, Path]:
     made = ExecutorStep("made", work, {}, override_output_path=override)
-    step = resolve([made], str(sandbox / "work/store")).of(made)
+    step = resolve([made], str(sandbox / "own/store")).of(made)
     output = Path(step.output_path)
     output.mkdir(parents=True, exist_ok=True)
     return step, output
@@ -154,7 +154,7 @@ ODD_FOLDERS = ["a::b", "::", "reference::x", "x\ny", os.fsdecode(b"\xff"), "*", 
 
 @pytest.mark.parametrize("name", ODD_FOLDERS, ids=range(len(ODD_FOLDERS)))
 def test_a_folder_with_an_odd_name_keeps_nobody_from_finding_the_others(name: str, sandbox: Path) -> None:
-    work_folder = sandbox / "work"
+    work_folder = sandbox / "own"
     for folder in (name, f"{name}/deep", "fine"):
         file(f"{folder}/.executor_info")(work_folder, sandbox)
     found = attack(lambda: [Path(path).name for path in find_outputs(str(work_folder))][-1:], sandbox)

@@ -27,7 +27,7 @@ def test_a_refusal_in_a_sentence_passes(sandbox: Path) -> None:
 
 def test_a_harmless_deed_may_write_where_it_works(sandbox: Path) -> None:
     attack(lambda: Path("file").write_text("mine"), sandbox).must_be_accepted()
-    assert (sandbox / "work" / "file").read_text() == "mine"
+    assert (sandbox / "own" / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -241,8 +241,8 @@ def test_an_override_that_no_prefix_makes_right_makes_no_dag(override: Any, sand
 
 
 def outside(sandbox: Path) -> list[str]:
-    """Ways to say a place that lies below no root, of which the root is ``work/store``."""
-    work = sandbox / "work"
+    """Ways to say a place that lies below no root, of which the root is ``own/store``."""
+    work = sandbox / "own"
     store = work / "store"
     store.mkdir()
     (store / "link").symlink_to(sandbox / "outside")
@@ -260,7 +260,7 @@ def outside(sandbox: Path) -> list[str]:
         f"{store}-2",
         str(work),
         "/",
-        "/proc/self/root/etc",
+        "/proc/self/root/etc",  # by way of a link of the kernel
         "/proc/self/cwd/../outside",
         "/dev/fd",
         f"file://{sandbox}/outside",
@@ -287,7 +287,7 @@ def test_a_run_and_a_page_reach_nothing_below_no_root(
     number: int, sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = outside(sandbox)[number]
-    monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", str(sandbox / "work/store"))
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", str(sandbox / "own/store"))
     run = attack(lambda: ExperimentSettings().prefix_of(run_of(path)), sandbox)
     run.must_be_refused(UnusablePathError, ExperimentError, mentions=["The run's param 'prefix'"])
     timelines = importlib.import_module("tradewind_ui.timelines")
@@ -298,7 +298,7 @@ def test_a_run_and_a_page_reach_nothing_below_no_root(
 
 @pytest.mark.parametrize("number", range(21))
 def test_a_record_names_nothing_that_lies_below_no_root(number: int, sandbox: Path) -> None:
-    path, store = outside(sandbox)[number], sandbox / "work/store"
+    path, store = outside(sandbox)[number], sandbox / "own/store"
     version = {"name": "a", "config": {}, "dependencies": ["b-123456"]}
     info = {"name": "a", "version": version, "dependencies": [path]}
     write_text(f"{store}/a-654321/{INFO_FILE}", json.dumps(info))
@@ -318,12 +318,12 @@ def test_a_record_names_nothing_that_lies_below_no_root(number: int, sandbox: Pa
 def test_a_record_names_nothing_that_is_no_place(path: str, sandbox: Path) -> None:
     version = {"name": "a", "config": {}, "dependencies": ["b-123456"]}
     write_text(
-        f"{sandbox}/work/a-654321/{INFO_FILE}", json.dumps({"name": "a", "version": version, "dependencies": [path]})
+        f"{sandbox}/own/a-654321/{INFO_FILE}", json.dumps({"name": "a", "version": version, "dependencies": [path]})
     )
 
     def look() -> None:
         stored = StoredVersions(Budget(100), Roots.of([f"{sandbox}/work"]))
-        stored.read([f"{sandbox}/work/a-654321"])
+        stored.read([f"{sandbox}/own/a-654321"])
         stored.read_deeper()
 
     attack(look, sandbox).must_be_accepted(secrets=[SECRET])
@@ -332,13 +332,13 @@ def test_a_record_names_nothing_that_is_no_place(path: str, sandbox: Path) -> No
 @pytest.mark.parametrize("text", ["../../outside/x-123456", "..-123456", "a::b-123456", "\0-123456", "/etc/x-123456"])
 def test_the_name_of_an_input_in_a_record_leads_nowhere_else(text: str, sandbox: Path) -> None:
     version = {"name": "a", "config": {}, "dependencies": [text]}
-    write_text(f"{sandbox}/work/a-654321/{INFO_FILE}", json.dumps({"name": "a", "version": version}))
+    write_text(f"{sandbox}/own/a-654321/{INFO_FILE}", json.dumps({"name": "a", "version": version}))
 
     def look() -> list[str]:
         stored = StoredVersions(Budget(100), Roots.of([f"{sandbox}/work"]))
-        stored.read([f"{sandbox}/work/a-654321"])
+        stored.read([f"{sandbox}/own/a-654321"])
         stored.read_deeper()
-        return [place for place in stored._places.values() if not place.startswith(f"{sandbox}/work/")]
+        return [place for place in stored._places.values() if not place.startswith(f"{sandbox}/own/")]
 
     read = attack(look, sandbox)
     read.must_be_accepted()
@@ -354,8 +354,8 @@ def test_a_param_that_the_dag_does_not_have_is_no_prefix(path: Any, sandbox: Pat
 
 @pytest.mark.parametrize("number", range(21))
 def test_a_driver_reads_no_input_that_lies_below_no_root(number: int, sandbox: Path) -> None:
-    path, output = outside(sandbox)[number], f"{sandbox}/work/store/out"
-    spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False, roots=(f"{sandbox}/work/store",))
+    path, output = outside(sandbox)[number], f"{sandbox}/own/store/out"
+    spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False, roots=(f"{sandbox}/own/store",))
     attempt = Attempt(1, "job", "", {}, spec.to_json(), inputs={path: None})
     driver = attack(lambda: _check_places(f"{output}/.attempts/1.json", attempt, spec), sandbox)
     driver.must_be_refused(UnusablePathError, mentions=[".attempts/1.json: inputs"])
@@ -366,7 +366,7 @@ def test_a_driver_reads_no_input_that_lies_below_no_root(number: int, sandbox: P
     ["{out}2/.attempts/1.json", "{out}/.attempts/2.json", "{out}/1.json", "{out}/.attempts/../1.json", "/tmp/1.json"],
 )
 def test_a_driver_runs_no_attempt_that_lies_elsewhere_than_it_says(file: str, sandbox: Path) -> None:
-    output = f"{sandbox}/work/out"
+    output = f"{sandbox}/own/out"
     spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False)
     attempt = Attempt(1, "job", "", {}, spec.to_json())
     driver = attack(lambda: _check_places(file.format(out=output), attempt, spec), sandbox)

@@ -147,7 +147,7 @@ READERS: Final[dict[str, tuple[str, Callable[[], Any]]]] = {
 
 
 def _put(sandbox: Path, file: str, content: bytes | Callable[[Path], Any]) -> None:
-    path = sandbox / "work" / file
+    path = sandbox / "own" / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content) if isinstance(content, bytes) else content(path)
 
@@ -384,7 +384,7 @@ def test_an_error_of_a_child_that_cannot_be_read_is_none(content: str, sandbox: 
 def test_a_status_that_is_no_file_blocks_its_own_step_only(content: str, sandbox: Path) -> None:
     bad = ExecutorStep("bad", None, {"x": versioned(1)})
     good = ExecutorStep("good", None, {"x": versioned(2)})
-    steps = resolve([bad, good], str(sandbox / "work" / "store")).steps
+    steps = resolve([bad, good], str(sandbox / "own" / "store")).steps
     os.makedirs(steps[0].output_path)
     NO_FILES[content](Path(status_path(steps[0].output_path)))
 
@@ -410,12 +410,12 @@ def _made(path: str, reads: list[str]) -> None:
 def test_the_inputs_of_a_pinned_output_stay_whatever_its_records_hold(file: str, content: str, sandbox: Path) -> None:
     raw, model = "store/raw-abcdef", "store/model-abcdef"
     for path in (raw, model):
-        _made(str(sandbox / "work" / path), [str(sandbox / "work" / raw)] if path == model else [])
-    prefix, pinned = str(sandbox / "work" / "store"), str(sandbox / "work" / model)
+        _made(str(sandbox / "own" / path), [str(sandbox / "own" / raw)] if path == model else [])
+    prefix, pinned = str(sandbox / "own" / "store"), str(sandbox / "own" / model)
     assert add_pin(prefix, Pin(pinned, "u", "2026-11-22T00:00:00+00:00"))
     damaged = Path(pin_path(prefix, pinned) if file == "pin" else f"{pinned}/{INFO_FILE}")
     damaged.unlink()
-    _put(sandbox, str(damaged.relative_to(sandbox / "work")), NO_RECORDS.get(content) or NO_FILES.get(content) or b"")
+    _put(sandbox, str(damaged.relative_to(sandbox / "own")), NO_RECORDS.get(content) or NO_FILES.get(content) or b"")
 
     def deed() -> tuple[list[str], bool]:
         sweep = find_garbage(prefix, Needs(), 0.0)

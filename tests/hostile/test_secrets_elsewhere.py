@@ -81,7 +81,7 @@ REQUIREMENTS = [
 
 @pytest.mark.parametrize("entry", REQUIREMENTS)
 def test_a_requirement_that_is_none_is_refused_without_being_shown(entry: str, sandbox: Path) -> None:
-    project = sandbox / "work" / "pyproject.toml"
+    project = sandbox / "own" / "pyproject.toml"
     project.write_text('[project]\nname = "mine"\n[dependency-groups]\nspeak = ["voice"]\n')
     attack(lambda: environment_of([entry], project.parent), sandbox).must_be_refused(BadRequestError, secrets=SECRETS)
     attack(lambda: environment_of(entry, project.parent), sandbox).must_be_refused(BadRequestError, secrets=SECRETS)
