@@ -7,20 +7,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 PYTHON := $(shell command -v python3.11 || command -v python3)
-# The uv of requirements.lock, whatever is on the PATH; pip installs it by its hashes.
+# The uv of requirements.lock, whatever is on the PATH; pip installs it by its hashes, with what `lock` needs too.
 UV := $(BIN)/uv
-PINNED_UV = awk '/^uv==/ { found = 1 } found { print } found && !/\\$$/ { exit }' requirements.lock
+PINNED_UV = awk '/^(packaging|uv)==/ { found = 1 } found { print } !/\\$$/ { found = 0 }' requirements.lock
 SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins) demo
-FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks)
+FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks docker noxfile.py)
 ARGS ?=
 TEST_PROCESSES ?= 2
-# A file's tests share what they start, so they stay in one process; in order, since the longest files come early.
-IN_PARALLEL = -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# tests/sharing.py says which tests stay in one process, and in which order.
+IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
 
-.PHONY: help init demo stop test test-fast chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-repair screenshots lock
+include docker/images.mk
+
+.PHONY: help init demo stop test test-fast test-matrix coverage chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-repair screenshots house lock
 
 help: ## show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
 
 init: $(STAMP) ## create .venv with everything in requirements.lock (again only when that or pyproject.toml changed)
 
@@ -40,20 +42,27 @@ demo: init ## run the demo pipeline on a local Ray and a local Airflow (other DA
 stop: init ## stop every process of the demo
 	$(BIN)/python -m demo down
 
-test: init ## run all tests, in two processes (other: TEST_PROCESSES=4)
+test: init ## run all tests, in two processes (other: TEST_PROCESSES=4), and say what took long
 	$(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)
 
-test-fast: init ## run the pure tests only
-	$(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS)
+test-fast: init ## run the pure tests only, in as many processes
+	$(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS) $(IN_PARALLEL)
+
+test-matrix: init ## run the pure tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")
+	$(BIN)/python -m nox --session fast $(NOX) -- $(IN_PARALLEL) $(ARGS)
+
+coverage: init ## run all tests and print which lines ran, in subprocesses too (fewer: ARGS="tests/steps")
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(IN_PARALLEL) $(ARGS)
 
 chaos: init ## train under the faults of 20 seeds, and nights of DAGs of 5 (others: CHAOS_SEEDS="20 21" NIGHT_SEEDS="7")
 	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" NIGHT_SEEDS="$${NIGHT_SEEDS:-$$(seq -s ' ' 0 4)}" \
-	    NIGHT_TROUBLES="$${NIGHT_TROUBLES:-10}" $(BIN)/python -m pytest tests/chaos $(ARGS)
+	    NIGHT_TROUBLES="$${NIGHT_TROUBLES:-10}" NIGHT_DATABASES="$${NIGHT_DATABASES:-postgres sqlite}" \
+	    $(BIN)/python -m pytest tests/chaos $(ARGS)
 
 mutants: init ## break each guard on purpose and see a test fail (some of them: ARGS="records keeper")
 	$(BIN)/python -m scripts.mutants $(ARGS)
 
-check: init ## lint, format check, types, and whether requirements.lock fits pyproject.toml
+check: init ## lint, format check, types, and whether the locks fit pyproject.toml
 	$(BIN)/ruff check $(FORMATTED)
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/mypy $(SOURCES)
@@ -63,8 +72,8 @@ autoformat: init ## fix what ruff can fix
 	$(BIN)/ruff check --fix $(FORMATTED)
 	$(BIN)/ruff format $(FORMATTED)
 
-bench: init ## measure beside a peer and print ratios
-	$(BIN)/python -m benchmarks.run $(ARGS)
+bench: init ## parse, resolve and reuse experiments beside peers (some, fewer minutes: ARGS="--quick reuse")
+	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-jobs: init ## measure our Ray operator beside its peers, each in its own environment (fewer minutes: ARGS="--quick")
 	scripts/install_bench_peers.sh $(UV) $(BIN)/python
@@ -83,10 +92,13 @@ screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh
 	$(BIN)/python -m scripts.screenshot $(ARGS)
 
-lock: ## resolve pyproject.toml into requirements.lock, and the benchmarks' peers into benchmarks/peers
+house: init ## print figures of the code: modules, rings, doubled names, function lengths (ARGS="--timed --at HEAD~9")
+	$(BIN)/python -m scripts.house $(ARGS)
+
+lock: ## resolve pyproject.toml into requirements.lock, locks and docker, and the benchmarks' peers into benchmarks/peers
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(UV) || { $(PINNED_UV) > $(VENV)/uv.txt && \
 	    $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r $(VENV)/uv.txt; }
-	$(UV) pip compile --quiet pyproject.toml --extra dev --prerelease=if-necessary-or-explicit --python-version 3.11 \
-	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links --generate-hashes -o requirements.lock
+	scripts/lock.sh $(UV)
+	$(BIN)/python -m scripts.lock_images $(UV)
 	scripts/lock_bench_peers.sh $(UV)

@@ -6,6 +6,7 @@ reference for each node that is read, and their own output path.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,5 +79,6 @@ def last_steps(graph: Graph, steps: Sequence[ExecutorStep]) -> list[ExecutorStep
     return [step for index, step in enumerate(steps) if index not in read]
 
 
-def edge_count(graph: Graph) -> int:
-    return sum(map(len, graph))
+def checked_output(index: int, prefix: str) -> str:
+    """Where the task of that node looks, if every task looks for itself."""
+    return posixpath.join(prefix, "checked", str(index))

@@ -38,6 +38,14 @@ def kilobytes(count: int) -> str:
     return f"{count / 1000:.0f} kB"
 
 
+def megabytes(count: float) -> str:
+    return f"{count:.0f} MB"
+
+
+def times(quotient: float) -> str:
+    return f"{quotient:.2f} times"
+
+
 def ratio(value: float, to: float) -> str:
     """How many times ``to`` the ``value`` is."""
     quotient = value / to if to else float("inf")

@@ -5,35 +5,20 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from benchmarks.graphs import SHAPES, last_steps, steps_of
+from benchmarks.harness import median
 from benchmarks.report import Table, ratio, seconds
 from tradewind.steps import ResolvedExperiment, resolve
 
 PREFIX = "/bench"
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """What resolving one experiment took, and what dumping and hashing its texts once takes."""
-
-    count: int
-    seconds: float
-    bound_seconds: float
-    hashed_bytes: int
-
-    @property
-    def per_step(self) -> float:
-        return self.seconds / self.count
-
-
-def bench_resolve(quick: bool = False) -> list[Table]:
+def bench_resolve(quick: bool) -> Iterator[Table]:
     """Resolve a small and a ten times larger experiment of each shape."""
-    small, large = (100, 1_000) if quick else (1_000, 10_000)
-    repeats = 1 if quick else 3
+    small, large, repeats = (100, 1_000, 1) if quick else (1_000, 10_000, 3)
     table = Table(
         f"resolve: {small:,} and {large:,} steps (median of {repeats})",
         ("steps", "time", "µs/step", f"÷ at {small:,}", "hashed B/step", "bound", "÷ bound"),
@@ -43,22 +28,25 @@ def bench_resolve(quick: bool = False) -> list[Table]:
         ),
     )
     for shape in SHAPES:
-        first = measure_resolve(shape, small, repeats)
-        for found in (first, measure_resolve(shape, large, repeats)):
+        of_small = None
+        for count in (small, large):
+            took, bound, hashed_bytes = measure_resolve(shape, count, repeats)
+            per_step = took / count
+            of_small = of_small or per_step
             table.add(
-                f"{shape} {found.count:,}",
-                seconds(found.seconds),
-                f"{found.per_step * 1e6:.0f}",
-                ratio(found.per_step, first.per_step),
-                f"{found.hashed_bytes / found.count:.0f}",
-                seconds(found.bound_seconds),
-                ratio(found.seconds, found.bound_seconds),
+                f"{shape} {count:,}",
+                seconds(took),
+                f"{per_step * 1e6:.0f}",
+                ratio(per_step, of_small),
+                f"{hashed_bytes / count:.0f}",
+                seconds(bound),
+                ratio(took, bound),
             )
-    return [table]
+    yield table
 
 
-def measure_resolve(shape: str, count: int, repeats: int) -> Resolved:
-    """Resolve ``count`` steps in this shape."""
+def measure_resolve(shape: str, count: int, repeats: int) -> tuple[float, float, int]:
+    """CPU seconds of resolving ``count`` steps, and of dumping and hashing their texts once; the bytes of those."""
     graph = SHAPES[shape](count)
     steps = last_steps(graph, steps_of(graph))
     times = []
@@ -68,8 +56,8 @@ def measure_resolve(shape: str, count: int, repeats: int) -> Resolved:
         experiment = resolve(steps, PREFIX)
         times.append(time.process_time() - started)
         assert len(experiment.steps) == count
-    hashed = sum(len(step.version_json.encode()) for step in experiment.steps)
-    return Resolved(count, statistics.median(times), _bound(experiment), hashed)
+    hashed_bytes = sum(len(step.version_json.encode()) for step in experiment.steps)
+    return median(times) or 0.0, _bound(experiment), hashed_bytes
 
 
 def _bound(experiment: ResolvedExperiment) -> float:

@@ -23,13 +23,8 @@ from tradewind import (
     this_output_path,
     versioned,
 )
-from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
 from tradewind.datasets.documents import Document, read_documents, write_documents
-from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
-from tradewind.recipes.report import ReportConfig, write_report
-from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
-from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
-from tradewind.recipes.train_lm import RESUMABLE, LmTrainConfig, train_lm
+from tradewind.recipes.steps import clean, evaluate, report, tokenize, train, train_tokenizer
 
 # A step is a function and its config. These two functions are this pipeline's own; the others come with Tradewind.
 
@@ -40,7 +35,7 @@ LEFT_OUT = {"test", "tests", "site-packages", "encodings"}  # the last are mostl
 @dataclass(frozen=True)
 class CollectConfig:
     python: str
-    output_path: str
+    output_path: str = this_output_path()
 
 
 def collect_sources(config: CollectConfig) -> None:
@@ -61,7 +56,7 @@ class SampleConfig:
     input_path: str
     night: datetime.date
     percent: int
-    output_path: str
+    output_path: str = this_output_path()
 
 
 def sample_for_night(config: SampleConfig) -> None:
@@ -77,16 +72,13 @@ def sample_for_night(config: SampleConfig) -> None:
 
 
 # Versioned values, and references to other steps, make the version of a step; its output path ends in a hash of it.
-# A step whose output is there is not run again, whichever run made it.
+# A step whose output is there is not run again, whichever run made it. What a recipe is given counts by itself.
 
 collection = ExecutorStep(
     name="code_lm/collection",
     description="Python sources of the standard library, one document a file.",
     fn=collect_sources,
-    config=CollectConfig(
-        python=versioned(f"{sys.version_info.major}.{sys.version_info.minor}"),
-        output_path=this_output_path(),
-    ),
+    config=CollectConfig(python=versioned(f"{sys.version_info.major}.{sys.version_info.minor}")),
 )
 
 sample = ExecutorStep(
@@ -97,87 +89,25 @@ sample = ExecutorStep(
         input_path=output_path_of(collection),
         night=versioned(night()),  # known once a run exists: the date its data interval starts
         percent=versioned(run_param("sample_percent")),
-        output_path=this_output_path(),
     ),
 )
 
-cleaned = ExecutorStep(
-    name="code_lm/clean",
-    description="Cleaned, deduplicated, split into training and validation, and sharded with Ray Data.",
-    fn=clean_and_shard,
-    config=CleanAndShardConfig(
-        input_path=output_path_of(sample),
-        validation_fraction=versioned(0.05),
-        output_path=this_output_path(),
-    ),
+cleaned = clean("code_lm/clean", sample, validation_fraction=0.05)
+tokenizer = train_tokenizer("code_lm/tokenizer", collection, vocab_size=1024)  # the same for every night
+tokens = tokenize("code_lm/tokens", cleaned, tokenizer)
+trained = train(
+    "code_lm/train",
+    tokens,
+    run_param("model_size"),
+    num_train_steps=run_param("train_steps"),
+    learning_rate=run_param("learning_rate"),
+    resources=TpuSlice("v4-16"),  # one slice of two hosts
 )
-
-tokenizer = ExecutorStep(
-    name="code_lm/tokenizer",
-    description="A byte-level BPE tokenizer of the whole collection, the same for every night.",
-    fn=train_bpe_tokenizer,
-    config=BpeTokenizerConfig(
-        input_path=output_path_of(collection),
-        vocab_size=versioned(1024),
-        output_path=this_output_path(),
-    ),
-)
-
-tokens = ExecutorStep(
-    name="code_lm/tokens",
-    description="Levanter's token cache.",
-    fn=build_token_cache,
-    config=TokenCacheConfig(
-        input_path=output_path_of(cleaned),
-        tokenizer_path=output_path_of(tokenizer),
-        output_path=this_output_path(),
-    ),
-)
-
-train = ExecutorStep(
-    name="code_lm/train",
-    description="A small Llama, trained with Levanter on one slice of two hosts.",
-    fn=train_lm,
-    resources=TpuSlice("v4-16"),
-    resumable=RESUMABLE,
-    config=LmTrainConfig(
-        cache_path=output_path_of(tokens),
-        tokenizer_path=output_path_of(tokenizer),
-        model_size=versioned(run_param("model_size")),
-        num_train_steps=versioned(run_param("train_steps")),
-        learning_rate=versioned(run_param("learning_rate")),
-        output_path=this_output_path(),
-    ),
-)
-
-evaluate = ExecutorStep(
-    name="code_lm/evaluate",
-    description="Validation loss and bits per byte, from the checkpoint and from the Hugging Face export.",
-    fn=evaluate_lm,
-    config=LmEvalConfig(
-        train_path=output_path_of(train),
-        cache_path=output_path_of(tokens),
-        tokenizer_path=output_path_of(tokenizer),
-        model_size=versioned(run_param("model_size")),
-        output_path=this_output_path(),
-    ),
-)
-
-report = ExecutorStep(
-    name="code_lm/report",
-    description="The night's report, with its loss curve.",
-    fn=write_report,
-    config=ReportConfig(
-        train_path=output_path_of(train),
-        eval_path=output_path_of(evaluate),
-        title="Nightly language model of Python code",
-        output_path=this_output_path(),
-    ),
-)
+evaluated = evaluate("code_lm/evaluate", trained)
 
 experiment_dag(
     "nightly_code_lm",
-    steps=[report],
+    steps=[report("code_lm/report", evaluated, title="Nightly language model of Python code")],
     description="Trains a language model of Python code on the night's sample.",
     schedule="@daily",
     params={

@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from rich.live import Live
 
 from demo import view
 from demo.stack import StackAddresses, password, running_stack, start_stack, stop_stack
-from tradewind.rehearsal.airflow_api import AirflowApi, AirflowApiError
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.airflow_api import AirflowApi, AirflowApiError
+from tradewind.rehearsal.local.processes import LocalStack
 
 DAGS_FOLDER = Path(__file__).resolve().parents[1] / "dags"
 DEFAULT_DAG = "nightly_code_lm"
@@ -158,13 +158,20 @@ def _print_access(addresses: StackAddresses, stack: LocalStack, console: Console
     console.print(f"Ray dashboard: {addresses.ray}", soft_wrap=True)
 
 
+def _json_object(text: str) -> dict[str, Any]:
+    with suppress(ValueError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    raise argparse.ArgumentTypeError(f'{text} is no JSON object, such as {{"learning_rate": 0.004}}')
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("up", "down"), default="up")
     parser.add_argument("--root", type=Path, default=Path(".demo"), help="folder of the stack (default: .demo)")
     parser.add_argument("--dags", type=Path, default=DAGS_FOLDER, help="DAGs folder (default: the repository's)")
     parser.add_argument("--dag", default=DEFAULT_DAG, help=f"DAG to run (default: {DEFAULT_DAG})")
-    parser.add_argument("--conf", type=json.loads, default={}, metavar="JSON", help="DAG params, as a JSON object")
+    parser.add_argument("--conf", type=_json_object, default={}, metavar="JSON", help="DAG params, as a JSON object")
     return parser
 
 

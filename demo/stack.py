@@ -12,10 +12,10 @@ from pathlib import Path
 
 import requests
 
-from tradewind.rehearsal.local_airflow import LocalAirflow
-from tradewind.rehearsal.local_airflow_config import Secrets
-from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.airflow_config import Secrets
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
 STATE_FILE = "stack.json"
 CONNECTION = "ray_default"

@@ -148,7 +148,7 @@ def last_message(log: str) -> str:
     """The newest line of a task log that says something about the task, without its timestamp and level."""
     messages = (_without_prefix(line).strip() for line in _lines_of_the_task(log))
     *_, newest = ("", *filter(None, messages))
-    return newest[:MESSAGE_WIDTH]
+    return newest if len(newest) <= MESSAGE_WIDTH else f"{newest[: MESSAGE_WIDTH - 1]}…"
 
 
 def first_failed(instances: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 uv=$1 python=$2
 
 install() { # NAME
-    local name=$1 home=.bench/$1 lock=benchmarks/peers/$1.lock
+    local home=.bench/$1 lock=benchmarks/peers/$1.lock
     if [[ -x $home/bin/python ]] && cmp -s "$home/wanted" "$lock"; then return; fi
     rm -rf "$home" "$home.failed"
     mkdir -p .bench

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=$1
 
-locked() { grep -E "^$1==" requirements.lock | cut -d= -f3 | tr -d ' \\'; }
+locked() { grep -E "^$1==" requirements.lock | cut -d= -f3 | cut -d' ' -f1; }
 
 lock() { # NAME REQUIREMENT...
     local name=$1

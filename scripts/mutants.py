@@ -25,7 +25,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from tradewind.runtime.process_guard import guarded
+from tradewind.runtime.driver.process_guard import guarded
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = Path("tests/mutants")

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/images from the demo that is running: its last run's graph and plan, and the trigger form.
+"""Take the pictures of docs/images from the demo that is running: its last run's graph and plan.
 
 They show what a person sees who logs in with a browser; nothing on the page is made up or hidden. The browser is
 Debian's Chromium with an empty profile, told to talk to nobody but this machine.
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from demo.stack import StackAddresses, password
-from tradewind.rehearsal.airflow_api import AirflowApi
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.airflow_api import AirflowApi
+from tradewind.rehearsal.local.processes import LocalStack
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = "/usr/bin/chromium"
@@ -31,7 +31,11 @@ FLAGS = [
     "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
-SIZE = {"width": 1440, "height": 900}
+SIZE: ViewportSize = {"width": 1440, "height": 900}
+FLAT_SIZE: ViewportSize = {"width": 1440, "height": 600}
+"""For the graph of a pipeline, which is wide and flat."""
+# For a machine that is busy training.
+PATIENCE_MILLISECONDS = 240_000
 # Until the graph's layout, which starts after the data has come, stands still.
 SETTLE_MILLISECONDS = 2500
 
@@ -40,8 +44,14 @@ SETTLE_MILLISECONDS = 2500
 def browser_page() -> Iterator[Page]:
     with tempfile.TemporaryDirectory() as profile, sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
-            profile, executable_path=CHROMIUM, headless=True, args=FLAGS, viewport=SIZE, color_scheme="light"
+            profile,
+            executable_path=CHROMIUM,
+            headless=True,
+            args=FLAGS,
+            viewport=SIZE,
+            color_scheme="light",
         )
+        context.set_default_timeout(PATIENCE_MILLISECONDS)
         try:
             yield context.new_page()
         finally:
@@ -57,18 +67,17 @@ def log_in(page: Page, url: str, username: str, secret: str) -> None:
 
 
 def picture_graph(page: Page, url: str, dag_id: str, run_id: str, path: Path) -> None:
-    """The graph view of one run; a new browser opens a run as a grid."""
+    """The graph view of one run, on all of the page; a new browser opens a run as a grid, beside its details.
+
+    The browser keeps how the page was left, so this picture is the last.
+    """
+    page.set_viewport_size(FLAT_SIZE)
     page.goto(f"{url}/dags/{dag_id}/runs/{run_id}")
-    page.get_by_role("button", name="Graph").click()
+    page.locator("button[value=graph]").click()
+    page.get_by_role("button", name="Collapse Details Panel").click()
     page.locator(".react-flow__node").first.wait_for()
     page.wait_for_timeout(SETTLE_MILLISECONDS)
-    page.screenshot(path=path)
-
-
-def picture_trigger_form(page: Page, url: str, dag_id: str, path: Path) -> None:
-    page.goto(f"{url}/dags/{dag_id}")
-    page.get_by_role("button", name="Trigger").first.click()
-    page.get_by_role("dialog").wait_for()
+    page.get_by_role("button", name="Fit View").click()
     page.wait_for_timeout(SETTLE_MILLISECONDS)
     page.screenshot(path=path)
 
@@ -102,9 +111,8 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     with browser_page() as page:
         log_in(page, addresses.airflow, addresses.username, password(stack))
-        picture_graph(page, addresses.airflow, options.dag, run_id, options.out / "dag.png")
         picture_plan(page, addresses.airflow, options.dag, run_id, options.out / "plan.png")
-        picture_trigger_form(page, addresses.airflow, options.dag, options.out / "trigger_form.png")
+        picture_graph(page, addresses.airflow, options.dag, run_id, options.out / "dag.png")
     return 0
 
 

@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import shutil
 import signal
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import fsspec
 import pytest
 
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+from tests.costs import Costs
+from tests.sharing import SharingScheduling, longest_first
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+
+pytest_plugins = ["tests.stores"]
 
 # Told to end, pytest still tears its fixtures down, and with them the clusters and the Airflows that it started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
+# A shell has what it runs in the background ignore it, and so would every command that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# To compile a tiny model well takes longer than to train it. Set before JAX is imported; local clusters hand it on.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", action="store_true", help="tell the slowest tests and what each fixture took")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--costs"):
+        config.pluginmanager.register(Costs())
+    if not hasattr(config, "workerinput"):
+        share_compilations(config)
+
+
+def share_compilations(config: pytest.Config) -> None:
+    """What one training has compiled, all trainings of this run find: that is half of what a tiny one computes."""
+    folder = tempfile.mkdtemp(prefix="tradewind-compilations-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Meanwhile no garbage is looked for: that takes half of the time, and what all tests share is none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharingScheduling:
+    return SharingScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        longest_first(items)
 
 
 @pytest.fixture(scope="module")

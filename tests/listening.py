@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import grpc
 import psutil
 
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack
 
 METHODS = [
     f"/ray.rpc.{name}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.loopback import Answer, Call
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest
 
 
 class RefusingStorage(LocalCloudStorage):
@@ -14,7 +14,7 @@ class RefusingStorage(LocalCloudStorage):
         self.refusals: dict[str, int] = {}
         self.let_through: dict[str, int] = {}
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: HttpRequest) -> Answer:
         head = f'"{call.query.get("name")}"'.encode() + call.body[:500]  # where a request for an upload names it
         name = next((one for one, left in self.refusals.items() if left and f'{one}"'.encode() in head), None)
         if name is None or call.method != "POST":

@@ -5,12 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-from scripts.check_lock import flaws, main, peer_problems, pins, problems
+from scripts.check_lock import (
+    declared,
+    every_problem,
+    flaws,
+    image_problems,
+    locked_extras,
+    locks,
+    main,
+    peer_problems,
+    pins,
+    problems,
+)  # fmt: skip
 
 HASH = f"--hash=sha256:{'0' * 64}"
 PROJECT = {"project": {"name": "us", "dependencies": ["a>=1"], "optional-dependencies": {"x": ["us[y]", "b"]}}}
 SHARED = "".join(f"{name}==1 {HASH}\n" for name in ("apache-airflow", "apache-airflow-task-sdk", "ray"))
+
+
+def wanted() -> list[Requirement]:
+    return [*declared(PROJECT, "3.11", ["x"])]
 
 
 def test_the_locks_of_this_repository_are_in_order() -> None:
@@ -21,7 +37,7 @@ def test_the_locks_of_this_repository_are_in_order() -> None:
 def test_a_lock_with_hashes_over_several_lines_is_read() -> None:
     lock = f"a==1.2 \\\n    {HASH} \\\n    {HASH}\nb[c]==3 ; python_version > '3' \\\n    {HASH}\n"
     assert pins(lock) == {"a": "1.2", "b": "3"}
-    assert [*problems(PROJECT, lock)] == []
+    assert [*problems(wanted(), lock)] == []
 
 
 @pytest.mark.parametrize(
@@ -45,7 +61,33 @@ def test_a_lock_with_hashes_over_several_lines_is_read() -> None:
     ],
 )
 def test_a_lock_that_pins_too_little_is_refused(lock: str, problem: str) -> None:
-    assert problem in [*problems(PROJECT, lock)]
+    assert problem in [*problems(wanted(), lock)]
+
+
+def test_what_a_python_alone_needs_is_asked_of_its_lock_alone() -> None:
+    project = {"project": {"name": "us", "dependencies": ["a; python_version>='3.12'"], "optional-dependencies": {}}}
+    assert [*problems(declared(project, "3.11", []), "")] == []
+    assert [*problems(declared(project, "3.12", []), "")] == ['a; python_version >= "3.12" has no pin']
+
+
+def test_each_python_of_the_classifiers_has_a_lock(tmp_path: Path) -> None:
+    classifiers = [f"Programming Language :: Python :: {version}" for version in ("3", "3.12", "3.9", "3.10")]
+    names = ["requirements.lock", "locks/3.10.lock", "locks/3.12.lock"]
+    (tmp_path / "pyproject.toml").write_text(
+        f"[project]\nname = 'us'\ndependencies = ['a']\nclassifiers = {classifiers}\noptional-dependencies = {{}}\n"
+    )
+    assert [*map(str, locks(tmp_path).values())] == names
+
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "requirements.lock").write_text(f"a==1 {HASH}\n")
+    (tmp_path / "locks" / "3.10.lock").write_text("a==1\n")
+    assert [*every_problem(tmp_path)] == [
+        "locks/3.10.lock: a==1 has no hash",
+        "locks/3.12.lock is missing",
+    ]
+
+    (tmp_path / "locks" / "3.13.lock").write_text("")
+    assert [*every_problem(tmp_path)][-1] == "locks/3.13.lock: a has no pin"
 
 
 def test_a_peer_is_locked_with_our_airflow_and_our_ray() -> None:
@@ -54,3 +96,43 @@ def test_a_peer_is_locked_with_our_airflow_and_our_ray() -> None:
         "ray is pinned to 2, and in requirements.lock to 1"
     ]
     assert [*flaws("ray==1\n")] == ["ray==1 has no hash"]
+
+
+IMAGES = {
+    "project": {
+        "name": "us",
+        "dependencies": ["ray"],
+        "optional-dependencies": {"train": ["a"], "tpu": ["us[train]", "chips>=2"], "vllm": ["server"]},
+    },
+    "build-system": {"requires": ["builder>=2"]},
+    "tool": {"tradewind": {"images": {"tpu": ["tpu"], "vllm": ["vllm"]}}},
+}
+
+
+def test_what_only_images_install_is_asked_of_their_locks_alone() -> None:
+    assert locked_extras(IMAGES) == ["train"]
+    assert [*image_problems(IMAGES, "tpu", f"ray==1 {HASH}\nchips==1 {HASH}\n", f"ray==1 {HASH}\n", "3.11")] == [
+        "chips>=2 is pinned to 1",
+        "a has no pin",
+    ]
+
+
+def test_an_image_has_the_versions_that_are_tested_and_vllm_at_least_that_ray() -> None:
+    ours = f"ray==1 {HASH}\na==1 {HASH}\n"
+    theirs = f"ray==2 {HASH}\na==2 {HASH}\nchips==2 {HASH}\nserver==1 {HASH}\n"
+    assert [*image_problems(IMAGES, "tpu", theirs, ours, "3.11")] == [
+        "a is pinned to 2, and in requirements.lock to 1",
+        "ray is pinned to 2, and in requirements.lock to 1",
+    ]
+    assert [*image_problems(IMAGES, "vllm", theirs, ours, "3.11")] == [
+        "ray is pinned to 2, and in requirements.lock to 1"
+    ]
+
+
+def test_each_image_has_a_lock_and_so_has_what_builds_our_wheel(tmp_path: Path) -> None:
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    (tmp_path / "pyproject.toml").write_text(project)
+    missing = [problem for problem in every_problem(tmp_path) if problem.endswith("is missing")]
+    assert missing[-5:] == [
+        f"docker/requirements-{name}.lock is missing" for name in ("tpu", "cuda", "vllm", "airflow", "build")
+    ]

@@ -31,6 +31,7 @@ def mutant(old: str = "age >= 3", new: str = "age >= 2") -> Mutant:
     return Mutant("guard", "it opens early", "guard.py", old, new, ("test_guard.py",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("test", "fate"),
     [
@@ -45,6 +46,7 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: P
     assert "age >= 3" in (root / "guard.py").read_text()  # mended again
 
 
+@pytest.mark.slow
 def test_broken_code_is_what_every_process_of_its_tests_finds(tmp_path: Path) -> None:
     package = tmp_path / "operators" / "tradewind"
     package.mkdir(parents=True)
@@ -56,6 +58,7 @@ def test_broken_code_is_what_every_process_of_its_tests_finds(tmp_path: Path) ->
     assert found is Fate.LIVES, output
 
 
+@pytest.mark.slow
 def test_what_broken_code_leaves_running_ends_with_its_tests(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     start = "import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)"
@@ -64,6 +67,7 @@ def test_what_broken_code_leaves_running_ends_with_its_tests(tmp_path: Path) -> 
     assert not psutil.pid_exists(int(pid.read_text()))
 
 
+@pytest.mark.slow
 def test_tests_that_do_not_end_say_nothing_of_a_mutant_and_leave_nothing(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     root = checkout(tmp_path, f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
@@ -71,6 +75,7 @@ def test_tests_that_do_not_end_say_nothing_of_a_mutant_and_leave_nothing(tmp_pat
     assert not pid.exists() or not psutil.pid_exists(int(pid.read_text()))  # a busy machine may not have begun it
 
 
+@pytest.mark.slow
 def test_a_mutant_whose_tests_cannot_be_read_is_not_called_killed(tmp_path: Path) -> None:
     root = checkout(tmp_path, "pass")
     (root / "test_guard.py").write_text("import no_such_module_at_all\n")
@@ -83,6 +88,7 @@ def test_a_mutant_that_changes_nothing_or_more_than_one_place_is_refused(tmp_pat
         mutant(old, new).apply(checkout(tmp_path, "pass"))
 
 
+@pytest.mark.slow
 def test_a_mutant_of_a_test_that_is_not_there_is_refused(tmp_path: Path) -> None:
     root = checkout(tmp_path, "pass")
     (root / "test_guard.py").unlink()

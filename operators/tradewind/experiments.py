@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tradewind.runtime.environment import STEP_VARIABLE
+from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.steps import ExecutorStep, ExperimentError, InputName, shortened
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def experiment_dag(
         return None
     _check_arguments(steps, max_concurrent)
     from tradewind.operators.experiment import DagOptions, build_dag
-    from tradewind.operators.run_context import ExperimentSettings
     from tradewind.plans.selection import Selection
+    from tradewind.tasks.context import ExperimentSettings
 
     return build_dag(
         dag_id,
@@ -114,7 +114,7 @@ def executor_main(
     caller = sys._getframe(1).f_globals
     file = Path(caller["__file__"])
     if caller["__name__"] == "__main__":
-        from tradewind.cli.run_script import run_script
+        from tradewind.local.run_script import run_script
 
         try:
             _check_arguments(steps, max_concurrent)

@@ -28,6 +28,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Ray",
                 "python-modules": [
+                    "tradewind.operators.fleet",
                     "tradewind.operators.ray_job",
                     "tradewind.operators.reconcile",
                     "tradewind.operators.stop_ray_job",
@@ -148,6 +149,16 @@ _CONFIG_SECTION: dict[str, Any] = {
             "type": "string",
             "example": None,
             "default": "ray_default",
+        },
+        "fleet_file": {
+            "description": (
+                "The fleet file, which describes the clusters: commands about them read it, and plans take from it "
+                "where buckets are. The environment variable TRADEWIND_FLEET comes first."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "/opt/airflow/infra/fleet.yaml",
+            "default": None,
         },
         "deployment": {
             "description": (

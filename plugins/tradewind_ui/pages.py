@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -22,11 +21,12 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 
-from tradewind.plans.phrases import count_text
 from tradewind.plans.plan import BadPlanError, Decision, Plan, PlannedStep
 from tradewind.plans.unplanned import UNPLANNED_KEY, UnplannedStep
+from tradewind.plans.why.phrases import count_text
 from tradewind_ui import URL_PREFIX
 from tradewind_ui.headers import with_headers
+from tradewind_ui.texts import escaped
 from tradewind_ui.timelines import timeline_of
 
 PLAN_TASK_ID = "plan"
@@ -38,8 +38,6 @@ NO_STEP_OF_PLAN = "<p>This task is no step of the plan.</p>"
 LINKED = (Decision.RUN, Decision.REUSE)
 BAD_IDS = "No run, DAG or task has such an id."
 MOST_ROWS: Final = 10_000
-LONGEST_TEXT: Final = 4_000
-"""What a page shows of a text. Whoever writes XComs decides what is in them, and a browser lays all of it out."""
 _MAP_INDEX = re.compile(r"[0-9]{1,9}")
 
 pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -142,16 +140,11 @@ def _xcom(dag_id: str, run_id: str, task_id: str, key: str, session: SessionDep,
 
 
 def _unreadable(what: str, error: ValueError) -> str:
-    return f"<p class=warning>{what} cannot be shown: {_text(str(error))}. Clear the task that wrote it.</p>"
-
-
-def _text(text: str) -> str:
-    """``text`` as HTML, and no more of it than somebody would read."""
-    return escape(text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…")
+    return f"<p class=warning>{what} cannot be shown: {escaped(str(error))}. Clear the task that wrote it.</p>"
 
 
 def _page(title: str, body: str, request: Request) -> str:
-    assets = _text(f"{request.scope.get('root_path', '')}/assets")
+    assets = escaped(f"{request.scope.get('root_path', '')}/assets")
     page = (
         f'<!doctype html><meta charset=utf-8><title>{title}</title><link rel=stylesheet href="{assets}/pages.css">'
         f'{body}<script src="{assets}/links.js"></script>'
@@ -176,7 +169,9 @@ def _facts(step: PlannedStep) -> str:
 
 def _table(facts: Mapping[str, Any]) -> str:
     """What is known of a step, a line each."""
-    rows = (f"<tr><th>{name}</th><td>{_text(str(fact))}</td></tr>" for name, fact in facts.items() if fact is not None)
+    rows = (
+        f"<tr><th>{name}</th><td>{escaped(str(fact))}</td></tr>" for name, fact in facts.items() if fact is not None
+    )
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
@@ -184,22 +179,22 @@ def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
     head = "".join(f"<th>{title}</th>" for title in TITLES)
     rows = "".join(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps[:MOST_ROWS])
     counts = ", ".join(f"{len(found)} {each.value}" for each in Decision if (found := plan.decided(each)))
-    estimate = f"; {_text(plan.estimate)}" if plan.estimate else ""
+    estimate = f"; {escaped(plan.estimate)}" if plan.estimate else ""
     summary = f"<p>{count_text(len(plan.steps), 'step')}: {counts}{estimate}</p>"
-    warnings = "".join(f"<p class=warning>{_text(warning)}</p>" for warning in plan.warnings[:MOST_ROWS])
+    warnings = "".join(f"<p class=warning>{escaped(warning)}</p>" for warning in plan.warnings[:MOST_ROWS])
     if len(plan.steps) > MOST_ROWS:
         warnings += f"<p class=warning>Only the first {MOST_ROWS} steps are shown; all are in the plan task's log.</p>"
     return f"{summary}{warnings}<table class=plan><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _row(step: PlannedStep, prefix: str, task_page: str) -> str:
-    name = _text(step.name)
+    name = escaped(step.name)
     below = step.output_path.removeprefix(f"{prefix.rstrip('/')}/")
     if step.decision in LINKED:
-        name = f'<a href="{_text(task_page)}">{name}</a>'
+        name = f'<a href="{escaped(task_page)}">{name}</a>'
     return (
         f"<tr><td class={step.decision.value}>{step.decision.value}</td><td>{name}</td>"
-        f"<td class=version>{_text(step.hash)}</td><td>{_text(step.reason)}</td>"
-        f"<td class=producer>{_text(step.producer or '')}</td><td>{_text(step.estimate or '')}</td>"
-        f'<td class=path title="{_text(step.output_path)}">{_text(below)}</td></tr>'
+        f"<td class=version>{escaped(step.hash)}</td><td>{escaped(step.reason)}</td>"
+        f"<td class=producer>{escaped(step.producer or '')}</td><td>{escaped(step.estimate or '')}</td>"
+        f'<td class=path title="{escaped(step.output_path)}">{escaped(below)}</td></tr>'
     )

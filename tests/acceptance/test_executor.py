@@ -13,11 +13,10 @@ import pytest
 
 from tests.acceptance import parts
 from tests.acceptance.parts import Config, calls, run, step
-from tradewind.cli import local_step
-from tradewind.cli.local_run import ExperimentFailedError, PreviousTaskFailedError
-from tradewind.plans.start import Asked, Claim, Task, decide_start
-from tradewind.records import lease_store
-from tradewind.records.leases import Phase, lease_path, new_owner
+from tradewind.local import step as local_step
+from tradewind.local.run import ExperimentFailedError, PreviousTaskFailedError
+from tradewind.records.leases import store as lease_store
+from tradewind.records.leases.lease import Phase, lease_path, new_owner
 from tradewind.records.reading import read_record
 from tradewind.records.status import Status, read_status, status_path
 from tradewind.steps import (
@@ -30,6 +29,9 @@ from tradewind.steps import (
     this_output_path,
     versioned,
 )
+from tradewind.turns.start import Asked, Claim, Task, decide_start
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -305,7 +307,7 @@ def test_status_file_takeover_stale_lock_then_refresh(store: Path, is_marins: bo
     if is_marins:
         file.write_text(json.dumps({"worker_id": "host-1234", "timestamp": 0.0}))
     else:
-        assert leases.claim(None, lease_store.Claim(1, "dead", "", {"run": "theirs"}, "")) is not None
+        assert leases.claim(None, lease_store.LeaseClaim(1, "dead", "", {"run": "theirs"}, "")) is not None
     me, asked = Task({"run": "mine"}), Asked()
     assert not isinstance(decide_start(read_record(output), me, asked), Claim), "the lock is fresh"
 
@@ -313,9 +315,9 @@ def test_status_file_takeover_stale_lock_then_refresh(store: Path, is_marins: bo
     os.utime(file, (written, written))
     assert isinstance(decide_start(read_record(output), me, asked), Claim)
     over = leases.read()
-    held = leases.claim(over, lease_store.Claim(2, "job", "", me.by, ""))
+    held = leases.claim(over, lease_store.LeaseClaim(2, "job", "", me.by, ""))
     assert held is not None
-    assert leases.claim(over, lease_store.Claim(2, "late", "", {}, "")) is None, "one of two takes over"
+    assert leases.claim(over, lease_store.LeaseClaim(2, "late", "", {}, "")) is None, "one of two takes over"
 
     running = leases.begin("job", new_owner())
     refreshed = leases.change(running)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tradewind.recipes.checkpoint_names import checkpoint_name
+from tradewind.recipes.checkpoints.names import checkpoint_name
 from tradewind.steps import ExecutorStep, InputName
 
 

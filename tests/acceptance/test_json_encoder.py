@@ -14,6 +14,8 @@ import pytest
 from tradewind.records.step_info import info_json
 from tradewind.steps import ExecutorStep, resolve, versioned
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Config:

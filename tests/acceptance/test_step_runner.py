@@ -11,14 +11,16 @@ import pytest
 
 from tests.acceptance import parts
 from tests.acceptance.parts import REPOSITORY, Config, calls, run, step
-from tradewind.cli import local_step
-from tradewind.cli.local_run import ExperimentFailedError
-from tradewind.cli.local_step import Drivers, FunctionFailedError, LocalStep, StepFailedError, make_output
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import encode_resources, step_spec
+from tradewind.local import step as local_step
+from tradewind.local.run import ExperimentFailedError
+from tradewind.local.step import Drivers, FunctionFailedError, LocalStep, LocalStepFailedError, make_output
 from tradewind.plans.plan import Decision, PlannedStep
-from tradewind.plans.start import Task
-from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.spec import encode_resources, step_spec
 from tradewind.steps import Cpu, ExecutorStep, TpuSlice, output_path_of, remote, resolve, this_output_path, versioned
+from tradewind.turns.start import Task
+
+pytestmark = pytest.mark.slow
 
 CODE = CodeFolder(REPOSITORY)
 
@@ -145,7 +147,7 @@ def test_a_failure_has_its_causes_and_stops_only_what_needs_it(store: Path, log:
         run([last, other], store)
     assert sorted(ran(log)) == ["bad", "other"]
     failed = caught.value.__cause__
-    assert isinstance(failed, StepFailedError) and str(failed).startswith("Step failed: bad-")
+    assert isinstance(failed, LocalStepFailedError) and str(failed).startswith("Step failed: bad-")
     original = failed.__cause__
     assert isinstance(original, FunctionFailedError) and str(original) == "ValueError: not allowed yet"
     assert "in fail_until_allowed" in original.__notes__[0]
@@ -175,8 +177,8 @@ def test_a_step_whose_input_vanished_after_the_plan_does_not_run(store: Path, lo
     found = resolve([second], str(store)).of(second)
     planned = PlannedStep("second", "second", found.hash, found.output_path, Decision.RUN, "never ran")
     local = LocalStep(found, step_spec(found, CODE), planned)
-    with pytest.raises(StepFailedError, match=r"reads step 'first', which has no finished output at .*/first-\w+"):
-        make_output(local, Drivers(REPOSITORY, labelled=False), Task({}))
+    with pytest.raises(LocalStepFailedError, match=r"reads step 'first', which has no finished output at .*/first-\w+"):
+        make_output(local, Drivers(REPOSITORY, has_labels=False), Task({}))
     assert ran(log) == []
     assert not Path(found.output_path).exists()
 

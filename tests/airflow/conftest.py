@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from tradewind.rehearsal.airflow_api import AirflowApi
-from tradewind.rehearsal.local_airflow import LocalAirflow
-from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
-from tradewind.rehearsal.processes import LocalStack
+from tests.clusters import CALM
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.airflow_api import AirflowApi
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
 HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 800.0
@@ -29,11 +30,13 @@ NIGHTLY_ZONE = "Europe/Berlin"
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 180.0) -> None:
-    """Wait until ``condition`` holds; fail if it does not in time."""
+    """Wait until ``condition`` holds; fail if it does not in time. What takes long to ask is asked less often."""
     deadline = time.monotonic() + seconds
+    asked_at = time.monotonic()
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.3)
+        time.sleep(max(0.3, 2 * (time.monotonic() - asked_at)))
+        asked_at = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,10 @@ class HouseRun:
         plan = self.house.api.xcom(self.dag_id, self.run_id, "plan")
         return {step["task_id"]: step["decision"] for step in plan["steps"]}
 
-    def log(self, task_id: str) -> str:
-        """The log of the task's last try; empty before the first."""
+    def log(self, task_id: str, number: int | None = None) -> str:
+        """The log of a try of the task, or of its last; empty before the first."""
+        if number is not None:
+            return self.house.api.task_log(self.dag_id, self.run_id, task_id, number)
         tries = {ti["task_id"]: ti["try_number"] for ti in self.house.api.task_instances(self.dag_id, self.run_id)}
         return self.house.api.task_log(self.dag_id, self.run_id, task_id, tries[task_id]) if tries[task_id] else ""
 
@@ -158,8 +163,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             "gone": connection(f"http://127.0.0.1:{closed_port()}", bucket=str(store)),
         },
         settings={
+            **CALM,
             "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__TRADEWIND__FLEET_FILE": str(write_fleet(root)),
             "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
             "AIRFLOW__TRADEWIND__ALLOWED_ROOTS": str(tmp_path_factory.getbasetemp()),
             "PYTHONPATH": str(root / "airflow_only"),
@@ -172,6 +179,23 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     finally:
         stack.stop(grace_seconds=5.0)
     assert stack.processes() == []
+
+
+def write_fleet(folder: Path) -> Path:
+    """A fleet of the one cluster that the maintenance DAG looks after."""
+    account = "ray@rehearsal.iam.gserviceaccount.com"
+    cluster = {
+        "project": "rehearsal",
+        "zone": "us-central2-b",
+        "generation": "v4",
+        "bucket": "recovered-bucket",
+        "head_service_account": account,
+        "worker_service_account": account,
+        "connection": "tpu_cluster",
+    }
+    file = folder / "fleet.yaml"
+    file.write_text(json.dumps({"default_cluster": "recovered", "clusters": {"recovered": cluster}}))  # JSON is YAML
+    return file
 
 
 def put_into_zone(dag_file: Path, zone: str) -> None:

@@ -31,7 +31,7 @@ def left_behind(house: House, name: str) -> list[str]:
             "plan",
             "BadInputError: Nothing says where outputs go: give experiment_dag(prefix=...)",
         ),
-        ("no_such_cluster", "bad_no_such_cluster", "There is no connection 'missing': add one of type 'Ray'"),
+        ("no_such_cluster", "bad_no_such_cluster", "There is no connection 'missing', and "),
         ("unreachable", "bad_unreachable", "does not answer (ConnectionError): start the cluster, or correct the host"),
     ],
 )

@@ -19,7 +19,7 @@ import pytest
 
 from tests.chaos.nights.postgres import LocalPostgres
 from tradewind.plans.plan import Decision, Plan, PlannedStep
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack
 
 pytestmark = pytest.mark.airflow
 

@@ -16,8 +16,8 @@ from tests.airflow.conftest import House, HouseRun, until
 from tests.airflow.ray_side import TERMINAL, jobs_of
 from tests.clusters import HASTY
 from tests.supervisors import is_supervisor
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 

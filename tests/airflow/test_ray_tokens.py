@@ -13,8 +13,8 @@ import pytest
 
 from tests.airflow.conftest import House, closed_port
 from tests.airflow.ray_side import jobs_of
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 

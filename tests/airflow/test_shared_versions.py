@@ -15,7 +15,7 @@ from tradewind.plans.plan import Plan
 
 pytestmark = pytest.mark.airflow
 
-DATES = 30
+DATES = 12
 
 
 def calls(house: House, name: str) -> int:
@@ -71,10 +71,10 @@ def dated_runs(house: House, first: datetime, count: int, conf: dict[str, Any]) 
         return [house.begin("gated", conf, first + timedelta(days=day)) for day in range(count)]
 
 
-def test_thirty_dates_make_what_they_share_once(house: House, tmp_path: Path) -> None:
+def test_twelve_dates_make_what_they_share_once(house: House, tmp_path: Path) -> None:
     gate = tmp_path / "open"
     before = calls(house, "gated/shared")
-    runs = dated_runs(house, datetime(2026, 3, 1, tzinfo=UTC), DATES, {"gate": str(gate), "name": "thirty"})
+    runs = dated_runs(house, datetime(2026, 3, 1, tzinfo=UTC), DATES, {"gate": str(gate), "name": "twelve"})
     until_all_but_one_wait(runs)
     gate.touch()
     for run in runs:

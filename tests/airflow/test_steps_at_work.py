@@ -11,7 +11,7 @@ import pytest
 
 from tests.airflow.conftest import House, HouseRun, until
 from tests.airflow.ray_side import active, jobs_of, statuses
-from tradewind.rehearsal.processes import MARKER
+from tradewind.rehearsal.local.processes import MARKER
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 

@@ -10,24 +10,23 @@ import threading
 import time
 from pathlib import Path
 
-from tradewind.operators.following import patiently
-from tradewind.operators.step_endings import job_end
-from tradewind.operators.step_job import demand_of, step_request
-from tradewind.plans.end import Verdict, judge_end
-from tradewind.plans.start import Adopt, Asked, Claim, Finished, Task, decide_start
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import StepSpec, step_spec
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.outcome import Watch, await_outcome
-from tradewind.records.attempts import Attempt, Outcome
-from tradewind.records.errors import StoreUnavailableError
-from tradewind.records.leases import Phase
-from tradewind.records.turns import complete_commit
-from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.spec import StepSpec, step_spec
-from tradewind.runtime.step_turns import StepTurns
+from tradewind.ray_jobs.follow.outcome import Watch, await_outcome
+from tradewind.records.attempts import Attempt, AttemptOutcome
+from tradewind.records.leases.turn import complete_commit
 from tradewind.steps import ResolvedStep
-from tradewind.triggers.claimed_lease import renewed_while_claimed
+from tradewind.storage.errors import StoreUnavailableError
+from tradewind.tasks.jobs.following import retry_for
+from tradewind.tasks.steps.endings import job_end
+from tradewind.tasks.steps.job import demand_of, step_request
 from tradewind.triggers.lease import await_turn_end
+from tradewind.turns.claims import StepTurns
+from tradewind.turns.end import Verdict, judge_end
+from tradewind.turns.renewal import renewed_while_claimed
+from tradewind.turns.start import Adopt, Asked, Claim, Finished, Task, decide_start
 
 REPOSITORY = Path(__file__).parents[2]
 BY = {"dag": "chaos", "run": "r", "task": "train", "map_index": -1, "try": 1, "max_tries": 0}
@@ -83,14 +82,14 @@ class FollowedStep:
             verdict = self._followed(turn.attempt)
         self.verdicts.append(verdict)
         if verdict is Verdict.NEXT:
-            self._turns.end_unstarted(turn.attempt.job, Phase.STOPPED, Outcome.LOST)
+            self._turns.end_unstarted(turn.attempt.job, AttemptOutcome.LOST)
         elif verdict is Verdict.WAIT_UNTIL_STALE:
             self._wait_for_end()
         return {Verdict.GREEN: True, Verdict.FAILED: False, Verdict.CONTRADICTION: False}.get(verdict)
 
     def _followed(self, attempt: Attempt) -> Verdict:
         request = step_request(attempt, StepSpec.from_json(attempt.spec), REPOSITORY)
-        patiently(lambda: RayJobs(self._cluster).submit_or_attach(request), CONNECT_S, print)
+        retry_for(lambda: RayJobs(self._cluster).submit_or_attach(request), CONNECT_S, print)
         watch = Watch(attempt.job, demand_of(attempt.job, self._turns.step.step))
         ending = asyncio.run(await_outcome(self._cluster, watch, None, print)).ending
         print(f"chaos: attempt {attempt.number}: {ending.sentence}", flush=True)

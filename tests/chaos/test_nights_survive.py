@@ -1,8 +1,8 @@
 """Nights of DAGs on a real Airflow go through kills, freezes and cut wires, and every version is made exactly once.
 
 On PostgreSQL as in production, with two schedulers, two triggerers and a second deployment that wants the same
-versions; and shorter on SQLite. ``make chaos`` runs more seeds. A night is judged from outside: by the files, by the
-job list, and by the steps' own word about who lived when.
+versions; ``make chaos`` runs more seeds, and shorter nights on SQLite. A night is judged from outside: by the files, by
+the job list, and by the steps' own word about who lived when.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from tests.chaos.nights.house import NightHouse, running_nights
 from tests.chaos.nights.judge import broken_promises
 from tests.chaos.nights.traces import Life, overlaps
 from tests.chaos.nights.troubles import COMMON, Trouble, Troublemaker
-from tradewind.rehearsal.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
-from tradewind.rehearsal.local_airflow import LocalAirflow
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
 
 SEEDS = [int(seed) for seed in os.environ.get("NIGHT_SEEDS", "0").split()]
+DATABASES = os.environ.get("NIGHT_DATABASES", "postgres").split()
 TROUBLES_ON_POSTGRES = int(os.environ.get("NIGHT_TROUBLES", "5"))
 TROUBLES_ON_SQLITE = 3
 NIGHT_S = 900.0
@@ -29,7 +30,7 @@ NIGHT_S = 900.0
 pytestmark = [pytest.mark.ray, pytest.mark.airflow, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=["postgres", "sqlite"])
+@pytest.fixture(scope="module", params=DATABASES)
 def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NightHouse]:
     with running_nights(tmp_path_factory.mktemp("nights"), on_postgres=request.param == "postgres") as running:
         yield running

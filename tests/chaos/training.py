@@ -9,14 +9,15 @@ from pathlib import Path
 
 import tradewind.cli
 from tests.chaos.follower import FollowedStep
+from tests.chaos.pace import train_slowly
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.recipes.train_lm import RESUMABLE, LmTrainConfig, train_lm
-from tradewind.rehearsal.drill_house import HEARTBEAT_S, DrillHouse
+from tradewind.recipes.train_config import RESUMABLE, LmTrainConfig
+from tradewind.rehearsal.drill.house import HEARTBEAT_S, DrillHouse
 from tradewind.steps import ExecutorStep, TpuSlice, resolve, this_output_path, versioned
 
-DAGS = Path(tradewind.cli.__file__).parent / "drill_dags"
+DAGS = Path(tradewind.cli.__file__).parent / "rehearse" / "drill_dags"
 MAKE_DATA = "import sys; from drill_training import DataConfig, make_data; make_data(DataConfig(256, sys.argv[1]))"
-STEPS = 200
+STEPS = 80
 
 
 def make_data(house: DrillHouse) -> str:
@@ -31,7 +32,7 @@ def make_data(house: DrillHouse) -> str:
 def training(data: str, num_slices: int | tuple[int, ...] = 1) -> ExecutorStep:
     return ExecutorStep(
         name="chaos/train",
-        fn=train_lm,
+        fn=train_slowly,
         resources=TpuSlice("v4-16", num_slices),
         resumable=RESUMABLE,
         config=LmTrainConfig(

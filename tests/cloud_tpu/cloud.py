@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tradewind.cloud_tpu.repair_terms import RepairSettings, Scope
-from tradewind.cloud_tpu.repair_turn import RepairTurn
-from tradewind.cloud_tpu.repairing import SliceRepair
-from tradewind.cloud_tpu.slice_records import SliceRecords
-from tradewind.cloud_tpu.tpu_api import TpuApi
-from tradewind.records.conditional import read_stored, write_if
-from tradewind.rehearsal.tpu_cloud import LocalTpuCloud
-from tradewind.rehearsal.tpu_state import NodeState, QueueState
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.cloud_tpu.repair.passes import SliceRepair
+from tradewind.cloud_tpu.repair.records import SliceRecords
+from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
+from tradewind.cloud_tpu.repair.turn import RepairTurn
+from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
+from tradewind.rehearsal.tpu.state import NodeState, QueueState
+from tradewind.storage.swap import read_stored, write_if
 
 BODY = {
     "acceleratorType": "v4-16",

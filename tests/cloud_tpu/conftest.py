@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_tpu.cloud import World
-from tradewind.rehearsal.tpu_cloud import LocalTpuCloud
+from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 
 
 @pytest.fixture

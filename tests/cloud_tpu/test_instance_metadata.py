@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tradewind.cloud_tpu import instance_metadata
-from tradewind.rehearsal.metadata_server import HostFacts, MetadataServer
+from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
 
 
 @pytest.fixture

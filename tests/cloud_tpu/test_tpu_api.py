@@ -9,9 +9,8 @@ import pytest
 from google.cloud.tpu_v2 import types
 
 from tests.cloud_tpu.cloud import BODY, World, queued, until
-from tradewind.cloud_tpu.slice_types import slice_type
-from tradewind.cloud_tpu.tpu_api import AT_ONCE, TpuApi
-from tradewind.cloud_tpu.tpu_errors import (
+from tradewind.cloud_tpu.api import AT_ONCE, TpuApi
+from tradewind.cloud_tpu.errors import (
     BadEndpointError,
     BadSliceError,
     OperationTimeoutError,
@@ -24,8 +23,9 @@ from tradewind.cloud_tpu.tpu_errors import (
     TpuPreconditionError,
     TpuUnreachableError,
 )
-from tradewind.cloud_tpu.tpu_resources import is_queue_body
-from tradewind.rehearsal.tpu_grpc import TpuGrpcServer
+from tradewind.cloud_tpu.resources import is_queue_body
+from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
 
 
 @pytest.fixture(params=["rest", "grpc"])

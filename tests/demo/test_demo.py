@@ -11,7 +11,7 @@ import requests
 
 from demo.stack import StackAddresses
 from tests.listening import check_strangers_are_refused
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack
 
 pytestmark = pytest.mark.airflow
 
@@ -21,6 +21,13 @@ REPOSITORY = Path(__file__).parents[2]
 def demo(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "demo", *arguments, "--root", str(root)]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("conf", ["[1]", "learning_rate:0.004"])
+def test_params_that_are_no_json_object_are_refused_before_anything_starts(conf: str, tmp_path: Path) -> None:
+    refused = demo(tmp_path, "up", "--conf", conf)
+    assert refused.returncode == 2 and f"{conf} is no JSON object, such as" in refused.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:

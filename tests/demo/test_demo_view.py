@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from demo import view
-from tradewind.rehearsal.airflow_api import log_line
+from tradewind.rehearsal.local.airflow_api import log_line
 
 NOW = datetime(2026, 1, 31, 3, 0, 30, tzinfo=UTC)
 
@@ -144,6 +144,11 @@ Traceback line without a timestamp
 def test_the_last_message_is_the_tasks_own_and_not_airflows():
     assert view.last_message(LOG) == "Traceback line without a timestamp"
     assert view.last_message(LOG.replace("Traceback line without a timestamp\n", "")) == "step 10: loss 3.2"
+
+
+def test_a_long_message_ends_where_it_is_cut_with_a_mark():
+    assert view.last_message("x" * view.MESSAGE_WIDTH) == "x" * view.MESSAGE_WIDTH
+    assert view.last_message("x" * 500) == "x" * (view.MESSAGE_WIDTH - 1) + "…"
 
 
 def test_a_log_that_says_nothing_yet_has_no_last_message():

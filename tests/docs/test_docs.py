@@ -15,6 +15,7 @@ import pytest
 from airflow.utils.file import might_contain_dag
 
 import tradewind
+from tradewind.cli.fleet.cluster_options import CLUSTER
 from tradewind.cli.options import EXPERIMENTS
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.provider_info import get_provider_info
@@ -76,6 +77,7 @@ def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(file)], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [block for block in PYTHON if block.may_run], ids=str)
 def test_an_example_runs_as_it_stands(block: Block, tmp_path: Path) -> None:
     done = run(block, tmp_path)
@@ -132,10 +134,11 @@ def test_no_page_names_a_place_of_one_machine(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_every_make_target_exists(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    files = (ROOT / "Makefile", ROOT / "docker" / "images.mk")
+    targets = {name for file in files for name in re.findall(r"^([a-z_-]+):", file.read_text(), re.MULTILINE)}
     commands = "".join(block.text for block in BLOCKS if block.page == page and block.language == "bash")
-    mentioned = re.findall(r"^make ([a-z-]+)", commands, re.MULTILINE)
-    mentioned += re.findall(r"`make ([a-z-]+)", FENCE.sub("", page.read_text()))
+    mentioned = re.findall(r"^make ([a-z_-]+)", commands, re.MULTILINE)
+    mentioned += re.findall(r"`make ([a-z_-]+)", FENCE.sub("", page.read_text()))
     assert set(mentioned) <= targets
 
 
@@ -165,6 +168,13 @@ def test_the_command_line_page_names_every_option_about_experiments() -> None:
     assert [command.name for command in EXPERIMENTS if f"### `{command.name}`" not in COMMAND_LINE] == []
 
 
+def test_the_pages_name_every_command_and_option_about_clusters() -> None:
+    page = COMMAND_LINE.partition("## `tradewind cluster`")[2].partition("\n## ")[0]
+    flags = {flag for command in CLUSTER for one in command.options for flag in one.flags if flag.startswith("-")}
+    assert [name for name in sorted(flags) if not re.search(rf"`{name}\b", page)] == []
+    assert [one.name for one in CLUSTER if not re.search(rf"^\|[^|]*`{one.name}\b", page, re.MULTILINE)] == []
+
+
 def test_the_reference_names_every_option_and_connection_field() -> None:
     info = get_provider_info()
     options = info["config"]["tradewind"]["options"]
@@ -181,12 +191,38 @@ def test_the_reference_names_every_environment_variable() -> None:
 
 def test_the_reference_names_every_error_of_steps_tasks_jobs_plans_and_records() -> None:
     package = ROOT / "operators" / "tradewind"
-    layers = ("steps/errors", "operators/errors", "operators/job_errors", "ray_jobs/errors", "runtime/errors")
-    files = [package / f"{layer}.py" for layer in layers]
-    files += [*(package / "plans").glob("*.py"), *(package / "records").rglob("*.py")]
+    files = [*package.rglob("errors.py"), *(package / "plans").rglob("*.py"), *(package / "records").rglob("*.py")]
+    files = [file for file in files if file.relative_to(package).parts[0] not in ("cli", "cloud_tpu")]
     sources = "".join(file.read_text() for file in files)
     public = set(re.findall(r"^class (\w+Error)\(", sources, re.MULTILINE)) - {"StepConfigTypeError"}
     assert [name for name in sorted(public) if f"`{name}" not in REFERENCE] == []
+
+
+def test_the_architecture_shows_every_folder_and_names_only_modules_that_are_there() -> None:
+    page, package = (ROOT / "docs" / "architecture.md").read_text(), ROOT / "operators" / "tradewind"
+    folders = {file.parent for file in package.rglob("*.py")} - {package}
+    tree = page.partition("```text")[2].partition("```")[0]
+    shown = re.findall(r"(\w+)/", tree)
+    assert {folder.name for folder in folders} - {"drill_dags"} <= set(shown)
+    named = set(re.findall(r"`((?:[a-z_]+\.)+[a-z_]+)`", page)) - {"options.py", "provider_info.py"}
+    assert len(named) > 30
+    gone = [name for name in named if not any(_is_there(package, name, end) for end in (".py", "/__init__.py"))]
+    assert gone == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_path_that_is_named_to_developers_is_there(page: str) -> None:
+    """Also one below the package, as the architecture names them."""
+    package = ROOT / "operators" / "tradewind"
+    rooms = {folder.name for base in (ROOT, package) for folder in base.iterdir() if folder.is_dir()}
+    named = set(re.findall(r"(?<![\w./:-])(\w+(?:/[\w.-]*\w)+)", (ROOT / page).read_text()))
+    named = {path for path in named if path.partition("/")[0] in rooms}
+    assert named
+    assert [path for path in sorted(named) if not any((base / path).exists() for base in (ROOT, package))] == []
+
+
+def _is_there(package: Path, name: str, end: str) -> bool:
+    return (package / (name.replace(".", "/") + end)).is_file()
 
 
 def test_every_test_that_holds_a_threat_is_there() -> None:

@@ -22,13 +22,13 @@ from tests.refusing_storage import RefusingStorage
 from tradewind import this_output_path, versioned
 from tradewind.hooks import step_version
 from tradewind.hooks.step_version import StepVersionHook
-from tradewind.operators.errors import AdoptedFailureError
-from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, read_attempt
-from tradewind.records.lease_store import Held, LeaseStore
+from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_path, read_attempt
+from tradewind.records.leases.store import Held, LeaseStore
+from tradewind.records.leases.turn import fail_turn, stop_turn
 from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
-from tradewind.records.store import write_text
-from tradewind.records.turns import fail_turn, stop_turn
+from tradewind.storage.files import write_text
+from tradewind.tasks.errors import AdoptedFailureError
 
 NIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -112,7 +112,7 @@ def held(store: LeaseStore) -> Held:
     return found
 
 
-def attempts(output: str) -> list[Outcome | None]:
+def attempts(output: str) -> list[AttemptOutcome | None]:
     numbers = sorted(int(file.stem) for file in Path(output, ".attempts").glob("*.json"))
     found = [read_attempt(attempt_path(output, number)) for number in numbers]
     return [attempt.outcome for attempt in found if attempt is not None]
@@ -129,7 +129,7 @@ def test_a_task_that_died_between_its_commit_and_its_end_ends_green_and_not_skip
     with pytest.raises(DownstreamTasksSkipped) as ended:
         task.run(try_number=2)
     assert list(ended.value.tasks) == []
-    assert attempts(task.output) == [Outcome.SUCCEEDED]
+    assert attempts(task.output) == [AttemptOutcome.SUCCEEDED]
 
 
 def test_a_task_whose_version_another_run_made_is_skipped(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_cleared_task_makes_its_version_again_also_after_its_retries_were_lowe
     task = PlainTask(tmp_path)
     task.run()
     task.run(try_number=2, **allowed)
-    assert attempts(task.output) == [Outcome.SUCCEEDED, Outcome.SUCCEEDED]
+    assert attempts(task.output) == [AttemptOutcome.SUCCEEDED, AttemptOutcome.SUCCEEDED]
 
 
 def test_a_skipped_task_that_is_cleared_makes_the_version_again(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_skipped_task_that_is_cleared_makes_the_version_again(tmp_path: Path) 
     with pytest.raises(AirflowSkipException):
         task.run()
     task.run(try_number=2, max_tries=4)
-    assert attempts(task.output) == [Outcome.SUCCEEDED, Outcome.SUCCEEDED]
+    assert attempts(task.output) == [AttemptOutcome.SUCCEEDED, AttemptOutcome.SUCCEEDED]
 
 
 def test_a_failure_that_was_waited_for_ends_this_try_and_not_the_next_one(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_failure_that_was_waited_for_ends_this_try_and_not_the_next_one(tmp_pa
     with when_it_waits(fail), pytest.raises(AdoptedFailureError, match=of_the_other):
         second.run()
     second.run(try_number=2)
-    assert attempts(first.output) == [Outcome.FAILED, Outcome.SUCCEEDED]
+    assert attempts(first.output) == [AttemptOutcome.FAILED, AttemptOutcome.SUCCEEDED]
 
 
 def test_a_task_that_is_cleared_while_it_works_stops_its_earlier_try_first(tmp_path: Path) -> None:
@@ -188,11 +188,11 @@ def test_a_task_that_is_cleared_while_it_works_stops_its_earlier_try_first(tmp_p
 
     def obey() -> None:
         assert held(store).lease.stop_requested, "it was not asked to stop"
-        stop_turn(lambda **changes: store.change(held(store), **changes), task.output, attempt, Outcome.STOPPED)
+        stop_turn(lambda **changes: store.change(held(store), **changes), task.output, attempt, AttemptOutcome.STOPPED)
 
     with when_it_waits(obey):
         task.run(try_number=2, max_tries=4)
-    assert attempts(task.output) == [Outcome.STOPPED, Outcome.SUCCEEDED]
+    assert attempts(task.output) == [AttemptOutcome.STOPPED, AttemptOutcome.SUCCEEDED]
 
 
 # ---- a store that refuses
@@ -224,7 +224,7 @@ def test_one_refusal_at_the_end_of_the_block_is_asked_again_and_is_not_the_tasks
     assert set(refusing.refusals.values()) == {0}
     assert read_record(step.output_path).state is (RecordState.FAILED if error else RecordState.FINISHED)
     attempt = read_attempt(attempt_path(step.output_path, 1))
-    assert attempt is not None and attempt.outcome is (Outcome.FAILED if error else Outcome.SUCCEEDED)
+    assert attempt is not None and attempt.outcome is (AttemptOutcome.FAILED if error else AttemptOutcome.SUCCEEDED)
 
 
 def test_one_refusal_when_the_task_is_ended_from_outside_is_asked_again(refusing: RefusingStorage) -> None:

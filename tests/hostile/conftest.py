@@ -16,3 +16,11 @@ def sandbox(tmp_path: Path) -> Path:
     (outside / "treasure").write_text("not yours\n")
     (outside / "folder" / "more").write_text("nor this\n")
     return tmp_path
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two thousand deeds, each in a process of its own, are not among the fast tests."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)

@@ -25,7 +25,7 @@ from tradewind import (
     output_path_of,
     versioned,
 )
-from tradewind.hooks.slice_repair import RepairRequest
+from tradewind.deployment.slice_repair import RepairRequest
 from tradewind.operators.experiment import build_dag
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.plans.selection import Selection, SelectionError

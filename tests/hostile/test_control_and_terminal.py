@@ -12,8 +12,8 @@ import pytest
 from tests.hostile.harness import attack
 from tradewind.cli.main import parser
 from tradewind.cli.output import as_text, say, write_lines
-from tradewind.rehearsal.control_arguments import BadArgumentError, read_arguments
-from tradewind.rehearsal.rehearsal_cloud import RehearsalCloud
+from tradewind.rehearsal.cloud.cloud import RehearsalCloud
+from tradewind.rehearsal.cloud.control_arguments import BadArgumentError, read_arguments
 
 NUMBERS: list[Any] = [
     "NaN",

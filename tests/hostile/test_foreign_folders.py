@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.harness import attack
-from tests.records.test_found_files import begin, end, work
-from tradewind.records.found_files import OccupiedFolderError
-from tradewind.records.outputs import find_outputs
+from tests.records.outputs.test_found_files import begin, end, work
+from tradewind.records.outputs.finding import find_outputs
+from tradewind.records.outputs.found_files import OccupiedFolderError
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
 
 Plant = Callable[[Path, Path], None]

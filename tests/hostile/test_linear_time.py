@@ -18,12 +18,12 @@ from tests.hostile.harness import attack
 from tradewind.plans.linear_regex import RegexError, linear_regex
 from tradewind.plans.selection import find_matches
 from tradewind.ray_jobs.checks import check_entrypoint, check_env_vars, check_metadata
+from tradewind.ray_jobs.environment.pinned_requirements import PinnedRequirements
+from tradewind.ray_jobs.environment.secret_signs import secret_assignment, secret_form, secret_variable
 from tradewind.ray_jobs.errors import BadRequestError
-from tradewind.ray_jobs.log_stream import JsonLogDecoder
-from tradewind.ray_jobs.pinned_requirements import PinnedRequirements
-from tradewind.ray_jobs.progress_bars import BarFold
-from tradewind.ray_jobs.secret_signs import secret_assignment, secret_form, secret_variable
-from tradewind.ray_jobs.tracebacks import last_exception, last_traceback
+from tradewind.ray_jobs.follow.tracebacks import last_exception, last_traceback
+from tradewind.ray_jobs.logs.bars import BarFold
+from tradewind.ray_jobs.logs.stream import JsonLogDecoder
 from tradewind.runtime.pods.budgets import _CHANGING
 from tradewind.steps import ExecutorStep, StepConfigError
 from tradewind.steps.resumable import check_globs, keeps
@@ -89,7 +89,7 @@ def test_a_reader_of_text_ends_soon_on_every_repetition(reader: str, sandbox: Pa
 def patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
     """Every expression that a module of ours has made when it is loaded, and whether it is searched for in a text."""
     for module in pkgutil.walk_packages(tradewind.__path__, "tradewind."):
-        if ".drill_dags" in module.name or module.name.endswith(("__main__", "progress_bars")):  # 1,000 letters at most
+        if ".drill_dags" in module.name or module.name.endswith(("__main__", ".logs.bars")):  # 1,000 letters at most
             continue
         try:
             loaded = importlib.import_module(module.name)

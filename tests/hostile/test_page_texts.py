@@ -14,6 +14,7 @@ import pytest
 
 from tests.airflow.test_page_access import CLASS, GOOD, HARMLESS, MALFORMED
 from tests.hostile.harness import attack
+from tradewind.runtime.pods.timeline import TimelineEvent
 
 
 class Left:
@@ -110,6 +111,15 @@ def test_a_page_is_no_larger_than_a_browser_can_show(left: dict[str, Any]) -> No
     page = plan_page({**GOOD, **left})
     assert len(page) < 5_000_000
     assert ("Only the first 10000 steps" in page) == (len(left.get("steps", ())) > 10_000)
+
+
+def test_a_timeline_is_no_larger_than_a_browser_can_show() -> None:
+    timelines = importlib.import_module("tradewind_ui.timelines")
+    quotes = '"<' * 4_000
+    events = [TimelineEvent(quotes, float(at), sentence=quotes, slices=(quotes,)) for at in range(600)]
+    page = timelines.table(1, events, quotes)
+    assert len(page) < 10_000_000
+    assert '"<' not in page and "The first 100 events are left out." in page
 
 
 def test_every_answer_has_the_headers_once() -> None:

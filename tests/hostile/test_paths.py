@@ -14,21 +14,18 @@ from airflow.sdk import DAG
 
 from tests.hostile.harness import attack
 from tradewind import experiment_dag
+from tradewind.calls.errors import RuntimeFault
+from tradewind.calls.spec import StepSpec
 from tradewind.cli.errors import UsageError
-from tradewind.cli.explain import find_version
-from tradewind.cli.named_outputs import named_output
-from tradewind.cli.pin_command import output_of
-from tradewind.operators.run_context import ExperimentSettings
-from tradewind.plans.places import choose_prefix, roots_in
-from tradewind.plans.stored_versions import Budget, StoredVersions
+from tradewind.cli.experiments.explain import find_version
+from tradewind.cli.experiments.named_outputs import named_output
+from tradewind.cli.experiments.pin import output_of
+from tradewind.plans.places.prefixes import choose_prefix, roots_in
+from tradewind.plans.why.stored_versions import Budget, StoredVersions
 from tradewind.records.attempts import Attempt
-from tradewind.records.files import list_files
 from tradewind.records.reading import read_record
 from tradewind.records.step_info import INFO_FILE
-from tradewind.records.store import read_text, write_text
-from tradewind.runtime.errors import RuntimeFault
 from tradewind.runtime.run_step import _check_places
-from tradewind.runtime.spec import StepSpec
 from tradewind.steps import ExecutorStep, ExperimentError, RunValues
 from tradewind.storage import (
     NO_ROOTS,
@@ -39,6 +36,9 @@ from tradewind.storage import (
     file_system_at,
     open_file,
 )
+from tradewind.storage.files import read_text, write_text
+from tradewind.storage.trees import list_files
+from tradewind.tasks.context import ExperimentSettings
 
 SECRET = "hunter2hunter2"
 REFUSED = (UnusablePathError, UnsupportedStoreError)

@@ -13,29 +13,29 @@ from typing import Any, Final
 import pytest
 
 from tests.hostile.harness import attack
-from tradewind.operators.pod_story import story_of
+from tradewind.calls.errors import SpecError
+from tradewind.calls.spec import StepSpec
 from tradewind.plans.chunks import planned_in
-from tradewind.plans.garbage import Needs, find_garbage
+from tradewind.plans.garbage.collection import Needs, find_garbage
 from tradewind.plans.plan import BadPlanError, Plan
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.records.attempts import ATTEMPTS_FOLDER, Attempt, attempt_path, read_attempt, told_attempt
-from tradewind.records.errors import BadRecordError
-from tradewind.records.lease_store import LeaseStore
-from tradewind.records.leases import Lease, Phase, lease_path
-from tradewind.records.manifests import manifest_path, read_manifest
-from tradewind.records.pins import Pin, add_pin, look_for_pins, pin_path
+from tradewind.records.leases.lease import Lease, Phase, lease_path
+from tradewind.records.leases.store import LeaseStore
+from tradewind.records.leases.turn import take_turn
+from tradewind.records.outputs.manifests import manifest_path, read_manifest
+from tradewind.records.outputs.pins import Pin, add_pin, look_for_pins, pin_path
 from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
 from tradewind.records.status import status_path
 from tradewind.records.step_info import INFO_FILE, parse_info
-from tradewind.records.store import read_contents, write_text
-from tradewind.records.turns import take_turn
-from tradewind.runtime.child import left_error
-from tradewind.runtime.claimed import SpecChangedError, claimed, spec_digest
-from tradewind.runtime.errors import SpecError
+from tradewind.runtime.driver.child import left_error
 from tradewind.runtime.pods.timeline import read_timeline
-from tradewind.runtime.spec import StepSpec
 from tradewind.steps import ExecutorStep, TpuSlice, resolve, versioned
+from tradewind.storage.errors import BadRecordError
+from tradewind.storage.files import read_contents, write_text
+from tradewind.tasks.steps.story import story_of
+from tradewind.turns.claimed import SpecChangedError, claimed, spec_digest
 
 OUTPUT: Final = "store/step-abcdef"
 ATTEMPT: Final = {"number": 1, "job": "j", "cluster": "", "by": {}, "spec": {}}

@@ -12,16 +12,16 @@ from airflow.sdk import Connection
 
 from tests.hostile.harness import attack
 from tests.hostile.test_secrets_in_requests import HEX, HUGGING_FACE, MIXED, PASSWORD
+from tradewind.calls.callables import Call, ShippedFunction
+from tradewind.calls.spec import StepSpec
+from tradewind.cloud_tpu.client import make_client, tpu_endpoint
+from tradewind.cloud_tpu.errors import BadEndpointError
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE, SecretManagerError, read_secret
-from tradewind.cloud_tpu.tpu_client import make_client, tpu_endpoint
-from tradewind.cloud_tpu.tpu_errors import BadEndpointError
-from tradewind.hooks.ray import RayHook, cluster_of
-from tradewind.operators.exposed_secrets import check_call, check_spec, secrets_in_config, uv_options
-from tradewind.ray_jobs.environments import environment_of
+from tradewind.deployment.ray_connection import RayHook, cluster_of
+from tradewind.ray_jobs.environment.groups import environment_of
+from tradewind.ray_jobs.environment.runtime_env import prepared
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, BadTokenError, ExposedSecretError, RayJobsError
-from tradewind.ray_jobs.runtime_env import prepared
-from tradewind.runtime.callables import Call, ShippedFunction
-from tradewind.runtime.spec import StepSpec
+from tradewind.tasks.jobs.exposed_secrets import check_call, check_spec, secrets_in_config, uv_options
 
 SECRETS = [PASSWORD, HUGGING_FACE]
 

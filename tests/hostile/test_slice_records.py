@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from tradewind.cloud_tpu.repair_turn import STALE_S, RepairTurn
-from tradewind.cloud_tpu.slice_records import SliceRecord, SliceRecordError, SliceRecords
+from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecordError, SliceRecords
+from tradewind.cloud_tpu.repair.turn import STALE_S, RepairTurn
 
 DELETION: Final[dict[str, Any]] = {"name": "a", "identity": "1", "at": 5.0, "body": {}, "is_certain": False}
 BAD_TEXTS: Final = {

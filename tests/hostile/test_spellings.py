@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.plans.test_garbage import MONTH_S, Config, aged, made, steps
-from tests.records.test_found_files import begin, work
-from tradewind.plans.garbage import Needs, find_garbage_below
-from tradewind.plans.withdrawal import paths_in, spot
-from tradewind.records.outputs import find_outputs
-from tradewind.records.pins import Pin, add_pin
+from tests.plans.garbage.test_collection import MONTH_S, Config, aged, made, steps
+from tests.records.outputs.test_found_files import begin, work
+from tradewind.plans.garbage.collection import Needs, find_garbage_below
+from tradewind.plans.garbage.withdrawal import paths_in, spot
+from tradewind.records.outputs.finding import find_outputs
+from tradewind.records.outputs.pins import Pin, add_pin
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
 SPELLINGS: list[Callable[[str], str]] = [

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.hostile.harness import attack
-from tradewind.cloud_tpu.goodput import metrics_rows
-from tradewind.recipes.metrics import read_metrics
-from tradewind.runtime.call_results import decode_result
-from tradewind.runtime.errors import ResultError
-from tradewind.runtime.pods.heartbeat import Beat, read_beat
+from tradewind.calls.call_results import decode_result
+from tradewind.calls.errors import ResultError
+from tradewind.cloud_tpu.goodput import CountedSteps, first_start, metrics_rows
+from tradewind.recipes.metrics.file import read_metrics
+from tradewind.runtime.pods.on_host.heartbeat import Beat, read_beat
 
 GOOD: dict[str, Any] = {"alive_at": 5.0, "step": 3, "step_at": 4.5, "saved": 2}
 DEEP = "[" * 3000 + "]" * 3000
@@ -48,6 +48,23 @@ def test_a_row_of_metrics_that_is_none_is_left_out(line: str, tmp_path: Path) ->
     file = tmp_path / "metrics.jsonl"
     file.write_text(f'{line}\n{{"step": 1, "loss": 2.0}}\n')
     assert read_metrics(str(file)) == metrics_rows(file.read_text()) == [{"step": 1, "loss": 2.0}]
+
+
+@pytest.mark.parametrize("value", ['"1"', "[]", "NaN", "-1", "1e999", "1" + "0" * 400])
+@pytest.mark.parametrize("name", ["time", "step_seconds"])
+def test_a_row_of_metrics_whose_time_is_none_costs_a_story_only_itself(name: str, value: str) -> None:
+    good = {"step": 1, "step_seconds": 2.0, "time": 5.0}
+    rows = metrics_rows(f'{{"step": 0, "{name}": {value}}}\n{json.dumps(good)}\n')
+    assert rows == [good]
+    assert (CountedSteps(rows).seconds, first_start(rows, 9.0)) == (2.0, 5.0)
+
+
+def test_steps_that_go_back_and_forth_are_counted_in_time_that_grows_with_them(sandbox: Path) -> None:
+    steps = [*range(50_000), *(step for _ in range(25_000) for step in (50_000, 5))]
+    rows = [{"step": step, "step_seconds": 1.0} for step in steps]
+    outcome = attack(lambda: CountedSteps(rows).seconds, sandbox)
+    outcome.must_be_accepted()
+    assert outcome.value == "6.0"
 
 
 def test_a_result_that_is_too_deep_is_told_in_one_sentence(sandbox: Path) -> None:

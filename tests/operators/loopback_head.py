@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tradewind.rehearsal.loopback import Answer, Call, LoopbackServer
+from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
 
 TOO_LATE = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
 
@@ -33,7 +33,7 @@ class LoopbackHead(LoopbackServer):
         """Somebody has submitted ``job``."""
         self.has(job, "RUNNING", metadata=fields.get("metadata"))
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: HttpRequest) -> Answer:
         job, _, action = call.path.removeprefix("/api/jobs/").partition("/")
         if call.path == "/api/version":
             return _json({"ray_version": "2.60.0"})

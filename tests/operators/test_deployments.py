@@ -13,12 +13,13 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
 from tradewind import ExecutorStep, on_airflow_worker
-from tradewind.operators.errors import UnnamedDeploymentError
-from tradewind.operators.run_context import ExperimentSettings
+from tradewind.calls.spec import StepSpec
 from tradewind.operators.step import StepOperator
-from tradewind.records.lease_store import LeaseStore
-from tradewind.records.leases import Lease
-from tradewind.runtime.spec import StepSpec
+from tradewind.records.leases.lease import Lease
+from tradewind.records.leases.store import LeaseStore
+from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.errors import UnnamedDeploymentError
+from tradewind.tasks.steps.progress import Progress
 from tradewind.triggers.lease import LeaseTrigger
 
 NIGHT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,7 +53,7 @@ class Airflow:
     def is_at_work(self, monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
         """The first try claims the turn, and its keeper begins."""
         monkeypatch.setenv(NAME, self.name)
-        turns = self.task._turns(self.context(1))
+        turns = self.task._new_try(self.context(1), Progress()).turns
         spec = StepSpec("train", turns.name, turns.path, "", None, None, {"kind": "airflow_worker"}, False)
         turn = turns.claim(None, lambda: spec)
         assert turn is not None

@@ -16,10 +16,12 @@ from airflow.sdk import DAG
 from tests.operators.contexts import context_of
 from tests.operators.loopback_head import ImpatientHead
 from tradewind import ExecutorStep
-from tradewind.operators.errors import StepFailedError
 from tradewind.operators.ray_job import RayJobOperator
-from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.step import StepOperator
+from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.errors import StepFailedError
+
+pytestmark = pytest.mark.slow
 
 GIVEN_UP = 150
 ROOM = 300

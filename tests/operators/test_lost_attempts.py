@@ -15,18 +15,18 @@ from airflow.sdk.exceptions import AirflowFailException
 from tests.operators.contexts import context_of
 from tests.operators.loopback_head import ImpatientHead
 from tradewind import ExecutorStep
-from tradewind.operators import step as step_module
-from tradewind.operators.errors import StepFailedError, StepLostError
-from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.step import StepOperator
-from tradewind.plans.start import Asked, Claim, Task, decide_start
-from tradewind.records.attempts import Attempt, AttemptError, Outcome, attempt_path, newest_attempt, read_attempt
-from tradewind.records.lease_store import LeaseStore
-from tradewind.records.leases import Phase
+from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_path, newest_attempt, read_attempt
+from tradewind.records.leases.lease import Phase
+from tradewind.records.leases.store import LeaseStore
+from tradewind.records.leases.turn import commit_turn, stop_turn
 from tradewind.records.reading import read_record
-from tradewind.records.store import write_text
-from tradewind.records.turns import commit_turn, stop_turn
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
+from tradewind.storage.files import write_text
+from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.errors import StepFailedError, StepLostError
+from tradewind.tasks.steps import taking_turns
+from tradewind.turns.start import Asked, Claim, Task, decide_start
 
 DRIVER_FAILED = "JOB_ENTRYPOINT_COMMAND_ERROR"
 
@@ -90,7 +90,7 @@ def output(tmp_path: Path) -> Output:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> Iterator[Any]:
     """Runs the step once on a head; what it returns."""
-    monkeypatch.setattr(step_module, "pause_before_attempt", lambda losses: 0.0)
+    monkeypatch.setattr(taking_turns, "pause_before_attempt", lambda losses: 0.0)
     heads = []
 
     def run(head: ImpatientHead) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def test_a_driver_that_ends_before_it_began_is_followed_by_the_next_attempt(run:
     made = run(ImpatientHead(2, DRIVER_FAILED, exit_code=1, driver=from_attempt(3)))
     assert made["attempt"] == 3
     first = read_attempt(attempt_path(output.path, 1))
-    assert first is not None and first.outcome is Outcome.LOST
+    assert first is not None and first.outcome is AttemptOutcome.LOST
 
 
 def test_the_third_driver_in_a_row_that_never_began_fails_the_task_and_shows_its_log(
@@ -123,7 +123,7 @@ def test_the_third_driver_in_a_row_that_never_began_fails_the_task_and_shows_its
         run(head)
     assert len(head.jobs) == 3
     assert "the driver's last line" in capsys.readouterr().out
-    assert (output.phase, output.newest.outcome) == (Phase.STOPPED, Outcome.LOST)
+    assert (output.phase, output.newest.outcome) == (Phase.STOPPED, AttemptOutcome.LOST)
     assert output.is_due(), "the step's function has not failed, so the next run tries it"
 
 
@@ -163,7 +163,7 @@ def test_a_keeper_that_reports_that_nothing_of_it_lives_on_is_followed_at_once(r
     made = run(ImpatientHead(1, DRIVER_FAILED, exit_code=SUPERSEDED, driver=begins, last_line=NOTHING_LEFT))
     assert made["attempt"] == 2
     first = read_attempt(attempt_path(output.path, 1))
-    assert first is not None and first.outcome is Outcome.LOST
+    assert first is not None and first.outcome is AttemptOutcome.LOST
 
 
 def test_a_child_that_something_killed_spends_one_of_airflows_retries(run: Any, output: Output) -> None:
@@ -173,7 +173,7 @@ def test_a_child_that_something_killed_spends_one_of_airflows_retries(run: Any, 
         attempt = read_attempt(attempt_path(output_path, 1))
         assert attempt is not None
         error = AttemptError("ProcessDied", "the step's process ended with signal SIGKILL.")
-        stop_turn(lambda **changes: store.change(held, **changes), output_path, attempt, Outcome.LOST, error)
+        stop_turn(lambda **changes: store.change(held, **changes), output_path, attempt, AttemptOutcome.LOST, error)
 
     head = ImpatientHead(100, DRIVER_FAILED, exit_code=1, driver=killed)
     with pytest.raises(StepLostError, match="signal SIGKILL") as caught:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.operators.loopback_head import LoopbackHead
-from tradewind.operators.errors import ClusterRefusedError, ClusterUnreachableError
 from tradewind.operators.reconcile import RayReconcileOperator, orphans, task_of
-from tradewind.operators.task_key import TaskKey
 from tradewind.ray_jobs.details import JobDetails
-from tradewind.records.lease_store import Claim, LeaseStore
+from tradewind.records.leases.store import LeaseClaim, LeaseStore
+from tradewind.tasks.address import TaskKey
+from tradewind.tasks.errors import ClusterRefusedError, ClusterUnreachableError
 
 KEY = TaskKey("dag", "run", "task", -1, 1)
 MAPPED = TaskKey("dag", "run", "many", 2, 1)
@@ -111,6 +111,13 @@ def test_a_plain_task_and_a_mapped_one_that_airflow_names_alike_are_not_taken_fo
     assert [name for name, details in head.jobs.items() if details["status"] == "RUNNING"] == ["other--1"]
 
 
+def test_a_dry_run_only_tells(head: LoopbackHead) -> None:
+    unwanted = has_job(head, KEY)
+    task = RayReconcileOperator(task_id="reconcile", ray_conn_ids=["there"], dry_run=True)
+    assert task.execute({"ti": Tasks(task={-1: "failed"})}) == [unwanted]  # type: ignore[typeddict-item]
+    assert head.jobs[unwanted]["status"] == "RUNNING"
+
+
 def test_clusters_that_cannot_be_looked_at_are_told_of_after_the_others_were(head: LoopbackHead) -> None:
     unwanted, tasks = has_job(head, KEY), Tasks(task={-1: "failed"})
     with pytest.raises(ClusterUnreachableError) as caught:
@@ -161,7 +168,7 @@ def test_a_job_whose_lease_says_that_it_is_another_deployment_s_is_left_alone(
     monkeypatch.setenv("AIRFLOW__TRADEWIND__DEPLOYMENT", "staging")
     output = str(tmp_path / "out")
     by = {"dag": "dag", "run": "run", "task": "task", **({"deployment": owner} if owner else {})}
-    LeaseStore(output).claim(None, Claim(1, "step", "there", by, "v"))
+    LeaseStore(output).claim(None, LeaseClaim(1, "step", "there", by, "v"))
     head.has("step", "RUNNING", metadata={**KEY.metadata(), "step": "s", "output_path": output})
     assert reconcile(Tasks(task={-1: "failed"}), "there") == (["step"] if is_stopped else [])
     assert head.jobs["step"]["status"] == ("STOPPED" if is_stopped else "RUNNING")

@@ -12,9 +12,9 @@ import pytest
 from airflow.sdk import DAG
 
 from tradewind import ExecutorStep, experiment_dag
-from tradewind.operators.run_context import ExperimentSettings
 from tradewind.steps import RunValues
 from tradewind.storage import OutsideRootsError
+from tradewind.tasks.context import ExperimentSettings
 
 STEP = ExecutorStep("made", None, {})
 

@@ -12,10 +12,10 @@ from airflow.sdk import DAG
 
 from tradewind import run_param, this_output_path, versioned
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
-from tradewind.operators.errors import BadInputError
 from tradewind.operators.tpu_pod_train import TpuPodTrainOperator
 from tradewind.recipes.train_lm import LmTrainConfig
 from tradewind.steps import RunValues, TpuSlice, resolve
+from tradewind.tasks.errors import BadInputError
 
 CONFIG = LmTrainConfig("/tokens", "/tokenizer", this_output_path(), learning_rate=versioned(run_param("lr")))  # type: ignore[arg-type]
 
@@ -59,6 +59,7 @@ def test_a_slice_type_that_does_not_exist_is_refused_as_soon_as_it_is_known() ->
         operator(num_slices=[])
 
 
+@pytest.mark.slow
 def test_a_dag_file_that_uses_it_loads_nothing_heavy() -> None:
     code = (
         "import sys, tradewind.operators.tpu_pod_train; "

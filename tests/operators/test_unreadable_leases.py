@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.operators.test_deployments import Airflow
-from tradewind.operators.errors import BadInputError
-from tradewind.records.leases import lease_path
+from tradewind.records.leases.lease import lease_path
+from tradewind.tasks.errors import BadInputError
+from tradewind.tasks.steps.progress import Progress
 
 
 def test_a_task_fails_at_once_and_names_the_lease_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow = Airflow("prod", tmp_path)
-    output = airflow.task._turns(airflow.context(1)).path
+    output = airflow.task._new_try(airflow.context(1), Progress()).turns.path
     file = Path(lease_path(output))
     file.parent.mkdir(parents=True)
     file.write_text('{"worker_id": "w", "timest')

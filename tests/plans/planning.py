@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tradewind.plans.plan import EVERYTHING, Decision, Explainer, Plan, make_plan
+from tradewind.plans.decisions import EVERYTHING, Explainer, make_plan
+from tradewind.plans.plan import Decision, Plan
 from tradewind.plans.selection import Selection
-from tradewind.records.leases import Lease, Phase
+from tradewind.records.leases.lease import Lease, Phase
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status
 from tradewind.steps import ExecutorStep, ResolvedExperiment, ResolvedStep, resolve, versioned

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.plans.planning import experiment, plan_of
+from tradewind.calls.spec import encode_resources
 from tradewind.plans.estimates import Estimate, hours_in_words, resources_in_words, with_estimates
 from tradewind.plans.plan import Plan
 from tradewind.records.record import RecordState
-from tradewind.runtime.spec import encode_resources
 from tradewind.steps import Cpu, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node
 
 

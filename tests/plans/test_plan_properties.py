@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from tradewind.plans.plan import Decision
 from tradewind.plans.selection import Selection
 from tradewind.records.record import RecordState
 from tradewind.steps import ResolvedStep
+
+pytestmark = pytest.mark.slow
 
 FINISHED, FAILED, AT_WORK = RecordState.FINISHED, RecordState.FAILED, RecordState.AT_WORK
 UNREADABLE = RecordState.UNREADABLE

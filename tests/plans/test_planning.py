@@ -10,17 +10,18 @@ import pytest
 
 from tradewind import ExecutorStep, this_output_path, versioned
 from tradewind.plans.chunks import chunk_key, chunks, planned_in
-from tradewind.plans.plan import EVERYTHING, Decision, Plan
+from tradewind.plans.decisions import EVERYTHING
+from tradewind.plans.plan import Decision, Plan
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
-from tradewind.plans.start import Asked, Claim, Finished, Task, decide_start, start_warning
 from tradewind.records.attempts import Attempt, utc_now
-from tradewind.records.lease_store import LeaseStore
+from tradewind.records.leases.store import LeaseStore
+from tradewind.records.leases.turn import commit_turn, take_turn
 from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
 from tradewind.records.status import Status, write_status
-from tradewind.records.turns import commit_turn, take_turn
 from tradewind.steps import ResolvedStep, output_path_of, resolve
+from tradewind.turns.start import Asked, Claim, Finished, Task, decide_start, start_warning
 
 
 def nothing(config: Any) -> None:

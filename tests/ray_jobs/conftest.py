@@ -8,8 +8,8 @@ import pytest
 
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
 
 
 @pytest.fixture(scope="package")

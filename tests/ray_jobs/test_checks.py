@@ -20,7 +20,7 @@ from tradewind.ray_jobs.errors import (
     UnreservedTpuError,
 )
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.records.job_ids import step_job_id
+from tradewind.records.leases.job_ids import step_job_id
 
 GOOD = JobRequest(
     "train-llama_1.2-0a1b2c",

@@ -22,8 +22,8 @@ from tradewind.ray_jobs.errors import (
     RayVersionError,
 )
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
 
 pytestmark = pytest.mark.ray
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
 COMPILE = """
 import sys
-from tradewind.recipes.levanter_parts import keep_compilations
+from tradewind.recipes.levanter.parts import keep_compilations
 keep_compilations("gs://bucket/experiment/train-abc123")
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,18 @@ jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((4, 4))).block_until_ready()
 """
 
 
+SAY_FOLDER = """
+from tradewind.recipes.levanter.parts import keep_compilations
+keep_compilations("/outputs/experiment/train-abc123")
+import jax
+print(jax.config.jax_compilation_cache_dir)
+"""
+ENV = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+
+
 @pytest.mark.slow
 def test_a_restarted_process_compiles_nothing_again(cloud: LocalCloudStorage) -> None:
-    env = os.environ | {"JAX_PLATFORMS": "cpu"}
+    env = {**ENV, "STORAGE_EMULATOR_HOST": cloud.url, "JAX_PLATFORMS": "cpu"}
     writes = []
     for _ in range(2):
         cloud.requests.clear()
@@ -31,3 +40,17 @@ def test_a_restarted_process_compiles_nothing_again(cloud: LocalCloudStorage) ->
     assert writes[0] > 0 and writes[1] == 0
     names = [item["name"] for item in cloud.buckets.list("bucket", {})["items"]]
     assert all(name.startswith("experiment/compilation-cache/") for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "folder"),
+    [
+        ({}, "/outputs/experiment/compilation-cache"),
+        ({"JAX_COMPILATION_CACHE_DIR": "/shared/compilations"}, "/shared/compilations"),
+    ],
+)
+def test_the_folder_that_the_environment_names_wins(more: dict[str, str], folder: str) -> None:
+    env = {**ENV, **more, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", SAY_FOLDER], env=env, check=True, timeout=300, stdout=subprocess.PIPE)
+    assert done.stdout.decode().strip() == folder

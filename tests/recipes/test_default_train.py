@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tradewind import ExecutorStep, TpuSlice, lazy, output_path_of, run_param, this_output_path, versioned
+from tradewind import ExecutorStep, InputName, TpuSlice, lazy, output_path_of, run_param, this_output_path, versioned
 from tradewind.recipes.default_train import default_train
+from tradewind.recipes.metrics.trackers import WandbOptions
+from tradewind.recipes.steps import train_tokenizer
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
-from tradewind.recipes.trackers import WandbOptions
 from tradewind.recipes.train_lm import RESUMABLE, train_lm
 from tradewind.steps import RunValues, resolve
 
@@ -19,6 +20,8 @@ TOKENS = ExecutorStep(
     build_token_cache,
     TokenCacheConfig("gs://bucket/documents", output_path_of(TOKENIZER), this_output_path()),
 )
+OTHER = ExecutorStep("other", None, {"seed": versioned(1)})
+TOKENIZED_BY = train_tokenizer("made", "gs://bucket/documents")
 LLAMA = "levanter.models.llama:LlamaConfig"
 
 
@@ -40,7 +43,7 @@ def path_of(model: Any = "tiny", tokenized: Any = TOKENS, **settings: Any) -> st
         {"seed": 1},
         {"levanter": {"optimizer.beta2": 0.95}},
         {"initialize_from": "gs://bucket/other"},
-        {"initialize_from": TOKENS},
+        {"initialize_from": OTHER},
     ],
 )
 def test_what_the_weights_depend_on_counts(change: dict[str, Any]) -> None:
@@ -59,6 +62,13 @@ def test_what_the_weights_depend_on_counts(change: dict[str, Any]) -> None:
 )
 def test_measuring_saving_and_placing_do_not_count(change: dict[str, Any]) -> None:
     assert path_of(**change) == path_of()
+
+
+def test_a_token_cache_and_a_tokenizer_that_are_given_as_text_count() -> None:
+    texts = [("gs://one", "gs://a"), ("gs://other", "gs://a"), ("gs://one", "gs://b")]
+    assert len({path_of(tokenized=cache, tokenizer=tokenizer) for cache, tokenizer in texts}) == 3
+    hardcoded = path_of(tokenized=InputName.hardcoded("gs://one"), tokenizer=InputName.hardcoded("gs://a"))
+    assert path_of(tokenized="gs://one", tokenizer="gs://a") == hardcoded
 
 
 def test_a_lazy_model_counts_with_its_class_and_fields() -> None:
@@ -99,6 +109,22 @@ def test_the_step_is_ready_to_run_on_a_slice() -> None:
         ({"levanter": {"merged_hf_save_path": "gs://b/x"}}, "'merged_hf_save_path'.* trains no adapter"),
         ({"levanter": {"use_hf_model_config": True}}, "give its config as model"),
         ({"tokenized": "gs://bucket/tokens"}, "tokenizer is missing"),
+        (
+            {"tokenized": TOKENIZED_BY},
+            "^Step 'mine': tokens is step 'made', which makes a tokenizer and not a token cache",
+        ),
+        (
+            {"tokenizer": TOKENS},
+            "^Step 'mine': tokenizer is step 'tokens', which makes a token cache and not a tokenizer",
+        ),
+        (
+            {"initialize_from": TOKENS},
+            "^Step 'mine': initialize_from is step 'tokens', which makes a token cache and not",
+        ),
+        ({"learning_rate": "0.1"}, "^Step 'mine': learning_rate='0.1': give a number above 0"),
+        ({"wandb": "yes"}, r"^Step 'mine': wandb='yes': give WandbOptions\('project'\), or None"),
+        ({"wandb": "yes", "tags": ["a"]}, "^Step 'mine': wandb='yes': give"),
+        ({"wandb": WandbOptions("project"), "tags": "a"}, "^Step 'mine': tags='a': give a list of texts"),
     ],
 )
 def test_it_refuses_what_it_does_not_know(settings: dict[str, Any], message: str) -> None:

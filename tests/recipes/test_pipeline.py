@@ -20,11 +20,12 @@ from typing import Any
 
 import pytest
 
+from tests.prepared import PreparedProgram, PreparedPython, prepared_to_train
 from tradewind.datasets.documents import Document, read_documents, write_documents
-from tradewind.recipes.metrics import read_metrics, series
+from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
-from tradewind.runtime.pods.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -60,26 +61,23 @@ EVALUATE = ("tradewind.recipes.evaluate_lm", "evaluate_lm", "LmEvalConfig")
 
 @dataclass(frozen=True)
 class Night:
-    """The folder of all outputs."""
+    """The folder of all outputs, and what starts the steps."""
 
     root: Path
+    python: PreparedPython
 
     def path(self, name: str) -> str:
         return str(self.root / name)
 
     def start(
         self, step: tuple[str, str, str], settings: dict[str, Any], *more: str, code: str = STEP
-    ) -> subprocess.Popen[str]:
+    ) -> PreparedProgram:
         env = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": "",  # the steps' own, in which tests look
             "HOME": str(self.root),
-            "RAY_AUTH_MODE": "disabled",
-            "JAX_PLATFORMS": "cpu",
-            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
         }
-        command = [sys.executable, "-c", code, *step, json.dumps(settings), *more]
-        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return self.python.start(code, *step, json.dumps(settings), *more, env=env)
 
     def run(self, step: tuple[str, str, str], **settings: Any) -> dict[str, Any]:
         return result_of(self.start(step, settings))
@@ -96,7 +94,7 @@ class Night:
             "checkpoint_seconds": 1e4,
         }
 
-    def start_hosts(self, name: str, **settings: Any) -> list[subprocess.Popen[str]]:
+    def start_hosts(self, name: str, **settings: Any) -> list[PreparedProgram]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             coordinator = f"127.0.0.1:{free.getsockname()[1]}"
@@ -104,7 +102,7 @@ class Night:
         return [self.start(TRAIN, settings, coordinator, str(host)) for host in range(2)]
 
 
-def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+def result_of(process: PreparedProgram) -> dict[str, Any]:
     """What the step returned; its progress lines are under ``printed``."""
     try:
         out, errors = process.communicate(timeout=TIMEOUT)
@@ -115,7 +113,7 @@ def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     return {**json.loads(result), "printed": printed}
 
 
-def results_of(hosts: list[subprocess.Popen[str]]) -> list[dict[str, Any]]:
+def results_of(hosts: list[PreparedProgram]) -> list[dict[str, Any]]:
     """What the step returned on each host; if one fails, none of the others is left behind."""
     try:
         return [result_of(host) for host in hosts]
@@ -143,11 +141,19 @@ def source_files() -> Iterator[Document]:
 
 
 @pytest.fixture(scope="module")
-def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
+def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
     """Everything up to the training, which ran undisturbed in two processes under ``train``."""
-    night = Night(tmp_path_factory.mktemp("night"))
+    root = tmp_path_factory.mktemp("night")
+    with prepared_to_train(root, JAX_COMPILATION_CACHE_DIR="") as python:
+        yield prepared_night(Night(root, python))
+
+
+def prepared_night(night: Night) -> Night:
     write_documents(night.path("raw"), source_files(), documents_per_file=100)
-    night.run(CLEAN, input_path=night.path("raw"), output_path=night.path("clean"), validation_fraction=0.03)
+    folders = {"input_path": night.path("raw"), "output_path": night.path("clean")}
+    command = [sys.executable, "-c", STEP, *CLEAN, json.dumps(folders | {"validation_fraction": 0.03})]
+    env = os.environ | {"HOME": str(night.root), "RAY_AUTH_MODE": "disabled"}  # a process that has Ray is not forked
+    subprocess.run(command, env=env, check=True, timeout=TIMEOUT)
     train_bpe_tokenizer(BpeTokenizerConfig(night.path("clean/train"), night.path("tokenizer"), vocab_size=512))
     cache = {"input_path": night.path("clean"), "tokenizer_path": night.path("tokenizer")}
     counts = night.run(CACHE, **cache, output_path=night.path("cache"))
@@ -326,9 +332,9 @@ def test_the_report_shows_losses_curve_and_sample(night: Night, results: dict[st
 )
 def test_training_refuses_what_cannot_work(night: Night, setting: dict[str, Any], message: str) -> None:
     settings = night.train_settings("refused") | setting
-    code = STEP.replace("import importlib", "import jax; jax.config.update('jax_num_cpu_devices', 2)\nimport importlib")
-    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", code, *TRAIN, json.dumps(settings)]
-    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT)
+    two = "import jax; jax.config.update('jax_num_cpu_devices', 2)\n"
+    env = os.environ | {"XLA_FLAGS": ""}
+    process = night.python.start(two + STEP, *TRAIN, json.dumps(settings), env=env)
+    errors = process.communicate(TIMEOUT)[1]
     assert process.returncode == 1
-    assert f"ValueError: {message}" in process.stderr
+    assert f"ValueError: {message}" in errors

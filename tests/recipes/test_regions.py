@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tradewind.recipes.regions import check_regions, region_of_this_machine
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.loopback import Answer, Call, LoopbackServer
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
 
 
 class ZoneServer(LoopbackServer):
     """The metadata that a Google Cloud machine reads, as far as its zone goes."""
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: HttpRequest) -> Answer:
         if call.path != "/computeMetadata/v1/instance/zone" or call.headers.get("Metadata-Flavor") != "Google":
             return self.refusal("zone", 404, "Not found")
         return Answer("zone", body=b"projects/123/zones/us-central2-b", headers={"Metadata-Flavor": "Google"})

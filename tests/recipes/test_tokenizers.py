@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from tradewind.recipes.tokenizers import local_tokenizer
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
 FILES = {"tokenizer.json": b"{}", "tokenizer_config.json": b'{"eos_token": "end"}'}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import sysconfig
 import time
 from collections.abc import Iterator
@@ -14,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.prepared import PreparedProgram, PreparedPython, prepared_to_train
 from tradewind.datasets.documents import Document, write_documents
-from tradewind.recipes.metrics import read_metrics, series
-from tradewind.runtime.pods.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.recipes.metrics.file import read_metrics, series
+from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow]
@@ -61,11 +60,11 @@ AVERAGED = """
 import json, os, sys
 import jax, jax.numpy as jnp
 from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
-from tradewind.recipes import levanter_parts as parts
+from tradewind.recipes.levanter import parts
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
-from tradewind.recipes.levanter_config import levanter_config
-from tradewind.recipes.simulated_slices import on_these_devices
-from tradewind.recipes.stored_models import load_export, model_axes
+from tradewind.recipes.levanter.config import levanter_config
+from tradewind.recipes.levanter.simulated_slices import on_these_devices
+from tradewind.recipes.levanter.stored_models import load_export, model_axes
 from tradewind.recipes.tokenizers import local_tokenizer
 from tradewind.recipes.train_lm import LmTrainConfig, export_path, train_lm
 config = LmTrainConfig(**json.loads(sys.argv[1]))
@@ -92,8 +91,9 @@ os._exit(0)
 class Workshop:
     """A folder with tokenizer and token cache, and processes that train from them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, python: PreparedPython) -> None:
         self.root = root
+        self.python = python
         self.devices = 1
 
     def settings(self, name: str, **more: Any) -> dict[str, Any]:
@@ -110,16 +110,9 @@ class Workshop:
             "checkpoint_seconds": 1e4,
         } | more
 
-    def start(self, code: str, argument: str) -> subprocess.Popen[str]:
-        env = os.environ | {
-            "HOME": str(self.root),
-            "JAX_PLATFORMS": "cpu",
-            "RAY_AUTH_MODE": "disabled",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={self.devices}",
-        }
-        pipe = subprocess.PIPE
-        return subprocess.Popen([sys.executable, "-c", code, argument], env=env, stdout=pipe, stderr=pipe, text=True)
+    def start(self, code: str, argument: str) -> PreparedProgram:
+        flags = f"--xla_force_host_platform_device_count={self.devices}"
+        return self.python.start(code, argument, env=os.environ | {"HOME": str(self.root), "XLA_FLAGS": flags})
 
     def run(self, code: str, argument: str, exit_code: int = 0) -> list[str]:
         return printed_by(self.start(code, argument), exit_code)
@@ -128,7 +121,7 @@ class Workshop:
         return series(read_metrics(str(self.root / name / "metrics.jsonl")), "train/loss")
 
 
-def printed_by(process: subprocess.Popen[str], exit_code: int = 0) -> list[str]:
+def printed_by(process: PreparedProgram, exit_code: int = 0) -> list[str]:
     try:
         out, errors = process.communicate(timeout=TIMEOUT)
     finally:
@@ -145,14 +138,16 @@ def complete(folder: Path) -> list[int]:
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     """With an undisturbed training under ``whole``."""
-    made = Workshop(tmp_path_factory.mktemp("workshop"))
+    root = tmp_path_factory.mktemp("workshop")
     library = Path(sysconfig.get_paths()["stdlib"])
     documents = [Document(path.name, path.read_text()) for path in sorted((library / "asyncio").glob("*.py"))]
-    write_documents(str(made.root / "clean/train"), documents[2:])
-    write_documents(str(made.root / "clean/validation"), documents[:2])
-    made.run(PREPARE, str(made.root))
-    made.run(TRAIN, json.dumps(made.settings("whole", tensorboard=True)))
-    yield made
+    write_documents(str(root / "clean/train"), documents[2:])
+    write_documents(str(root / "clean/validation"), documents[:2])
+    with prepared_to_train(root) as python:
+        made = Workshop(root, python)
+        made.run(PREPARE, str(made.root))
+        made.run(TRAIN, json.dumps(made.settings("whole", tensorboard=True)))
+        yield made
 
 
 def test_a_training_leaves_permanent_checkpoints_measures_and_events(workshop: Workshop) -> None:

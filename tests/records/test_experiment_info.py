@@ -14,8 +14,8 @@ import pytest
 
 from tradewind.records.experiment_info import write_experiment_info
 from tradewind.records.step_info import step_info, write_step_info
-from tradewind.records.store import read_text
 from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
+from tradewind.storage.files import read_text
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ print(write_experiment_info(sys.argv[1], "nightly", steps, "here.py", None))
 """
 
 
+@pytest.mark.slow
 def test_functions_and_objects_in_a_config_do_not_make_a_new_file_in_each_process(tmp_path: Path) -> None:
     def path_in_a_process(seed: str) -> str:
         env = os.environ | {"PYTHONHASHSEED": seed}

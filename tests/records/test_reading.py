@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tradewind.records.lease_store import Claim, Held, LeaseStore
-from tradewind.records.leases import Phase, lease_path
+from tradewind.records.leases.lease import Phase, lease_path
+from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
 from tradewind.records.reading import read_record, read_records
 from tradewind.records.record import RecordState
 from tradewind.records.status import Status, write_status
-from tradewind.records.store import write_text
+from tradewind.storage.files import write_text
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -28,7 +28,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def begun(path: str, number: int = 1) -> tuple[LeaseStore, Held]:
     store = LeaseStore(path)
-    assert store.claim(store.read(), Claim(number, "job", "", {}, "v")) is not None
+    assert store.claim(store.read(), LeaseClaim(number, "job", "", {}, "v")) is not None
     return store, store.begin("job", "me")
 
 

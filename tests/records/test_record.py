@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tradewind.records.leases import Lease, Phase
+from tradewind.records.leases.lease import Lease, Phase
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status
 

@@ -13,7 +13,7 @@ import pytest
 from tradewind.records.attempts import (
     Attempt,
     AttemptError,
-    Outcome,
+    AttemptOutcome,
     attempt_numbers,
     attempt_path,
     newest_attempt,
@@ -126,7 +126,7 @@ def test_an_attempt_of_before_there_were_leases_can_be_read(tmp_path: Path) -> N
     (tmp_path / ".attempts").mkdir()
     old = {"number": 1, "job": "j", "cluster": "c", "by": {}, "spec": {}, "outcome": "failed", "error": None, "x": 1}
     (tmp_path / ".attempts/1.json").write_text(json.dumps(old))
-    assert read_attempt(attempt_path(str(tmp_path), 1)) == Attempt(1, "j", "c", {}, {}, outcome=Outcome.FAILED)
+    assert read_attempt(attempt_path(str(tmp_path), 1)) == Attempt(1, "j", "c", {}, {}, outcome=AttemptOutcome.FAILED)
 
 
 def test_the_end_of_an_attempt_is_kept(tmp_path: Path) -> None:
@@ -134,6 +134,6 @@ def test_the_end_of_an_attempt_is_kept(tmp_path: Path) -> None:
     unended = write_attempt(output, attempt(1))
     assert (unended.outcome, unended.ended_at) == (None, "")
     error = AttemptError("ValueError", "no", "Traceback")
-    ended = write_attempt(output, unended.ended(Outcome.FAILED, error))
+    ended = write_attempt(output, unended.ended(AttemptOutcome.FAILED, error))
     assert read_attempt(attempt_path(output, 1)) == ended
-    assert (ended.outcome, ended.error, bool(ended.ended_at)) == (Outcome.FAILED, error, True)
+    assert (ended.outcome, ended.error, bool(ended.ended_at)) == (AttemptOutcome.FAILED, error, True)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.records.s3_server import LocalS3
+from tests.storage.s3_server import LocalS3
 from tradewind.records.reading import read_record
 from tradewind.records.record import RecordState
-from tradewind.records.store import read_many, read_text, write_text
-from tradewind.rehearsal.loopback import LoopbackServer
+from tradewind.rehearsal.cloud.loopback import LoopbackServer
+from tradewind.storage.files import read_many, read_text, write_text
 
 EXPERIMENT = """
 import json

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tradewind.runtime.call_results import decode_result, result_marker
-from tradewind.runtime.callables import Call, describe_call
-from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.shipping import CALL_VARIABLE
+from tradewind.calls.call_results import decode_result, result_marker
+from tradewind.calls.callables import Call, describe_call
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.shipping import CALL_VARIABLE
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = CodeFolder(REPOSITORY)

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from tradewind.records import removal
+from tradewind.records.outputs import removal
 from tradewind.runtime.run_step import main
 
 remove = removal._remove

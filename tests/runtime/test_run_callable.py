@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.callable_parts import Holder, Point, doubled, fails, far, returns
+from tests.calls.callable_parts import Holder, Point, doubled, fails, far, returns
 from tests.runtime.dag_files import MARKER, REPOSITORY, call_to, load_dag_file, result_of, run
-from tradewind.runtime.errors import SpecError
-from tradewind.runtime.shipping import CALL_VARIABLE, MOST_BYTES_IN_VARIABLE, call_runtime_env, ship_tradewind
+from tradewind.calls.errors import SpecError
+from tradewind.calls.shipping import CALL_VARIABLE, MOST_BYTES_IN_VARIABLE, call_runtime_env, ship_tradewind
 
 # ---- functions of importable modules
 
 
 def test_a_function_of_a_module_is_called_by_its_name_with_its_arguments() -> None:
     call = call_to(doubled, Point(3, 1), times=5)
-    assert call.function.reference == "tests.runtime.callable_parts:doubled"
+    assert call.function.reference == "tests.calls.callable_parts:doubled"
     assert call.travels
     assert result_of(call, REPOSITORY) == {"x": 30, "y": 1}
 
@@ -31,7 +31,7 @@ def test_a_function_of_a_module_is_called_by_its_name_with_its_arguments() -> No
 def test_installed_functions_and_class_methods_can_be_called(tmp_path: Path) -> None:
     assert not call_to(json.dumps, [1]).travels
     assert result_of(call_to(json.dumps, [1]), tmp_path) == "[1]"
-    assert call_to(Holder.made).function.reference == "tests.runtime.callable_parts:Holder.made"
+    assert call_to(Holder.made).function.reference == "tests.calls.callable_parts:Holder.made"
 
 
 def test_the_options_of_a_remote_function_go_along() -> None:

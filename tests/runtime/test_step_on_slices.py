@@ -16,19 +16,19 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.claims import claimed, driver_arguments
 from tests.ray_jobs.ended_jobs import ended_job
-from tests.turns import claimed, driver_arguments
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import StepSpec, step_spec
 from tradewind.cli.main import main
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.records.attempts import Attempt, Outcome, attempt_folder, attempt_path, read_attempt
-from tradewind.records.lease_store import LeaseStore
-from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
-from tradewind.rehearsal.processes import LocalStack
-from tradewind.runtime.pods.timeline import read_timeline
-from tradewind.runtime.references import CodeFolder
-from tradewind.runtime.spec import StepSpec, step_spec
+from tradewind.records.attempts import Attempt, AttemptOutcome, attempt_folder, attempt_path, read_attempt
+from tradewind.records.leases.store import LeaseStore
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
+from tradewind.runtime.pods.timeline import TimelineEvent, read_timeline
 from tradewind.steps import ExecutorStep, Hosts, ResolvedStep, TpuSlice, resolve, this_output_path, versioned
 
 pytestmark = pytest.mark.ray
@@ -110,7 +110,7 @@ class Cluster:
         self.jobs.submit_or_attach(JobRequest(job, shlex.join(words), num_cpus=0.0))
         return attempt
 
-    def finish(self, attempt: Attempt) -> tuple[Attempt, list[dict[str, Any]]]:
+    def finish(self, attempt: Attempt) -> tuple[Attempt, list[TimelineEvent]]:
         """The attempt as it ended, and its timeline."""
         ended_job(self.jobs, attempt.job)
         output = attempt.spec["output_path"]
@@ -135,12 +135,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         stack.stop()
 
 
-def timeline_of(output_path: str) -> list[dict[str, Any]]:
+def timeline_of(output_path: str) -> list[TimelineEvent]:
     return read_timeline(f"{attempt_folder(output_path, 1)}/timeline.json")
 
 
-def names(events: list[dict[str, Any]]) -> list[str]:
-    return [event["event"] for event in events]
+def names(events: list[TimelineEvent]) -> list[str]:
+    return [event.name for event in events]
 
 
 def until(is_so: Callable[[], Any]) -> Any:
@@ -161,15 +161,15 @@ def result_of(attempt: Attempt) -> Any:
 
 def test_a_failure_after_a_new_checkpoint_is_followed_by_another_start(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(fails_twice_on_its_way, TpuSlice("v4-8")))
-    assert ended.outcome is Outcome.SUCCEEDED, cluster.log(ended)
+    assert ended.outcome is AttemptOutcome.SUCCEEDED, cluster.log(ended)
     assert result_of(ended) == 2
     assert (names(events).count("started"), names(events).count("failed"), names(events)[-1]) == (3, 2, "done")
-    assert [event["checkpoint_step"] for event in events if event["event"] == "failed"] == [10, 20]
+    assert [event.checkpoint_step for event in events if event.name == "failed"] == [10, 20]
 
 
 def test_an_error_that_always_comes_costs_two_runs_and_is_what_the_attempt_shows(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(is_wrong, TpuSlice("v4-8")))
-    assert ended.outcome is Outcome.FAILED and ended.error is not None
+    assert ended.outcome is AttemptOutcome.FAILED and ended.error is not None
     assert names(events).count("started") == 2
     assert ended.error.type == "ValueError"
     assert ended.error.message.startswith("no such column (")
@@ -185,9 +185,11 @@ def test_a_budget_of_no_failures_gives_up_at_once(cluster: Cluster) -> None:
     assert names(events).count("started") == 1
 
 
-@pytest.mark.parametrize(("ends", "outcome"), [("stopped", Outcome.STOPPED), ("taken over", Outcome.LOST)])
+@pytest.mark.parametrize(
+    ("ends", "outcome"), [("stopped", AttemptOutcome.STOPPED), ("taken over", AttemptOutcome.LOST)]
+)
 def test_a_turn_that_is_over_ends_the_processes_on_the_slice_at_once(
-    cluster: Cluster, ends: str, outcome: Outcome
+    cluster: Cluster, ends: str, outcome: AttemptOutcome
 ) -> None:
     attempt = cluster.start(stays_once, TpuSlice("v4-8"))
     output = attempt.spec["output_path"]
@@ -204,7 +206,7 @@ def test_a_turn_that_is_over_ends_the_processes_on_the_slice_at_once(
 
 def test_hosts_run_nothing_that_was_changed_since_the_claim(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(changes_what_runs_next, Hosts(1, max_failures=1)))
-    assert ended.outcome is Outcome.LOST and ended.spec["function"].endswith("changes_what_runs_next")
+    assert ended.outcome is AttemptOutcome.LOST and ended.spec["function"].endswith("changes_what_runs_next")
     assert names(events).count("started") == 2
     assert "changed after this driver began" in cluster.log(ended)
 
@@ -258,9 +260,9 @@ def test_a_lost_slice_is_no_failure_and_the_step_goes_on_in_the_same_attempt(clu
     attempt = cluster.start(stays_once, TpuSlice("v4-8", max_failures=0))
     output = attempt.spec["output_path"]
     until(lambda: text_of(Path(output, "pid")))
-    (lost,) = until(lambda: [event for event in timeline_of(output) if event["event"] == "reserved"])[0]["slices"]
+    (lost,) = until(lambda: [event for event in timeline_of(output) if event.name == "reserved"])[0].slices
     cluster.ray.kill_slice(lost)  # the last test: from here on the cluster has one slice
     ended, events = cluster.finish(attempt)
-    assert (ended.number, ended.outcome, result_of(ended)) == (1, Outcome.SUCCEEDED, 1), cluster.log(ended)
+    assert (ended.number, ended.outcome, result_of(ended)) == (1, AttemptOutcome.SUCCEEDED, 1), cluster.log(ended)
     assert names(events).count("preempted") == 1 and "failed" not in names(events)
     assert "This is preemption 1" in cluster.log(ended) and "(raylet)" not in cluster.log(ended)

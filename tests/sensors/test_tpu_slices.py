@@ -14,18 +14,18 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
 from tests.cloud_tpu.cloud import BODY, World, until
-from tradewind.cloud_tpu.tpu_errors import BadEndpointError
-from tradewind.operators.errors import BadInputError, ClusterRefusedError
-from tradewind.ray_jobs.nodes import NodeFacts
-from tradewind.ray_jobs.slices import RegisteredSlice, hosts_alive, registered_slices
-from tradewind.rehearsal.tpu_cloud import LocalTpuCloud
-from tradewind.rehearsal.tpu_grpc import TpuGrpcServer
+from tradewind.cloud_tpu.errors import BadEndpointError
+from tradewind.ray_jobs.nodes.nodes import NodeFacts
+from tradewind.ray_jobs.nodes.slices import RegisteredSlice, hosts_alive, registered_slices
+from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
+from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
 from tradewind.sensors.tpu_slices import (
     SliceNeedsPersonError,
     SliceRepairError,
     TpuSliceReadySensor,
     TpuSliceRecoverySensor,
 )
+from tradewind.tasks.errors import BadInputError, ClusterRefusedError
 from tradewind.triggers.tpu_slices import TpuSliceReadyTrigger, TpuSliceRecoveryTrigger
 
 
@@ -61,6 +61,16 @@ def trigger_of(sensor: Any) -> Any:
     return type(deferred.value.trigger)(**json.loads(json.dumps(arguments)))
 
 
+class Told:
+    """A task instance that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.xcoms: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = value
+
+
 async def event_of(trigger: Any) -> dict[str, Any]:
     event: TriggerEvent = await anext(trigger.run())
     return dict(event.payload)
@@ -80,14 +90,29 @@ async def test_a_recovery_tells_what_it_would_do(world: World) -> None:
 
 
 async def test_a_cluster_without_slices_is_done_at_once(world: World) -> None:
-    assert recovery().execute_complete({}, await event_of(trigger_of(recovery()))) == {"slices": [], "done": []}
+    found = recovery().execute_complete({}, await event_of(trigger_of(recovery())))
+    assert found == {"slices": [], "done": [], "stuck": []}
+
+
+async def test_one_pass_is_enough_where_that_is_asked_for(world: World) -> None:
+    world.create("slice-a")  # READY, but Ray does not answer: looked at again and again without ``once``
+    for sensor in (recovery(once=True), recovery(once=True, deferrable=False)):
+        if sensor.deferrable:
+            event = await asyncio.wait_for(event_of(trigger_of(sensor)), 60.0)
+            found = sensor.execute_complete({}, event)
+        else:
+            found = (await asyncio.to_thread(sensor.poke, {})).xcom_value
+        assert [row["verdict"] for row in found["slices"]] == ["wait"]
+    assert not (await asyncio.to_thread(recovery().poke, {})).is_done
 
 
 async def test_a_slice_that_only_a_person_can_bring_back_fails_the_task_by_name(world: World) -> None:
     world.create("slice-a", {**BODY, "schedulingConfig": {"reserved": True}})
     world.set_state("slice-a", "PREEMPTED")
+    told = Told()
     with pytest.raises(SliceNeedsPersonError, match=r"slice-a.*reserved"):
-        recovery().execute_complete({}, await event_of(trigger_of(recovery())))
+        recovery().execute_complete({"ti": told}, await event_of(trigger_of(recovery())))
+    assert [text.partition(":")[0] for text in told.xcoms["return_value"]["stuck"]] == ["slice-a"]
 
 
 async def test_a_refusal_of_the_api_fails_the_task_with_its_words(world: World) -> None:
@@ -165,7 +190,7 @@ def host(slice_name: str, worker: int, node_id: str, *, alive: bool = True, free
         "ray.io/tpu-pod-type": "v4-16",
     }
     left = None if free is None else {"TPU": free}
-    return NodeFacts(node_id, alive=alive, total={"TPU": 4.0}, free=left, labels=labels)
+    return NodeFacts(node_id, is_alive=alive, total={"TPU": 4.0}, free=left, labels=labels)
 
 
 def test_a_slice_is_free_only_if_no_chip_of_it_is_used_and_a_host_counts_once() -> None:

@@ -51,7 +51,7 @@ def test_vector_resolves_as_recorded(vector_id: str) -> None:
     key_of = {id(step): key for key, step in graph.steps.items()}
 
     assert [key_of[id(resolved.step)] for resolved in experiment.steps] == vector["step_order"]
-    assert [key_of[id(step.step)] for step in experiment.steps if step.blocking] == vector["to_run"]
+    assert [key_of[id(step.step)] for step in experiment.steps if step.is_blocking] == vector["to_run"]
     for key, expected in vector["expected"].items():
         resolved = experiment.of(graph.steps[key])
         assert resolved.version_json == expected["version_str"]
@@ -59,7 +59,7 @@ def test_vector_resolves_as_recorded(vector_id: str) -> None:
         assert hashlib.md5(resolved.version_json.encode()).hexdigest().startswith(resolved.hash)
         assert key_of[id(resolved.step)] == expected["canonical"]
         assert [key_of[id(step.step)] for step in resolved.dependencies] == expected["dependencies"]
-        assert resolved.blocking is not expected["is_pseudo_dep"]
+        assert resolved.is_blocking is not expected["is_pseudo_dep"]
         if expected["canonical"] == key:
             assert resolved.output_path == expected["output_path"]
             if "instantiated_config" in expected:

@@ -217,6 +217,7 @@ def graphs(draw: st.DrawFn) -> list[Described]:
 anything = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @anything
 @given(graphs(), st.data())
 def test_any_graph_has_the_versions_of_the_second_implementation(graph: list[Described], data: st.DataObject) -> None:

@@ -17,6 +17,7 @@ import pytest
 from tradewind.steps import (
     CyclicPathsError,
     ExecutorStep,
+    ExperimentError,
     InputName,
     MissingPrefixError,
     OutputPathConflictError,
@@ -266,3 +267,24 @@ def test_order_is_dependencies_first() -> None:
     experiment = resolve(steps, "/p")
     position = {resolved: index for index, resolved in enumerate(experiment.steps)}
     assert all(position[d] < position[resolved] for resolved in experiment.steps for d in resolved.dependencies)
+
+
+@pytest.mark.parametrize(
+    ("value", "instead"),
+    [
+        (ExecutorStep("a", None, None), r"step / 'part', or output_path_of\(step, 'part'\)"),
+        (ExecutorStep("a", None, None) / "part", r"step / 'part', or output_path_of\(step, 'part'\)"),
+        (this_output_path(), r"this_output_path\('part'\)"),
+    ],
+)
+def test_an_output_path_is_no_part_of_a_text(value: Any, instead: str) -> None:
+    with pytest.raises(ExperimentError, match=rf"so it cannot be part of a text: write {instead}\."):
+        f"{value}/train"
+
+
+@pytest.mark.parametrize("value", [night(), run_param("n")])
+def test_a_value_of_the_run_is_no_part_of_a_text(value: Any) -> None:
+    for put in (lambda: f"data-{value}", lambda: "data-{}".format(value), lambda: f"{value:>9}"):  # noqa: UP032
+        with pytest.raises(ExperimentError, match=r"\) has no value yet, so it cannot be part of a text: give it to"):
+            put()
+    assert str(value) in ("night()", "run_param('n')")

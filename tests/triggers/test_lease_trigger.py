@@ -13,18 +13,19 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tradewind.records.conditional import Stored, write_if
-from tradewind.records.errors import StoreUnavailableError
-from tradewind.records.lease_store import Claim, Held, LeaseStore
-from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.leases.lease import Lease, Phase, lease_path
+from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record
-from tradewind.records.stores import StoreRefusedError
-from tradewind.triggers import claimed_lease, lease_reader
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.errors import StoreUnavailableError
+from tradewind.storage.swap import Stored, write_if
 from tradewind.triggers import lease as lease_trigger
-from tradewind.triggers.claimed_lease import renew_while_claimed
 from tradewind.triggers.lease import LeaseTrigger, await_turn_end
-from tradewind.triggers.lease_reader import read_shared
+from tradewind.turns import renewal as claimed_lease
+from tradewind.turns import wait as lease_reader
+from tradewind.turns.renewal import renew_while_claimed
+from tradewind.turns.wait import read_shared
 
 PATIENCE_S = 60.0
 
@@ -61,7 +62,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def begun(path: str, number: int = 1, heartbeat_s: float = 30.0) -> tuple[LeaseStore, Held]:
     store = LeaseStore(path)
-    claim = Claim(number, f"job-{number}", "", {}, "v", heartbeat_s)
+    claim = LeaseClaim(number, f"job-{number}", "", {}, "v", heartbeat_s)
     assert store.claim(store.read(), claim) is not None
     return store, store.begin(f"job-{number}", f"keeper-{number}")
 
@@ -164,7 +165,7 @@ def lease(path: str) -> Lease:
 async def test_a_claimed_lease_is_renewed_until_its_keeper_takes_it_over() -> None:
     path = "memory://wait/0"
     store = LeaseStore(path)
-    store.claim(None, Claim(1, "job-1", "", {}, "v", 0.05))
+    store.claim(None, LeaseClaim(1, "job-1", "", {}, "v", 0.05))
     renewing = asyncio.create_task(renew_while_claimed(path, "job-1"))
     while lease(path).counter < 4:
         await asyncio.sleep(0.01)
@@ -176,7 +177,7 @@ async def test_a_claimed_lease_is_renewed_until_its_keeper_takes_it_over() -> No
 async def test_a_claimed_lease_is_renewed_after_a_refusal_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     path, refusals = "memory://wait/0", [StoreRefusedError("not now")]
     store = LeaseStore(path)
-    store.claim(None, Claim(1, "job-1", "", {}, "v", 0.05))
+    store.claim(None, LeaseClaim(1, "job-1", "", {}, "v", 0.05))
 
     def write(*args: Any) -> Stored | None:
         if refusals:

@@ -8,8 +8,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from tradewind.cli.fleet.cluster_options import (
+    CLUSTER,
+    CLUSTER_GROUP,
+    CLUSTER_SUMMARY,
+    REGISTRY,
+    REGISTRY_GROUP,
+    REGISTRY_SUMMARY,
+)
 from tradewind.cli.options import EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
-from tradewind.cli.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
+from tradewind.cli.rehearse.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, CLICommand
@@ -24,13 +32,18 @@ def get_cmds() -> list[CLICommand]:
     jobs = GroupCommand("jobs", JOBS_SUMMARY, [_command(command) for command in JOBS])
     rehearsal = [_command(command, REHEARSE_GROUP) for command in REHEARSE]
     rehearse = GroupCommand(REHEARSE_GROUP.strip(), REHEARSE_SUMMARY, rehearsal)
-    return [GroupCommand("tradewind", SUMMARY, [*map(_command, EXPERIMENTS), jobs, _command(RECONCILE), rehearse])]
+    of_clusters = [_command(command, CLUSTER_GROUP) for command in CLUSTER]
+    cluster = GroupCommand(CLUSTER_GROUP.strip(), CLUSTER_SUMMARY, of_clusters)
+    of_registries = [_command(command, REGISTRY_GROUP) for command in REGISTRY]
+    registry = GroupCommand(REGISTRY_GROUP.strip(), REGISTRY_SUMMARY, of_registries)
+    commands = [*map(_command, EXPERIMENTS), jobs, _command(RECONCILE), cluster, registry, rehearse]
+    return [GroupCommand("tradewind", SUMMARY, commands)]
 
 
 def _command(command: Command, group: str = "") -> ActionCommand:
     from airflow.cli.cli_config import ActionCommand, Arg
 
-    arguments = [Arg(flags=one.flags, **one.rest) for one in command.options]
+    arguments = [Arg(flags=option.flags, **option.rest) for option in command.options]
     func: Callable[[argparse.Namespace], NoReturn] = partial(_run, f"{group}{command.name}")
     return ActionCommand(command.name, command.summary, func, arguments, epilog=command.more or None)
 

@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.fleet.cluster_options import (
+    CLUSTER,
+    CLUSTER_GROUP,
+    CLUSTER_SUMMARY,
+    REGISTRY,
+    REGISTRY_GROUP,
+    REGISTRY_SUMMARY,
+)
 from tradewind.cli.options import EXIT_CODES, EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
-from tradewind.cli.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
+from tradewind.cli.rehearse.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
 if TYPE_CHECKING:
     from tradewind.cli.interrupts import Interrupts
@@ -46,9 +54,17 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
 
                 return reconcile(arguments, interrupts)
             if name.startswith(REHEARSE_GROUP):
-                from tradewind.cli.rehearse_command import rehearse
+                from tradewind.cli.rehearse.rehearse import rehearse
 
                 return rehearse(name.removeprefix(REHEARSE_GROUP), arguments)
+            if name.startswith(CLUSTER_GROUP):
+                from tradewind.cli.fleet.cluster import cluster
+
+                return cluster(name.removeprefix(CLUSTER_GROUP), arguments)
+            if name.startswith(REGISTRY_GROUP):
+                from tradewind.cli.fleet.cluster import registry
+
+                return registry(name.removeprefix(REGISTRY_GROUP), arguments)
             if name in {command.name for command in EXPERIMENTS}:
                 return _run_on_records(_experiment_work(name), arguments)
             return _run_on_cluster(_work(name), arguments, default_connection, interrupts)
@@ -72,12 +88,9 @@ def parser() -> argparse.ArgumentParser:
         _add(of_jobs, command)
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
-    rehearse = commands.add_parser(
-        REHEARSE_GROUP.strip(), help=", ".join(command.name for command in REHEARSE), description=REHEARSE_SUMMARY
-    )
-    of_rehearse = rehearse.add_subparsers(metavar="COMMAND", required=True)
-    for command in REHEARSE:
-        _add(of_rehearse, command, REHEARSE_GROUP)
+    _add_group(commands, CLUSTER_GROUP, CLUSTER_SUMMARY, CLUSTER)
+    _add_group(commands, REGISTRY_GROUP, REGISTRY_SUMMARY, REGISTRY)
+    _add_group(commands, REHEARSE_GROUP, REHEARSE_SUMMARY, REHEARSE)
     return top
 
 
@@ -94,19 +107,28 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"tradewind: {as_text(shown)}; '{self.prog} --help' says more.\n")
 
 
+def _add_group(commands: Any, group: str, summary: str, members: Sequence[Command]) -> None:
+    """A command that stands before the names of others; ``group`` is its name with a space behind it."""
+    names = ", ".join(command.name for command in members)
+    added = commands.add_parser(group.strip(), help=names, description=summary)
+    below = added.add_subparsers(metavar="COMMAND", required=True)
+    for command in members:
+        _add(below, command, group)
+
+
 def _add(commands: Any, command: Command, group: str = "") -> None:
     added = commands.add_parser(command.name, help=command.summary, description=command.summary, epilog=command.more)
-    for one in command.options:
-        added.add_argument(*one.flags, **one.rest)
+    for option in command.options:
+        added.add_argument(*option.flags, **option.rest)
     added.set_defaults(run=f"{group}{command.name}")
 
 
 def _work(name: str) -> Work:
-    from tradewind.cli.list_jobs import list_jobs
-    from tradewind.cli.show_logs import logs
-    from tradewind.cli.stop_jobs import stop
-    from tradewind.cli.submit_job import submit
-    from tradewind.cli.wait_job import wait
+    from tradewind.cli.jobs.list import list_jobs
+    from tradewind.cli.jobs.logs import logs
+    from tradewind.cli.jobs.stop import stop
+    from tradewind.cli.jobs.submit import submit
+    from tradewind.cli.jobs.wait import wait
 
     return {"submit": submit, "list": list_jobs, "logs": logs, "stop": stop, "wait": wait}[name]
 
@@ -114,30 +136,30 @@ def _work(name: str) -> Work:
 def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
     match name:
         case "plan" | "why" | "diff":
-            from tradewind.cli.plan_command import diff, plan, why
+            from tradewind.cli.experiments.plan import diff, plan, why
 
             return {"plan": plan, "why": why, "diff": diff}[name]
         case "adopt":
-            from tradewind.cli.adopt_command import adopt_output
+            from tradewind.cli.experiments.adopt import adopt_output
 
             return adopt_output
         case "pin":
-            from tradewind.cli.pin_command import pin
+            from tradewind.cli.experiments.pin import pin
 
             return pin
         case "gc":
-            from tradewind.cli.gc_command import collect_garbage
+            from tradewind.cli.experiments.gc import collect_garbage
 
             return collect_garbage
-    from tradewind.cli.status_command import status
+    from tradewind.cli.experiments.status import status
 
     return status
 
 
 def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     """The same for a command about an experiment or its outputs, with the errors below as errors of a command."""
+    from tradewind.calls.errors import SpecError
     from tradewind.ray_jobs.errors import RayJobsError
-    from tradewind.runtime.errors import SpecError
     from tradewind.steps import ExperimentError
     from tradewind.storage import StorageError, UnsupportedStoreError, UnusablePathError
 
@@ -155,7 +177,7 @@ def _run_on_cluster(
     work: Work, arguments: argparse.Namespace, default_connection: str | None, interrupts: Interrupts
 ) -> int:
     """The same for a command about one cluster, with the errors of the layers below in the words of this one."""
-    from tradewind.cli.clusters import chosen_cluster, in_words
+    from tradewind.cli.jobs.clusters import chosen_cluster, in_words
     from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
     from tradewind.ray_jobs.errors import BadRequestError, RayJobsError
     from tradewind.steps import SecretReferenceError
@@ -163,8 +185,8 @@ def _run_on_cluster(
     connection = arguments.cluster or (None if arguments.address else default_connection)
     cluster = None
     try:
-        cluster = chosen_cluster(arguments, connection, os.environ, Path.home())
-        return work(arguments, cluster, interrupts)
+        with chosen_cluster(arguments, default_connection, os.environ, Path.home()) as cluster:
+            return work(arguments, cluster, interrupts)
     except (UnknownSliceTypeError, SecretReferenceError) as error:
         raise UsageError(str(error)) from None
     except RayJobsError as error:

@@ -104,7 +104,11 @@ def _number(text: str, kind: type, what: str, least: float = 0.0) -> Any:
 
 _WHERE: Final = (
     option("--address", metavar="URL", help="the cluster's dashboard, such as http://10.0.0.2:8265"),
-    option("--cluster", metavar="CONN_ID", help="the cluster of this Airflow connection, instead of --address"),
+    option(
+        "--cluster",
+        metavar="NAME",
+        help="the cluster of this name in the fleet file, or of this Airflow connection, instead of --address",
+    ),
     option("--ca", metavar="FILE", help="certificates to check the cluster's with, if its address is https://"),
 )
 _JOB: Final = option("job", metavar="ID", help="the job's submission id")
@@ -197,8 +201,9 @@ RECONCILE: Final = Command(
     "stop the jobs whose Airflow task has ended",
     (
         option(
-            "--cluster", metavar="CONN_ID", dest="clusters", action="append", default=[],
-            help="the cluster of this Airflow connection; repeatable; default: ray_default",
+            "--cluster", metavar="NAME", dest="clusters", action="append", default=[],
+            help="the cluster of this Airflow connection, or of this name in the fleet file; repeatable; default: "
+            "ray_default",
         ),
         option("--dry-run", action="store_true", help="only say which"),
     ),

@@ -9,17 +9,17 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tradewind.cli.clusters import connected_cluster, in_words
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.interrupts import Interrupts
+from tradewind.cli.jobs.clusters import connected_cluster, in_words
 from tradewind.cli.output import say, write_lines
 from tradewind.ray_jobs.errors import RayJobsError
 
 if TYPE_CHECKING:
-    from tradewind.operators.task_key import TaskKey
+    from tradewind.deployment.task_address import TaskAddress
     from tradewind.ray_jobs.cluster import RayCluster
     from tradewind.ray_jobs.details import JobDetails
-    from tradewind.triggers.place_in_log import TaskAddress
+    from tradewind.tasks.address import TaskKey
 
 DEFAULT_CLUSTER = "ray_default"
 
@@ -47,7 +47,7 @@ def reconcile(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
 
 
 def _reconcile_one(cluster: RayCluster, dry_run: bool, interrupts: Interrupts) -> None:
-    from tradewind.triggers.step_stop import stop_any_job
+    from tradewind.turns.stop import stop_any_job
 
     for job in _orphans(cluster):
         if dry_run:
@@ -76,7 +76,7 @@ def task_states(keys: Iterable[TaskKey]) -> dict[TaskAddress, str | None]:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    from tradewind.triggers.place_in_log import TaskAddress
+    from tradewind.deployment.task_address import TaskAddress
 
     found: dict[TaskAddress, str | None] = {}
     columns = (TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state)

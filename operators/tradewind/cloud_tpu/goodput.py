@@ -15,6 +15,9 @@ METRICS_FILE: Final = "metrics.jsonl"
 """Of an output: one JSON line about each step, in the order in which they were made."""
 STEP_SECONDS: Final = "step_seconds"
 """Of a row of the metrics: how long the step took."""
+_TIMES: Final = ("time", STEP_SECONDS)
+_LONGEST_S: Final = 1e11
+"""Also since 1970. What is longer, or no number, is nobody's time."""
 
 
 class CountedSteps:
@@ -23,7 +26,7 @@ class CountedSteps:
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         self._seconds: dict[int, float] = {}
         self._reached = -1
-        self._productive = 0.0
+        self._productive: float | None = 0.0
         for row in rows:
             took = row.get(STEP_SECONDS)
             self.add(int(row["step"]), None if took is None else float(took))
@@ -35,15 +38,17 @@ class CountedSteps:
         """
         if seconds is not None:
             self._seconds[step] = seconds
-        if step == self._reached + 1:
+        if self._productive is not None and step == self._reached + 1:
             self._productive += self._seconds.get(step, 0.0)
         else:
-            self._productive = sum(took for made, took in self._seconds.items() if made <= step)
+            self._productive = None  # added up when it is asked for: rows may go back and forth as often as they like
         self._reached = step
 
     @property
     def seconds(self) -> float:
         """Of all that count."""
+        if self._productive is None:
+            self._productive = sum(took for made, took in self._seconds.items() if made <= self._reached)
         return self._productive
 
 
@@ -54,7 +59,7 @@ def goodput(productive_s: float, wall_s: float) -> float | None:
 
 def first_start(rows: Iterable[Mapping[str, Any]], pod_started: float) -> float:
     """When the training was first started: with its pod, or earlier, if it has rows of an attempt before that pod."""
-    return min([pod_started, *(float(row["time"]) for row in rows if "time" in row)])
+    return min([pod_started, *(float(row["time"]) for row in rows if row.get("time") is not None)])
 
 
 def metrics_rows(text: str) -> list[dict[str, Any]]:
@@ -65,6 +70,10 @@ def metrics_rows(text: str) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
+        if isinstance(row, dict) and isinstance(row.get("step"), int) and all(map(_is_time, map(row.get, _TIMES))):
             rows.append(row)
     return rows
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and 0 <= value <= _LONGEST_S)

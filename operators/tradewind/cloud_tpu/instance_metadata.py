@@ -41,7 +41,7 @@ def wait_for_maintenance(timeout_s: float, *, stopped: Callable[[], bool] = lamb
 
     Maintenance during which the machine is moved and lives on (``MIGRATE_ON_HOST_MAINTENANCE``) is none of those.
     """
-    return _wait(_MAINTENANCE, _ends_the_host, timeout_s, stopped)
+    return _wait(_MAINTENANCE, lambda value: value.text.strip().upper().startswith("TERMINATE"), timeout_s, stopped)
 
 
 def wait_for_preemption(timeout_s: float, *, stopped: Callable[[], bool] = lambda: False) -> bool | None:
@@ -81,10 +81,6 @@ def attribute(name: str, timeout_s: float = 1.0) -> str | None:
 
 def _is_true(value: _Value) -> bool:
     return value.text.strip().upper() == "TRUE"
-
-
-def _ends_the_host(value: _Value) -> bool:
-    return value.text.strip().upper().startswith("TERMINATE")
 
 
 def _changed(path: str, known: _Value, seconds: float) -> _Value | None:

@@ -31,7 +31,9 @@ def read_secret(version: str) -> str:
     """
     client = _client()
     payload = _access(client, version)
-    if not _is_intact(payload):
+    import google_crc32c
+
+    if "data_crc32c" not in payload or google_crc32c.value(payload.data) != payload.data_crc32c:
         raise SecretManagerError("its checksum does not fit what arrived; try again")
     try:
         text = bytes(payload.data).decode()
@@ -93,9 +95,3 @@ def _access(client: Any, version: str) -> Any:
     except (exceptions.GoogleAPIError, GoogleAuthError, requests.RequestException) as error:
         raise SecretManagerUnreachableError(f"Secret Manager does not answer ({type(error).__name__})") from None
     raise SecretManagerError(reason)
-
-
-def _is_intact(payload: Any) -> bool:
-    import google_crc32c
-
-    return "data_crc32c" in payload and google_crc32c.value(payload.data) == payload.data_crc32c

@@ -52,7 +52,11 @@ def slice_type(name: str) -> SliceType:
     try:
         return SLICE_TYPES[name]
     except KeyError:
-        raise UnknownSliceTypeError(_unknown(name)) from None
+        names = _nearest(name)
+        listed = ", ".join(names[:-1]) + " and " + names[-1]
+        raise UnknownSliceTypeError(
+            f"There is no TPU slice type {name!r}; the nearest valid names are {listed}."
+        ) from None
 
 
 def _three_dimensional(generation: str, largest: int) -> list[SliceType]:
@@ -87,10 +91,6 @@ def _table() -> dict[str, SliceType]:
 SLICE_TYPES: Final = _table()
 
 
-def _unknown(name: str) -> str:
-    return f"There is no TPU slice type {name!r}; the nearest valid names are {_listed(_nearest(name))}."
-
-
 def _nearest(name: str) -> list[str]:
     """Up to three names: of the same generation and near in size, if the generation can be told."""
     generation, _, size = name.strip().lower().partition("-")
@@ -106,7 +106,3 @@ def _nearest(name: str) -> list[str]:
 
 def _size(name: str) -> int:
     return int(name.rpartition("-")[2])
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:-1]) + " and " + names[-1]

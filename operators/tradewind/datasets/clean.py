@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.documents import SUFFIX, Document, document_files, raw_lines, write_document_file
 from tradewind.datasets.files import join, write_json
+from tradewind.steps.values.fields import PATH, check_fields, number, whole
 
 if TYPE_CHECKING:
     import pandas
 
 KEPT, DUPLICATE, TOO_SHORT, UNDECODABLE = "kept", "duplicate", "too_short", "undecodable"
 MIN_BUCKETS, MAX_BUCKETS = 2, 256
+"""Into how many groups the shuffle by text hash splits, one a file: a group must fit into one task's memory."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +42,32 @@ class CleanAndShardConfig:
     train_shards: int = 2
     """Number of files under ``train/``; with very few documents some may be missing."""
     min_chars: int = 64
-    """Shorter texts are dropped; characters, counted after normalising newlines."""
+    """Shorter texts are dropped; characters, counted after normalising newlines. At least 1: an empty text is none."""
     validation_fraction: float = 0.03
     """Share of documents that become validation, between 0 and 1, both excluded."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            input_path=PATH,
+            output_path=PATH,
+            train_shards=whole(1),
+            min_chars=whole(1),
+            validation_fraction=number(above=0, below=1),
+        )
 
 
 def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
     """Write the cleaned splits; returns the statistics that are also in ``stats.json``.
 
-    Raises ``ValueError`` for a setting out of range, for an input without documents, and if a split would be empty.
+    Raises ``ValueError`` for an input without documents, and if a split would be empty.
     """
-    _check(config)
     files = document_files(config.input_path)
     with _ray_data():
         import ray
 
         source = ray.data.from_items([{"path": path} for path in files], override_num_blocks=len(files))
-        buckets = _buckets(len(files))
+        buckets = min(MAX_BUCKETS, max(MIN_BUCKETS, len(files)))
         rows = source.flat_map(partial(_rows_of_file, min_chars=config.min_chars, buckets=buckets))
         marked = rows.groupby("bucket", num_partitions=buckets).map_groups(_mark_duplicates, batch_format="pandas")
         placed = marked.map_batches(partial(_place, config=config), batch_format="pandas").materialize()
@@ -92,15 +103,6 @@ def _unit_interval(key: str) -> float:
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
-def _check(config: CleanAndShardConfig) -> None:
-    if config.train_shards < 1:
-        raise ValueError(f"train_shards={config.train_shards}: there must be at least one train shard.")
-    if config.min_chars < 1:
-        raise ValueError(f"min_chars={config.min_chars}: an empty text is no document, so it must be at least 1.")
-    if not 0 < config.validation_fraction < 1:
-        raise ValueError(f"validation_fraction={config.validation_fraction} must lie between 0 and 1, both excluded.")
-
-
 def _check_splits(config: CleanAndShardConfig, tally: dict[str, Counter[str]]) -> None:
     for split in ("train", "validation"):
         if not tally[split]["documents"]:
@@ -109,11 +111,6 @@ def _check_splits(config: CleanAndShardConfig, tally: dict[str, Counter[str]]) -
                 f"The {split} split of input_path {config.input_path} would be empty: of {kept} kept documents none"
                 f" falls into it with validation_fraction={config.validation_fraction}."
             )
-
-
-def _buckets(files: int) -> int:
-    """Into how many groups the shuffle by text hash splits: a group must fit into one task's memory."""
-    return min(MAX_BUCKETS, max(MIN_BUCKETS, files))
 
 
 # What runs in Ray's workers.
@@ -197,6 +194,7 @@ def _ray_data() -> Iterator[None]:
     if ours:
         ray.init(ignore_reinit_error=True, log_to_driver=False)
     logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # it warns that there are no bars
     context = DataContext.get_current()
     bars, context.enable_progress_bars = context.enable_progress_bars, False
     try:

@@ -18,45 +18,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
-from airflow.sdk import BaseHook, get_current_context
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, DownstreamTasksSkipped
+from airflow.sdk import BaseHook, Context, get_current_context
+from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
-from tradewind.operators.claim_notes import ClaimNotes
-from tradewind.operators.errors import AdoptedFailureError, asking_store, failing_at_once, unnamed_deployment
-from tradewind.operators.exposed_secrets import warn_of_secrets
-from tradewind.operators.plan_lines import push_unplanned
-from tradewind.operators.run_context import ExperimentSettings, PlacedExperiment, heartbeat_s
-from tradewind.operators.step_notes import compared, tries_now
-from tradewind.operators.task_key import TaskKey
-from tradewind.plans.start import (
-    Adopt,
-    Asked,
-    Claim,
-    Doubt,
-    Finished,
-    Rejoin,
-    StopFirst,
-    Task,
-    Wait,
-    decide_start,
-    start_warning,
-)
-from tradewind.ray_jobs.secret_signs import secret_variable
-from tradewind.ray_jobs.token_forms import without_tokens
-from tradewind.records.attempts import Attempt, AttemptError, Outcome
-from tradewind.records.lease_store import Held
-from tradewind.records.leases import Lease, Phase
-from tradewind.records.leftovers import remove_leftovers
+from tradewind.calls.masking import Masker
+from tradewind.ray_jobs.environment.secret_signs import secret_variable
+from tradewind.ray_jobs.environment.token_forms import without_tokens
+from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome
+from tradewind.records.leases.lease import Lease
+from tradewind.records.leases.store import Held
+from tradewind.records.outputs.leftovers import remove_leftovers
 from tradewind.records.step_info import info_json
-from tradewind.records.turns import commit_turn, complete_commit, fail_turn, stop_turn
-from tradewind.runtime.keeper import Keeper, TurnEnd
-from tradewind.runtime.masking import Masker
-from tradewind.runtime.step_turns import StepTurns, Turn, task_name
-from tradewind.runtime.store_patience import until_answered
 from tradewind.steps import ExecutorStep, ResolvedStep, RunValues
+from tradewind.tasks.address import TaskKey
+from tradewind.tasks.context import ExperimentSettings, PlacedExperiment, heartbeat_s
+from tradewind.tasks.errors import AdoptedFailureError, asking_store, failing_at_once, unnamed_deployment
+from tradewind.tasks.jobs.exposed_secrets import warn_of_secrets
+from tradewind.tasks.plan_lines import push_unplanned
+from tradewind.tasks.steps.claim_notes import ClaimNotes
+from tradewind.tasks.steps.notes import compared, tries_now
 from tradewind.triggers.lease import await_turn_end
+from tradewind.turns.claims import MissingInputError, StepTurns, Turn, task_name
+from tradewind.turns.held import HeldTurn
+from tradewind.turns.keeper import Keeper, TurnEnd
+from tradewind.turns.protocol import Claimant, Next, TurnProtocol
+from tradewind.turns.start import Asked, Task
+from tradewind.turns.store_patience import until_answered
 
 NOTE = "tradewind_step"
 """Key of the note in the task state store: what this task made, and the tries that Airflow allowed then."""
@@ -122,16 +111,14 @@ class StepVersionHook(BaseHook):
             placed, resolved = self._placed(name, config, None)
         warn_of_secrets(f"Step {name!r}", _recorded(resolved.config))
         push_unplanned(context, resolved)
-        by = TaskKey.of(context).claim(context)
-        claims = _Claims(ClaimNotes(context, by))
-        turns = StepTurns(resolved, by, heartbeat_s(), claims.add, placed.roots)
+        task = _PlainTask(resolved, placed, context)
+        turns = task.turns
         with asking_store(f"Step {name!r}"):
-            held, attempt = _take(turns, claims, context)
-            keeper = Keeper(turns.store, held, _end_work)
-            with keeper:
+            held, attempt = TurnProtocol(turns, task, until_answered).result()
+            with Keeper(turns.store, held, _end_work) as keeper:
                 if attempt.number > 1:
                     keeper.until_answered(lambda: remove_leftovers(turns.path, (), keeper.check, attempt.found))
-                yield from _work(turns, attempt, keeper)
+                yield from _work(resolved, HeldTurn(turns.path, attempt, keeper))
         _note(context, attempt.number)
 
     def _placed(self, name: str, config: Any, values: RunValues | None) -> tuple[PlacedExperiment, ResolvedStep]:
@@ -140,101 +127,105 @@ class StepVersionHook(BaseHook):
         return placed, placed.experiment.of(step)
 
 
-class _Claims:
-    """The claims of this process, each noted before it is made."""
+class _PlainTask(Claimant[tuple[Held, Attempt]]):
+    """A task that works under a turn itself: it comes to the lease and the attempt of the turn, as its keeper."""
 
-    def __init__(self, notes: ClaimNotes) -> None:
-        self.notes = notes
-        self._last = ""
+    def __init__(self, step: ResolvedStep, placed: PlacedExperiment, context: Context) -> None:
+        by = TaskKey.of(context).claim(context)
+        self._context = context
+        self._notes = ClaimNotes(context, by)
+        self._task = Task(by, claimed=self._notes.jobs())
+        self._claimed = ""
+        self.turns = StepTurns(step, by, heartbeat_s(), self._note_claim, placed.roots)
 
-    def add(self, job: str) -> None:
-        self.notes.add(job)
-        self._last = job
+    def task(self) -> Task:
+        return self._task
 
-    def make(self, turns: StepTurns, over: Lease | None, *, withdraws: bool) -> Turn | None:
-        """Claim the turn after ``over``; to be called again when the store takes a part of it and refuses the rest."""
-        if self._last and turns.end_unstarted(self._last, Phase.STOPPED, Outcome.LOST):
-            over = turns.read().lease
-        with failing_at_once():
-            return turns.claim(over, lambda: _spec(turns.step), withdraws=withdraws)
+    def asked(self) -> Asked:
+        """Whether a person cleared this task after it had ended with an output."""
+        note: Any = self._context["task_state_store"].get(NOTE) or {}
+        return replace(compared(Asked(), note, self._context), finished_attempt=note.get("attempt"))
+
+    def warn(self, sentence: str) -> None:
+        logger.warning("%s", sentence)
+
+    def finished(self, lease: Lease | None) -> NoReturn:
+        """End the task without its block: green if an earlier try made the output and died before it could say so."""
+        step = self.turns.step
+        made = f"by {task_name(lease.by)}" if lease is not None and lease.by else "elsewhere"
+        sentence = f"Step {step.name!r}, version {step.hash}, is finished: made {made}."
+        logger.info("%s", sentence)
+        if lease is None or lease.is_marins:
+            _note(self._context, 0)
+            raise AirflowSkipException(sentence)
+        _note(self._context, lease.attempt)
+        if self._task.owns(lease):
+            raise DownstreamTasksSkipped(tasks=[])  # of none: Airflow's one way to end a task well from within
+        raise AirflowSkipException(sentence)
+
+    def failure(self, lease: Lease | None) -> AdoptedFailureError:
+        attempt = until_answered(partial(self.turns.attempt, lease.attempt)) if lease is not None else None
+        error = attempt.error if attempt is not None else None
+        whose = f" in {task_name(lease.by)}" if lease is not None else ""
+        why = f" with {error.type}: {error.message}" if error is not None else ""
+        return AdoptedFailureError(f"Step {self.turns.step.name!r} failed{whose}{why}")
+
+    def doubt(self, lease: Lease) -> NoReturn:
+        raise unnamed_deployment(self.turns.name, lease, self.turns.by)
+
+    def wait(self, lease: Lease) -> None:
+        self._await_end(lease)
+        self._task = replace(self._task, waited_for=lease.attempt)
+
+    def rejoin(self, lease: Lease) -> Next:
+        """The process of that try is gone, or ends with its turn."""
+        self._await_end(lease)
+        return Next.LOOK
+
+    def stop_first(self, lease: Lease) -> None:
+        logger.info("The task was cleared: attempt %d is stopped first.", lease.attempt)
+        until_answered(partial(self.turns.stop, lease))
+        self._await_end(lease)
+
+    def claim(self, over: Lease | None, withdraws: bool) -> Turn | None:
+        def claimed() -> Turn | None:
+            since = over
+            if self._claimed and self.turns.end_unstarted(self._claimed, AttemptOutcome.LOST):
+                since = self.turns.read().lease  # the store took a part of the claim and refused the rest
+            with failing_at_once():
+                return self.turns.claim(since, lambda: _spec(self.turns.step), withdraws=withdraws)
+
+        return until_answered(claimed)
+
+    def missing_input(self, error: MissingInputError) -> NoReturn:
+        raise error  # its config names no other step, so there is none
+
+    def run(self, turn: Turn) -> tuple[Held, Attempt]:
+        begin = partial(self.turns.store.begin, turn.attempt.job, uuid.uuid4().hex)
+        return until_answered(begin, turn.held.lease.fence_s), turn.attempt
+
+    def _note_claim(self, job: str) -> None:
+        self._notes.add(job)
+        self._claimed = job
+
+    def _await_end(self, lease: Lease) -> None:
+        whose, name = task_name(lease.by), self.turns.name
+        logger.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, name, whose)
+        asyncio.run(await_turn_end(self.turns.path, lease.attempt, logger.info))
 
 
-def _take(turns: StepTurns, claims: _Claims, context: Any) -> tuple[Held, Attempt]:
-    """The lease and the attempt of the next turn, as its keeper, once nobody else is at work."""
-    task = Task(turns.by, claimed=claims.notes.jobs())
-    while True:
-        record = until_answered(turns.read)
-        start = decide_start(record, task, _asked(context))
-        match start:
-            case Finished():
-                if warning := start_warning(start, turns.step):
-                    logger.warning("%s", warning)
-                raise _already_made(turns, task, start.lease, context)
-            case Adopt():
-                raise AdoptedFailureError(until_answered(partial(_failure, turns, start.lease)))
-            case Doubt():
-                raise unnamed_deployment(turns.name, start.lease, turns.by)
-            case Wait():
-                _await_end(turns, start.lease)
-                task = replace(task, waited_for=start.lease.attempt)
-            case Rejoin():  # the process of that try is gone, or ends with its turn
-                _await_end(turns, start.lease)
-            case StopFirst():
-                logger.info("The task was cleared: attempt %d is stopped first.", start.lease.attempt)
-                until_answered(partial(_stop, turns, start.lease))
-                _await_end(turns, start.lease)
-            case Claim():
-                make = partial(claims.make, turns, record.lease, withdraws=start.withdraws)
-                if (turn := until_answered(make)) is not None:
-                    begin = partial(turns.store.begin, turn.attempt.job, uuid.uuid4().hex)
-                    return until_answered(begin, turn.held.lease.fence_s), turn.attempt
-
-
-def _stop(turns: StepTurns, lease: Lease) -> None:
-    turns.store.request_stop(lease.job, turns.by)
-    turns.end_unstarted(lease.job, Phase.STOPPED, Outcome.STOPPED)
-
-
-def _await_end(turns: StepTurns, lease: Lease) -> None:
-    logger.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, turns.name, task_name(lease.by))
-    asyncio.run(await_turn_end(turns.path, lease.attempt, logger.info))
-
-
-def _already_made(turns: StepTurns, task: Task, lease: Lease | None, context: Any) -> AirflowException:
-    """What ends the task without its block: green if an earlier try made the output and died before it could say so."""
-    made = f"by {task_name(lease.by)}" if lease is not None and lease.by else "elsewhere"
-    sentence = f"Step {turns.step.name!r}, version {turns.step.hash}, is finished: made {made}."
-    logger.info("%s", sentence)
-    if lease is None or lease.is_marins:
-        _note(context, 0)
-        return AirflowSkipException(sentence)
-    until_answered(partial(complete_commit, turns.path, lease))
-    _note(context, lease.attempt)
-    if task.owns(lease):
-        return DownstreamTasksSkipped(tasks=[])  # of none: Airflow's one way to end a task well from within
-    return AirflowSkipException(sentence)
-
-
-def _failure(turns: StepTurns, lease: Lease | None) -> str:
-    attempt = turns.attempt(lease.attempt) if lease is not None else None
-    error = attempt.error if attempt is not None else None
-    whose = f" in {task_name(lease.by)}" if lease is not None else ""
-    why = f" with {error.type}: {error.message}" if error is not None else ""
-    return f"Step {turns.step.name!r} failed{whose}{why}"
-
-
-def _work(turns: StepTurns, attempt: Attempt, keeper: Keeper) -> Iterator[StepVersion]:
+def _work(step: ResolvedStep, turn: HeldTurn) -> Iterator[StepVersion]:
     try:
-        yield _version(turns.step)
+        yield _version(step)
     except Exception as error:
         described = AttemptError(*map(_shown, (type(error).__qualname__, str(error), traceback.format_exc())))
-        keeper.until_answered(lambda: fail_turn(keeper.finish, turns.path, attempt, described))
+        turn.fail(described)
         raise
     except BaseException:  # the task was ended from outside
-        if keeper.end in (None, TurnEnd.STOP_REQUESTED):
-            keeper.until_answered(lambda: stop_turn(keeper.finish, turns.path, attempt, Outcome.STOPPED))
+        if turn.keeper.end in (None, TurnEnd.STOP_REQUESTED):
+            turn.stop(AttemptOutcome.STOPPED)
         raise
-    keeper.until_answered(lambda: commit_turn(keeper.finish, turns.path, attempt, keeper.check))
+    turn.commit()
 
 
 def _shown(text: str) -> str:
@@ -247,13 +238,9 @@ def _shown(text: str) -> str:
 
 def _recorded(config: Any) -> Any:
     """``config`` as its record shows it, in plain JSON, in which no key that begins with ``$`` is one of ours."""
-    return json.loads(info_json(config), object_pairs_hook=lambda pairs: {name.lstrip("$"): one for name, one in pairs})
-
-
-def _asked(context: Any) -> Asked:
-    """Whether a person cleared this task after it had ended with an output."""
-    note = context["task_state_store"].get(NOTE) or {}
-    return replace(compared(Asked(), note, context), finished_attempt=note.get("attempt"))
+    return json.loads(
+        info_json(config), object_pairs_hook=lambda pairs: {name.lstrip("$"): value for name, value in pairs}
+    )
 
 
 def _note(context: Any, attempt: int) -> None:
@@ -262,14 +249,14 @@ def _note(context: Any, attempt: int) -> None:
 
 
 def _version(step: ResolvedStep) -> StepVersion:
-    return StepVersion(step.name, f"{step.name}-{step.hash}", step.output_path, step.config)
+    return StepVersion(step.name, step.version_name, step.output_path, step.config)
 
 
 def _spec(step: ResolvedStep) -> Any:
-    from tradewind.runtime.spec import StepSpec
+    from tradewind.calls.spec import StepSpec
 
-    version = f"{step.name}-{step.hash}"
-    return StepSpec(step.name, version, step.output_path, "", None, None, {"kind": "airflow_worker"}, False)
+    worker = {"kind": "airflow_worker"}
+    return StepSpec(step.name, step.version_name, step.output_path, "", None, None, worker, False)
 
 
 def _end_work(end: TurnEnd) -> None:

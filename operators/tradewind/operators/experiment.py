@@ -1,4 +1,4 @@
-"""From steps to an Airflow DAG: one task a step, edges from the references in the configs, ``plan`` above them all."""
+"""From steps to an Airflow DAG: one task a step, edges from the references in the configs, ``plan`` above the first."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable
 from airflow.sdk import Param as AirflowParam
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
-from tradewind.operators.assets import step_asset
-from tradewind.operators.placement import check_function_place
 from tradewind.operators.plan import PlanOperator
-from tradewind.operators.run_context import ExperimentSettings
-from tradewind.operators.run_params import PREFIX, add_run_params
 from tradewind.operators.step import StepOperator
+from tradewind.plans.places.step_places import check_are_apart, check_given_places
 from tradewind.plans.selection import Selection
-from tradewind.plans.step_places import check_are_apart, check_given_places
 from tradewind.steps import (
     Cpu,
     ExecutorStep,
@@ -40,6 +36,10 @@ from tradewind.steps import (
     shortened,
     wanted_steps,
 )
+from tradewind.tasks.assets import step_asset
+from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.jobs.placement import check_function_place
+from tradewind.tasks.params import PREFIX, add_run_params
 
 PLAN_TASK_ID = "plan"
 _PARSE_TIME_PREFIX = "prefix:"
@@ -128,7 +128,7 @@ def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
     for name, param in params.items():
         default = param.default if isinstance(param, Param) else getattr(param, "value", param)
         where = f"DAG {shortened(dag_id)}: param {shortened(name)}"
-        check_bounded(default, where, finite=True)
+        check_bounded(default, where, is_finite=True)
         try:
             json.dumps(default)
         except (TypeError, ValueError):
@@ -183,7 +183,7 @@ def _add_step_tasks(
         )
         tasks[resolved] = task
         upstream = dict.fromkeys(tasks[dependency] for dependency in resolved.dependencies)
-        task.set_upstream([plan, *upstream])
+        task.set_upstream(list(upstream) or plan)  # the plan skips whatever task of the run, with or without an edge
 
 
 def _assets(steps: Sequence[ResolvedStep]) -> list[Asset]:

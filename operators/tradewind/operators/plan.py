@@ -8,23 +8,24 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from tradewind.hooks.bucket_regions import refuse_cross_region_reads
-from tradewind.operators.assets import emit_nothing, emit_reused
-from tradewind.operators.cluster_slices import refuse_missing_slice_types
-from tradewind.operators.code import code_folder
-from tradewind.operators.errors import asking_store, failing_at_once
-from tradewind.operators.plan_lines import push_plan
-from tradewind.operators.run_context import ExperimentSettings, PlacedExperiment
-from tradewind.operators.run_params import is_dry_run, is_verified, selection_of
-from tradewind.operators.step_job import claimed_spec
+from tradewind.calls.references import CodeFolder, function_name
 from tradewind.plans.chunks import chunks
 from tradewind.plans.plan import Decision, Plan
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.table import plan_table
 from tradewind.records.experiment_info import write_experiment_info
 from tradewind.records.step_info import step_info
-from tradewind.runtime.references import CodeFolder, function_name
 from tradewind.steps import ExecutorStep, ResolvedExperiment
+from tradewind.tasks.address import states_now
+from tradewind.tasks.assets import emit_nothing, emit_reused
+from tradewind.tasks.cluster_slices import refuse_missing_slice_types
+from tradewind.tasks.code import code_folder
+from tradewind.tasks.context import ExperimentSettings, PlacedExperiment
+from tradewind.tasks.errors import asking_store, failing_at_once
+from tradewind.tasks.params import is_dry_run, is_verified, selection_of
+from tradewind.tasks.plan_lines import push_left_alone, push_plan
+from tradewind.tasks.regions import refuse_cross_region_reads
+from tradewind.tasks.steps.job import claimed_spec
 
 _AT_WORK = frozenset({"running", "deferred", "queued"})
 _TO_DO = frozenset({Decision.RUN, Decision.WAIT, Decision.BLOCKED})
@@ -104,10 +105,12 @@ class PlanOperator(BaseOperator):
         return [step.task_id for step in plan.steps if step.decision not in _TO_DO]
 
     def _not_at_work(self, task_ids: list[str], context: Context) -> list[str]:
-        """When the plan is made again while steps run: leave those alone that are at work."""
-        ti: Any = context["ti"]
-        if not task_ids or ti.try_number == 1:
+        """When the plan is made again while steps run: leave those alone that are at work.
+
+        One that waits for this plan may start between the question and Airflow's skip, which spares it too.
+        """
+        if not task_ids or context["ti"].try_number == 1:
             return task_ids
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=task_ids, run_ids=[ti.run_id])
-        state_of = states.get(ti.run_id, {})
+        push_left_alone(context, task_ids)
+        state_of = states_now(context, task_ids)
         return [task_id for task_id in task_ids if state_of.get(task_id) not in _AT_WORK]

@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 
-from tradewind.hooks.ray import RayHook
+from tradewind.calls.call_results import decode_result, result_marker
+from tradewind.deployment.kill import stop_from_on_kill, stop_plain_job
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.deployment.task_address import TaskAddress
 from tradewind.links.ray import RayJobLink, RayLogLink, push_links
-from tradewind.operators.claim_store import load_claim, save_claim
-from tradewind.operators.errors import failing_at_once, talking_to_cluster
-from tradewind.operators.following import (
+from tradewind.ray_jobs.claims import JobClaim, Submit, decide_submission
+from tradewind.ray_jobs.follow.endings import Ending, EndingKind
+from tradewind.ray_jobs.follow.outcome import JobOutcome, Watch
+from tradewind.ray_jobs.nodes.demand import Demand
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.steps.values.amounts import check_amount
+from tradewind.tasks.address import TaskKey, clears_now
+from tradewind.tasks.errors import failing_at_once, talking_to_cluster
+from tradewind.tasks.jobs.claim_store import load_claim, save_claim
+from tradewind.tasks.jobs.errors import LOSSES, job_error
+from tradewind.tasks.jobs.following import (
     as_seconds,
     follow_here,
-    however_long,
     log_last_lines,
-    patiently,
     pause_before_attempt,
+    retry_always,
+    retry_for,
     stop_here,
 )
-from tradewind.operators.job_errors import LOSSES, job_error
-from tradewind.operators.job_request import job_request
-from tradewind.operators.task_key import TaskKey, clears_now
-from tradewind.ray_jobs.claims import JobClaim, Submit, decide_submission
-from tradewind.ray_jobs.demand import Demand
-from tradewind.ray_jobs.endings import Ending, EndingKind
-from tradewind.ray_jobs.outcome import Outcome, Watch
-from tradewind.ray_jobs.request import JobRequest
-from tradewind.runtime.call_results import decode_result, result_marker
-from tradewind.steps.amounts import check_amount
-from tradewind.triggers.kill import stop_from_on_kill, stop_plain_job
-from tradewind.triggers.place_in_log import TaskAddress
+from tradewind.tasks.jobs.request import job_request
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger
 
 if TYPE_CHECKING:
@@ -186,7 +186,10 @@ class RayJobOperator(BaseOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Judge how the job ended, from what the trigger saw."""
-        claim, outcome = JobClaim.from_json(event["claim"]), Outcome(Ending.from_json(event["ending"]), event["result"])
+        claim, outcome = (
+            JobClaim.from_json(event["claim"]),
+            JobOutcome(Ending.from_json(event["ending"]), event["result"]),
+        )
         seen = self._judge(claim, outcome, context)
         if not isinstance(seen, Again):
             return seen.result
@@ -207,14 +210,14 @@ class RayJobOperator(BaseOperator):
         get_conn = RayHook(self.ray_conn_id).get_conn
         with talking_to_cluster(self._who):
             if has_job:
-                return however_long(get_conn, self.log.warning)
-            return patiently(get_conn, self.connect_timeout, self.log.warning)
+                return retry_always(get_conn, self.log.warning)
+            return retry_for(get_conn, self.connect_timeout, self.log.warning)
 
     def _asked(self, jobs: RayJobs, ask: Callable[[RayJobs], T], *, has_job: bool) -> T:
         """What the cluster answers, however long that takes if the task has, or had, a job there."""
         if not has_job:
-            return patiently(lambda: ask(jobs), self.connect_timeout, self.log.warning)
-        return however_long(lambda: ask(RayHook(self.ray_conn_id).get_conn()), self.log.warning)
+            return retry_for(lambda: ask(jobs), self.connect_timeout, self.log.warning)
+        return retry_always(lambda: ask(RayHook(self.ray_conn_id).get_conn()), self.log.warning)
 
     def _claimed(self, jobs: RayJobs, context: Context) -> JobClaim:
         """The claim under which this try goes on, written down; what it must not leave running has ended."""
@@ -284,7 +287,7 @@ class RayJobOperator(BaseOperator):
         outcome = follow_here(cluster, watch, self.log_bytes, full_log)
         return self._judge(claim, outcome, context)
 
-    def _judge(self, claim: JobClaim, outcome: Outcome, context: Context) -> Done | Again:
+    def _judge(self, claim: JobClaim, outcome: JobOutcome, context: Context) -> Done | Again:
         """End the task by how its job ended, or go on with the next attempt."""
         ending = outcome.ending
         context["ti"].xcom_push(key="status", value=ending.kind.name)

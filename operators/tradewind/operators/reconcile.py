@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, Context, conf
 
-from tradewind.hooks.ray import RayHook
-from tradewind.operators.errors import ClusterRefusedError, ClusterUnreachableError, talking_to_cluster
-from tradewind.operators.task_key import TaskKey
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.deployment.task_address import TaskAddress
 from tradewind.ray_jobs.details import JobDetails
-from tradewind.triggers.place_in_log import TaskAddress
-from tradewind.triggers.step_stop import stop_any_job
+from tradewind.tasks.address import TaskKey
+from tradewind.tasks.errors import ClusterRefusedError, ClusterUnreachableError, talking_to_cluster
+from tradewind.turns.stop import stop_any_job
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
@@ -40,18 +40,22 @@ class RayReconcileOperator(BaseOperator):
 
     A cluster that does not answer, or refuses the token, fails the task once all the others were looked at.
 
-    XCom: the submission ids of the jobs that were stopped.
+    XCom: the submission ids of the jobs that were stopped, or would be in a dry run.
 
     Args:
         ray_conn_ids: Connections of the clusters to look at.
+        dry_run: Only say which jobs would be stopped.
     """
 
     ui_color = "#d7e3fc"
     template_fields: Sequence[str] = ("ray_conn_ids",)
 
-    def __init__(self, *, ray_conn_ids: Sequence[str] = (RayHook.default_conn_name,), **kwargs: Any) -> None:
+    def __init__(
+        self, *, ray_conn_ids: Sequence[str] = (RayHook.default_conn_name,), dry_run: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.ray_conn_ids = list(ray_conn_ids)
+        self.only_say = dry_run
 
     def execute(self, context: Context) -> list[str]:
         """Look at each cluster once."""
@@ -78,8 +82,12 @@ class RayReconcileOperator(BaseOperator):
         active = waited_for(jobs.jobs())
         states = _states_of([key for _, key in active], context)
         unwanted = orphans(active, states, knows_all=bool(conf.get("tradewind", "deployment", fallback="")))
+        verb = "it would be stopped" if self.only_say else "stopping it"
         for job in unwanted:
-            self.log.info("Nobody waits for Ray job %s any more: stopping it.", job.job)
+            self.log.info("Nobody waits for Ray job %s any more: %s.", job.job, verb)
+        if self.only_say:
+            stopped += [job.job for job in unwanted]
+            return
         try:
             asyncio.run(self._stop(jobs.cluster, unwanted, stopped))
         except TimeoutError:
@@ -139,8 +147,8 @@ def _states_of(keys: Iterable[TaskKey], context: Context) -> dict[TaskAddress, s
             answer = ti.get_task_states(dag_id=dag, task_ids=task_ids, run_ids=runs)
             for task in (task for task in ours if task.task_id in task_ids):
                 states = answer.get(task.run_id, {})
-                if _name(task) in states:
-                    found[task] = states[_name(task)]
+                if task.name in states:
+                    found[task] = states[task.name]
     return found
 
 
@@ -154,11 +162,6 @@ def _questions(task_ids: set[str]) -> Iterator[list[str]]:
     if clear := sorted(task_ids - doubtful):
         yield clear
     yield from ([task_id] for task_id in sorted(doubtful))
-
-
-def _name(task: TaskAddress) -> str:
-    """How Airflow names a task in its answer."""
-    return task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
 
 
 def _worth_a_retry(problems: Sequence[Exception]) -> type[ClusterUnreachableError | ClusterRefusedError]:

@@ -6,14 +6,14 @@ from datetime import timedelta
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
-_JOB = "tradewind.operators.job_errors"
+_JOB = "tradewind.tasks.jobs.errors"
 _CLUSTER = "tradewind.ray_jobs.errors"
 
 WORTH_A_RETRY = (
     f"{_JOB}.RayJobLostError",
     f"{_CLUSTER}.RayUnreachableError",
-    "tradewind.operators.errors.ClusterUnreachableError",
-    "tradewind.operators.errors.StepLostError",
+    "tradewind.tasks.errors.ClusterUnreachableError",
+    "tradewind.tasks.errors.StepLostError",
 )
 NOT_WORTH_A_RETRY = (
     f"{_JOB}.RayJobError",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
 
-from tradewind.hooks.ray import RayHook
-from tradewind.operators.errors import failing_at_once, talking_to_cluster
+from tradewind.deployment.ray_connection import RayHook
 from tradewind.ray_jobs.finding import JobQuery, find_jobs
+from tradewind.tasks.errors import failing_at_once, talking_to_cluster
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
@@ -54,7 +54,7 @@ class RayStopJobOperator(BaseOperator):
 
     async def _stop(self, cluster: RayCluster, query: JobQuery) -> list[str]:
         from tradewind.ray_jobs.api import JobsApi
-        from tradewind.ray_jobs.stopping import stop_job
+        from tradewind.ray_jobs.follow.stopping import stop_job
 
         async with JobsApi(cluster) as api:
             active = [job.job for job in await find_jobs(api, query) if not job.has_ended]

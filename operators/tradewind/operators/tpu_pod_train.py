@@ -13,12 +13,12 @@ from airflow.sdk import Context
 from jinja2 import Environment
 
 from tradewind.cloud_tpu.slice_types import slice_type as named_slice_type
-from tradewind.operators.assets import step_asset
-from tradewind.operators.errors import failing_at_once
-from tradewind.operators.run_context import ExperimentSettings
 from tradewind.operators.step import StepOperator
 from tradewind.recipes.train_lm import RESUMABLE, train_lm
 from tradewind.steps import ExecutorStep, TpuSlice
+from tradewind.tasks.assets import step_asset
+from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.errors import failing_at_once
 
 
 class TpuPodTrainOperator(StepOperator):

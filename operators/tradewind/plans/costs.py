@@ -15,12 +15,12 @@ from typing import Final
 
 from tradewind.plans.estimates import Estimate, resources_in_words
 from tradewind.plans.plan import Decision, Plan, PlannedStep
-from tradewind.plans.stored_versions import list_folders
+from tradewind.plans.why.stored_versions import list_folders
 from tradewind.records.attempts import BadAttemptError, attempt_path, parse_attempt
-from tradewind.records.leases import Lease, Phase
+from tradewind.records.leases.lease import Lease, Phase
 from tradewind.records.reading import read_leases
-from tradewind.records.store import read_contents
-from tradewind.records.stores.bounded import Content
+from tradewind.storage.bounded import Content
+from tradewind.storage.files import read_contents
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ def read_estimates(plan: Plan) -> dict[str, Estimate]:
     steps = plan.decided(Decision.RUN)[:MOST_STEPS]
     try:
         versions = _versions_of(steps)
-        newest = _newest_results({path for paths in versions.values() for path in paths})
+        leases = read_leases(list({path for paths in versions.values() for path in paths}))
+        newest = {path: lease for path, lease in leases.items() if lease.phase is Phase.COMMITTED}
         files = {path: attempt_path(path, lease.attempt) for path, lease in newest.items()}
         contents = read_contents(list(files.values()))
     except Exception as error:  # each store has its own
@@ -61,11 +62,6 @@ def _versions_of(steps: Iterable[PlannedStep]) -> dict[str, list[str]]:
         for name in names:
             alike[posixpath.join(folder, name.rpartition("-")[0])].append(posixpath.join(folder, name))
     return {path: list(dict.fromkeys([path, *alike[path.rpartition("-")[0]][:MOST_VERSIONS]])) for path in paths}
-
-
-def _newest_results(paths: Iterable[str]) -> dict[str, Lease]:
-    leases = read_leases(list(paths))
-    return {path: lease for path, lease in leases.items() if lease.phase is Phase.COMMITTED}
 
 
 def _best(

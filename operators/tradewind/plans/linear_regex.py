@@ -78,10 +78,10 @@ def linear_regex(text: str) -> Regex:
             f"cannot be searched for in linear time ({_words(error)}): write it without lookaheads, lookbehinds, "
             "references back, flags other than i, m and s, and large repeated groups"
         ) from None
-    return _Search(text, found)
+    return _LinearPattern(text, found)
 
 
-class _Search:
+class _LinearPattern:
     """An expression that goes by the text that was given."""
 
     def __init__(self, pattern: str, compiled: Regex) -> None:

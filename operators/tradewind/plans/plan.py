@@ -1,27 +1,16 @@
-"""The plan of a run: for every step a decision and its reason, from the steps and what the store says of them.
+"""The plan of a run: for every step a decision and its reason, as the task that made it hands it to all others.
 
-A finished step is reused and asks for nothing; a step that must run asks for its inputs, and so on down. What nothing
-asks for is not run. Decisions are made from values that were read before: nothing here reads, and there is no clock.
+It travels as an XCom, so what comes back is input and parsed like a record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
-from tradewind.plans.phrases import age_text, producer_text, time_text
-from tradewind.plans.selection import Selection, find_matches
-from tradewind.records.leases import Lease
 from tradewind.records.parsing import COUNT, FLAG, RAW_TEXT, TEXT, Flaw, Kind, known_fields, list_of, one_of
-from tradewind.records.record import Record, RecordState
-from tradewind.records.unreadable import UnreadableLeaseError
-from tradewind.steps import OutputPathConflictError, ResolvedStep
-
-
-class VersionCollisionError(OutputPathConflictError):
-    """Two versions have the same six digits, and so the same output path."""
+from tradewind.steps.paths import version_name
 
 
 class BadPlanError(ValueError):
@@ -71,9 +60,9 @@ class PlannedStep:
     estimate: str | None = None
 
     @property
-    def version(self) -> str:
+    def version_name(self) -> str:
         """The step and its version as people refer to them."""
-        return f"{self.name}-{self.hash}"
+        return version_name(self.name, self.hash)
 
     def to_json(self) -> dict[str, Any]:
         """This line as XComs hold it."""
@@ -159,259 +148,3 @@ _KINDS_OF_A_LINE: Final = {
     "estimate": RAW_TEXT.or_null(),
 }
 _REQUIRED_OF_A_LINE: Final = ("task_id", "name", "hash", "output_path", "decision", "reason")
-
-Explainer = Callable[[Sequence[tuple[ResolvedStep, Record]]], Mapping[str, str]]
-"""Says why steps run, wait or are blocked: output path → reason, for those of which it knows more than their state.
-
-It is asked once a plan, about all of them together, so that it can read what it needs in few requests.
-"""
-
-EVERYTHING: Final = Selection()
-
-
-def make_plan(
-    prefix: str,
-    tasks: Iterable[tuple[str, ResolvedStep]],
-    wanted: Container[str],
-    records: Mapping[str, Record],
-    selection: Selection = EVERYTHING,
-    explain: Explainer | None = None,
-    *,
-    now: float | None = None,
-) -> Plan:
-    """Decide for each ``(task id, step)``, which come in execution order.
-
-    Args:
-        prefix: Where outputs go.
-        tasks: The steps that have a task.
-        wanted: The tasks whose outputs are asked for, unless ``selection.run_only`` says otherwise.
-        records: The record of each output path; a path without one counts as never made.
-        selection: What this run asks for.
-        explain: Knows more of the reasons than the records' states say.
-        now: The time that ages in reasons count from; without it, reasons name the time itself.
-
-    Raises:
-        VersionCollisionError: A record belongs to another version, which has the same output path by chance.
-    """
-    tasks = list(tasks)
-    names = [step.name for _, step in tasks]
-    only, forced = find_matches(selection.run_only, names), find_matches(selection.force, names)
-    is_only = bool(selection.run_only)
-    roots = {step for task_id, step in tasks if (step.name in only.names if is_only else task_id in wanted)}
-    choice = _Choice([step for _, step in tasks], roots, records, selection, forced.names)
-    warnings = [f"run_only: {regex!r} matches no step." for regex in only.unused]
-    warnings += [f"force: {regex!r} matches no step." for regex in forced.unused]
-    warnings += _check_versions(choice)
-    warnings += choice.left_behind()
-    warnings += choice.unreadable()
-    explained = explain(asked) if explain is not None and (asked := choice.unexplained()) else {}
-    lines = tuple(_line(task_id, step, choice, explained.get(step.output_path), now) for task_id, step in tasks)
-    return Plan(prefix, lines, tuple(warnings))
-
-
-class _Choice:
-    """The decisions. Every pass goes once over the steps and their references, in execution order or against it.
-
-    Attributes:
-        asked: The roots and all that they read, directly or not.
-        forced: The steps to make again, with the reason.
-        blockers: The steps that cannot run, each with the failed step that is the cause.
-        used: The roots, the forced steps, and what those read that run.
-    """
-
-    def __init__(
-        self,
-        steps: Iterable[ResolvedStep],
-        roots: set[ResolvedStep],
-        records: Mapping[str, Record],
-        selection: Selection,
-        forced_names: Container[str],
-    ) -> None:
-        self.steps = tuple(dict.fromkeys(steps))
-        self.records = {step: records.get(step.output_path, _NO_RECORD) for step in self.steps}
-        self.states = {step: record.state for step, record in self.records.items()}
-        self.selection = selection
-        self.asked = self._below(roots, lambda step: True)
-        self.forced = self._find_forced(forced_names)
-        roots = roots | self.forced.keys()
-        self.blockers = self._find_blockers(self._below(roots, self._is_due))
-        self.used = self._below(roots, lambda step: self._is_due(step) and step not in self.blockers)
-        self.decisions = {step: self._decide(step) for step in self.steps}
-        self._feeds = self._find_feeds()
-
-    def unexplained(self) -> list[tuple[ResolvedStep, Record]]:
-        """The steps that are not done for a reason of their own, which may be more than their state says."""
-        return [(step, self.records[step]) for step in self.steps if self._has_own_reason(step)]
-
-    def feeds(self, step: ResolvedStep) -> str:
-        """Why nothing needs a pruned step."""
-        return f"feeds only {' and '.join(sorted(self._feeds[step]))} steps" if step in self.asked else "not asked for"
-
-    def left_behind(self) -> list[str]:
-        """Warnings of results that stay although what they were made from is made again."""
-        return [
-            f"{step.name!r} is reused although its input {cause.name!r} is made again: force_downstream would renew it."
-            for step in self.steps
-            if self.decisions[step] is Decision.REUSE
-            and (cause := next((each for each in step.dependencies if each in self.forced), None)) is not None
-        ]
-
-    def unreadable(self) -> list[str]:
-        """Warnings of leases that cannot be read and keep a step from being made, with what to do about each."""
-        return [
-            f"{step.name!r}: {UnreadableLeaseError(step.output_path, lease)}"
-            for step, record in self.records.items()
-            if self.blockers.get(step) is step and (lease := record.lease) is not None and lease.flaw is not None
-        ]
-
-    def _has_own_reason(self, step: ResolvedStep) -> bool:
-        match self.decisions[step]:
-            case Decision.RUN:
-                return step not in self.forced
-            case Decision.BLOCKED:
-                return self.blockers[step] is step
-        return self.decisions[step] is Decision.WAIT
-
-    def _below(self, roots: set[ResolvedStep], reads: Callable[[ResolvedStep], bool]) -> set[ResolvedStep]:
-        """The roots and the inputs of those among them that read theirs, and so on."""
-        found = set(roots)
-        for step in reversed(self.steps):
-            if step in found and reads(step):
-                found.update(step.dependencies)
-        return found
-
-    def _is_due(self, step: ResolvedStep) -> bool:
-        """Whether it must be made, if it is needed at all."""
-        state = self.states[step]
-        return state is not RecordState.AT_WORK and (step in self.forced or state is not RecordState.FINISHED)
-
-    def _find_forced(self, names: Container[str]) -> dict[ResolvedStep, str]:
-        forced: dict[ResolvedStep, str] = {}
-        for step in self.steps:
-            if step.name in names and (step in self.asked or not self.selection.run_only):
-                forced[step] = "forced"
-            elif self.selection.force_downstream and step in self.asked:
-                cause = next((each for each in step.dependencies if each in forced), None)
-                if cause is not None:
-                    forced[step] = f"forced, because input `{cause.name}` is"
-        return forced
-
-    def _find_blockers(self, needed: set[ResolvedStep]) -> dict[ResolvedStep, ResolvedStep]:
-        blockers: dict[ResolvedStep, ResolvedStep] = {}
-        for step in self.steps:
-            if step in needed and self._is_due(step):
-                if self._blocks(step):
-                    blockers[step] = step
-                elif (blocked := next((each for each in step.dependencies if each in blockers), None)) is not None:
-                    blockers[step] = blockers[blocked]
-        return blockers
-
-    def _blocks(self, step: ResolvedStep) -> bool:
-        is_failed = self.states[step] is RecordState.FAILED and step not in self.forced
-        is_left_failed = is_failed and not self.selection.force_run_failed
-        return is_left_failed or self.states[step] is RecordState.UNREADABLE
-
-    def _decide(self, step: ResolvedStep) -> Decision:
-        if step in self.blockers:
-            return Decision.BLOCKED
-        if self.states[step] is RecordState.FINISHED and step not in self.forced:
-            return Decision.REUSE
-        if step not in self.used:
-            return Decision.PRUNED
-        return Decision.WAIT if self.states[step] is RecordState.AT_WORK else Decision.RUN
-
-    def _find_feeds(self) -> dict[ResolvedStep, set[str]]:
-        """What the steps are that read each step; a pruned one stands for those that read it."""
-        feeds: dict[ResolvedStep, set[str]] = {}
-        for step in reversed(self.steps):
-            if step in self.asked:
-                word = _READERS.get(self.decisions[step])
-                words = {word} if word else feeds.get(step, set())
-                for dependency in step.dependencies:
-                    feeds.setdefault(dependency, set()).update(words)
-        return feeds
-
-
-_NO_RECORD: Final = Record()
-_READERS: Final = {Decision.REUSE: "finished", Decision.WAIT: "awaited", Decision.BLOCKED: "blocked"}
-_STATES: Final = {
-    RecordState.NONE: "never ran",
-    RecordState.GONE: "ran, output gone",
-    RecordState.FAILED: "failed before",
-    RecordState.STOPPED: "stopped before",
-    RecordState.UNREADABLE: "lease cannot be read",
-}
-
-
-def _line(task_id: str, step: ResolvedStep, choice: _Choice, explained: str | None, now: float | None) -> PlannedStep:
-    decision, lease = choice.decisions[step], choice.records[step].lease
-    return PlannedStep(
-        task_id,
-        step.name,
-        step.hash,
-        step.output_path,
-        decision,
-        _reason(step, choice, explained, now),
-        attempt=lease.attempt if lease else 0,
-        is_forced=decision is Decision.RUN and step in choice.forced,
-        is_damaged=choice.records[step].is_damaged,
-        producer=_producer(lease) if decision in (Decision.REUSE, Decision.WAIT) else None,
-    )
-
-
-def _reason(step: ResolvedStep, choice: _Choice, explained: str | None, now: float | None) -> str:
-    lease = choice.records[step].lease
-    match choice.decisions[step]:
-        case Decision.REUSE:
-            return f"made {_when(lease, now)}by {_producer(lease)}"
-        case Decision.WAIT:
-            job = f" on job {lease.job}" if lease and lease.job else ""
-            return explained or f"in progress in {_producer(lease)}{job}"
-        case Decision.RUN:
-            return choice.forced.get(step) or explained or _STATES[choice.states[step]]
-        case Decision.BLOCKED if choice.states[step] is RecordState.UNREADABLE:
-            return f"{_STATES[RecordState.UNREADABLE]}: {lease.flaw if lease else None}"
-        case Decision.BLOCKED if choice.blockers[step] is step:
-            return f"{explained or _STATES[choice.states[step]]}; force_run_failed is off"
-        case Decision.BLOCKED:
-            blocker = choice.blockers[step]
-            is_unreadable = choice.states[blocker] is RecordState.UNREADABLE
-            return f"needs `{blocker.name}`, {'whose lease cannot be read' if is_unreadable else 'which failed before'}"
-    return choice.feeds(step)
-
-
-def _producer(lease: Lease | None) -> str:
-    if lease is None or lease.is_marins:
-        return "Marin's executor"
-    who = producer_text(lease.by) or "somebody"
-    return f"{who}, attempt {lease.attempt}"
-
-
-def _when(lease: Lease | None, now: float | None) -> str:
-    """When an output of ours was made, with a space behind; nothing for Marin's, whose leases are gone."""
-    if lease is None or lease.is_marins:
-        return ""
-    return f"{age_text(now - lease.timestamp)} " if now is not None else f"at {time_text(lease.timestamp)} "
-
-
-def _check_versions(choice: _Choice) -> list[str]:
-    """Refuse records of other versions; where the path is given by hand, only warn of those that are reused."""
-    warnings = []
-    for step, record in choice.records.items():
-        found = record.lease.version if record.lease is not None else ""
-        version = step.digest
-        if found in ("", version):
-            continue
-        if step.step.override_output_path is None:
-            raise VersionCollisionError(
-                f"Step {step.name!r} is version {version}, but {step.output_path} belongs to version {found}, whose "
-                "first six digits are the same: change the step's name or a versioned value of its config."
-            )
-        if choice.decisions[step] is Decision.REUSE:
-            warnings.append(reused_from_elsewhere(step))
-    return warnings
-
-
-def reused_from_elsewhere(step: ResolvedStep) -> str:
-    """What a person should know of a step whose output another version made, at a path that both were given."""
-    return f"{step.name!r} is reused from another version: its output path is given by hand."

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tradewind.plans.costs import read_estimates
+from tradewind.plans.decisions import EVERYTHING, make_plan
 from tradewind.plans.estimates import with_estimates
-from tradewind.plans.plan import EVERYTHING, Decision, Plan, make_plan
-from tradewind.plans.reasons import explain_steps
+from tradewind.plans.plan import Decision, Plan
 from tradewind.plans.selection import Selection
-from tradewind.records.leases import Lease
-from tradewind.records.manifests import BadManifestError, read_manifest, verify_output
+from tradewind.plans.why.reasons import explain_steps
+from tradewind.records.leases.lease import Lease
+from tradewind.records.outputs.manifests import BadManifestError, read_manifest, verify_output
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import ResolvedStep

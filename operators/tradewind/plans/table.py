@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from tradewind.plans.phrases import count_text, shorten
 from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.plans.why.phrases import count_text, shorten
+from tradewind.text_table import aligned
 
 WIDTH: Final = 200
 SHORTEST_REASON: Final = 60
@@ -29,7 +30,7 @@ def plan_table(plan: Plan) -> str:
     lines = [step if isinstance(step, str) else _cells(step, plan.prefix) for step in _summarised(plan)]
     head = ["decision", "step", "version", "reason", "estimate", f"output below {plan.prefix}"]
     rows = [head, *(line for line in lines if not isinstance(line, str))]
-    table = iter(_aligned(_fitted(rows)))
+    table = iter(aligned(_fitted(rows)))
     body = [next(table), *(line if isinstance(line, str) else next(table) for line in lines)]
     return "\n".join([*body, *_last_lines(plan)])
 
@@ -66,11 +67,6 @@ def _fitted(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     room = max(SHORTEST_REASON, WIDTH - others)
     columns[_REASON] = [shorten(reason, room) for reason in columns[_REASON]]
     return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _last_lines(plan: Plan) -> list[str]:

@@ -9,6 +9,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tradewind.cloud_tpu.ray_labels import POD_TYPE_LABEL, SLICE_NAME_LABEL, is_head_resource
+from tradewind.ray_jobs.environment.runtime_env import check_fields
+from tradewind.ray_jobs.environment.secret_signs import (
+    secret_assignment,
+    secret_field,
+    secret_form,
+    secret_variable,
+    shown_word,
+    texts_in,
+)
 from tradewind.ray_jobs.errors import (
     BadAmountError,
     BadEntrypointError,
@@ -18,15 +28,6 @@ from tradewind.ray_jobs.errors import (
     UnreservedTpuError,
 )
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.ray_jobs.runtime_env import check_fields
-from tradewind.ray_jobs.secret_signs import (
-    secret_assignment,
-    secret_field,
-    secret_form,
-    secret_variable,
-    shown_word,
-    texts_in,
-)
 
 LONGEST_ID: Final = 128
 _MOST: Final = 2**63 - 1
@@ -34,8 +35,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _JINJA: Final = (("{{", "}}"), ("{%", "%}"))
 _OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_bytes"}
 _TPU: Final = "TPU"
-_SLICE_HEAD: Final = re.compile(r"TPU-.+-head")
-_SLICE_LABELS: Final = ("ray.io/tpu-pod-type", "ray.io/tpu-slice-name")
+_SLICE_LABELS: Final = (POD_TYPE_LABEL, SLICE_NAME_LABEL)
 
 
 def check_request(request: JobRequest) -> JobRequest:
@@ -153,7 +153,7 @@ def check_tpu(resources: Mapping[str, float], label_selector: Mapping[str, str])
     """Chips come only together with what names their slice."""
     if not resources.get(_TPU):
         return
-    has_head = any(_SLICE_HEAD.fullmatch(name) and amount for name, amount in resources.items())
+    has_head = any(is_head_resource(name) and amount for name, amount in resources.items())
     names_slice = any(
         str(label_selector.get(label, "!")).strip() and not str(label_selector.get(label, "!")).strip().startswith("!")
         for label in _SLICE_LABELS

@@ -68,7 +68,7 @@ class JobDetails:
             raise _no_job(whose, "it is no object")
         started, ended = _number(fields, whose, "start_time"), _number(fields, whose, "end_time")
         metadata = fields.get("metadata") or {}
-        if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise _no_job(whose, "its metadata are no texts")
         if not (status := _text(fields, whose, "status")):
             raise _no_job(whose, "its status is missing")
@@ -94,8 +94,8 @@ def submitted_jobs(answer: Any, whose: object) -> list[JobDetails]:
     """
     if answer is not None and not isinstance(answer, list):
         raise _no_job(whose, "they are no list")
-    found = (one for one in answer or [] if not isinstance(one, dict) or one.get("submission_id"))
-    return [JobDetails.from_json(one, whose) for one in found]
+    found = (fields for fields in answer or [] if not isinstance(fields, dict) or fields.get("submission_id"))
+    return [JobDetails.from_json(fields, whose) for fields in found]
 
 
 def _text(fields: Mapping[str, Any], whose: object, name: str) -> str | None:

@@ -69,19 +69,18 @@ def _get(session: requests.Session, cluster: RayCluster, path: str, *, with_toke
     url = cluster.address.rstrip("/") + path
     headers = cluster.headers if with_token else {}
     try:
-        # ``verify`` with each request: a session's would give way to REQUESTS_CA_BUNDLE.
         return session.get(
-            url, headers=headers, timeout=TIMEOUT_S, verify=cluster.verify, allow_redirects=False, auth=_no_auth
+            url,
+            headers=headers,
+            timeout=TIMEOUT_S,
+            verify=cluster.verify,  # here, since a session's would give way to REQUESTS_CA_BUNDLE
+            allow_redirects=False,
+            auth=lambda request: request,  # or requests would add what a ``.netrc`` holds for the host
         )
     except requests.exceptions.SSLError as error:
         raise RayJobsError(f"{cluster}: {tls_problem(error)}") from None
     except OSError as error:  # a CA bundle that is not there, too
         raise RayUnreachableError(unreachable(cluster, error)) from None
-
-
-def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keeps requests from adding what a ``.netrc`` holds for the host."""
-    return request
 
 
 def _check_token(status: int, cluster: RayCluster) -> None:
@@ -109,8 +108,8 @@ def _no_dashboard(cluster: RayCluster) -> str:
 
 def tls_problem(error: BaseException) -> str:
     """What is wrong with a TLS connection, in words, and what to do; ``error`` is what a client library raised."""
-    text = " ".join(str(one) for one in _chain(error))
-    code = next((one.verify_code for one in _chain(error) if isinstance(one, ssl.SSLCertVerificationError)), None)
+    text = " ".join(str(cause) for cause in _chain(error))
+    code = next((cause.verify_code for cause in _chain(error) if isinstance(cause, ssl.SSLCertVerificationError)), None)
     if code in (18, 19) or "self-signed" in text or "self signed" in text:
         return "its TLS certificate is self-signed: name it as 'CA bundle' of the connection, or do not check it."
     if code == 62 or "mismatch" in text or "doesn't match" in text:
@@ -129,8 +128,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     waiting: list[Any] = [error]
     seen: set[int] = set()
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, BaseException) and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting += [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
+        cause = waiting.pop()
+        if isinstance(cause, BaseException) and id(cause) not in seen:
+            seen.add(id(cause))
+            yield cause
+            waiting += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]

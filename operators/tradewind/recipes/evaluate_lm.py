@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import exists, join, write_json
-from tradewind.recipes import levanter_parts as parts
-from tradewind.recipes.model_sizes import model_size
-from tradewind.recipes.quiet import quiet_libraries
+from tradewind.recipes.levanter import parts
+from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
+from tradewind.recipes.levanter.quiet import quiet_libraries
+from tradewind.recipes.levanter.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
 from tradewind.recipes.sampling import SamplingOptions, sample
-from tradewind.recipes.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
 from tradewind.recipes.tokenizers import local_tokenizer
 from tradewind.recipes.train_lm import checkpoints_path, export_path
 from tradewind.recipes.validation_loss import Score, bytes_of_predicted, bytes_of_tokens, total_nats
+from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields, number, one_of, whole
 
 if TYPE_CHECKING:
     from levanter.data.text import LmDataConfig
@@ -48,14 +49,30 @@ class LmEvalConfig:
     model: Any = None
     """As in training."""
 
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            train_path=PATH,
+            cache_path=PATH,
+            tokenizer_path=PATH,
+            output_path=PATH,
+            model_size=one_of(MODEL_SIZES) if self.model is None else TEXT,
+            seq_len=whole(2),
+            batch_size=whole(1),
+            prompt=SOME_TEXT,
+            sample_tokens=whole(0),
+            temperature=number(above=0),
+            seed=whole(),
+        )
+
 
 def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     """Write and return ``{"checkpoint": {"loss", "bpb"}, "hf": {...}, "tokens", "bytes", "prompt", "sample"}``.
 
     ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte (see ``tradewind.recipes.validation_loss``). Runs in
-    one process. Raises ``ValueError`` for a setting out of range or a missing input.
+    one process. Raises ``ValueError`` for a missing input.
     """
-    _check(config)
+    _check_inputs(config)
     quiet_libraries()
     parts.keep_compilations(config.output_path)
     parts.check_batch_size(config.batch_size, parts.device_count())
@@ -65,14 +82,7 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     return results
 
 
-def _check(config: LmEvalConfig) -> None:
-    if config.model is None:
-        model_size(config.model_size)
-    parts.check_seq_len(config.seq_len)
-    if not config.prompt:
-        raise ValueError("prompt is empty: a sample needs at least one character to go on with.")
-    if config.temperature <= 0:
-        raise ValueError(f"temperature={config.temperature} must be above 0.")
+def _check_inputs(config: LmEvalConfig) -> None:
     if not exists(checkpoints_path(config.train_path)):
         raise ValueError(f"There are no checkpoints under train_path {config.train_path}.")
     if not exists(join(export_path(config.train_path), "config.json")):
@@ -115,7 +125,10 @@ class _Scorer:
             raise ValueError(f"The validation split under cache_path {config.cache_path} is shorter than seq_len.")
         self.batches = DataLoader(dataset, config.batch_size, mesh=mesh, axis_resources=mapping)
         self.mapping = mapping
-        self.text_bytes = _text_bytes(config, data)
+        tokenizer = data.the_tokenizer
+        tokens = parts.all_tokens(data.build_caches("validation")[parts.COMPONENT])
+        token_bytes = bytes_of_tokens(tokenizer)
+        self.text_bytes = bytes_of_predicted(tokens, config.seq_len, token_bytes, tokenizer.eos_token_id)
 
     def score(self, model: Any) -> Score:
         """How well one model predicts it."""
@@ -123,12 +136,6 @@ class _Scorer:
 
         nats, tokens = total_nats(inference_mode(model, True), self.batches, parts.precision(), self.mapping)
         return Score(nats, tokens, self.text_bytes)
-
-
-def _text_bytes(config: LmEvalConfig, data: LmDataConfig) -> int:
-    tokenizer = data.the_tokenizer
-    tokens = parts.all_tokens(data.build_caches("validation")[parts.COMPONENT])
-    return bytes_of_predicted(tokens, config.seq_len, bytes_of_tokens(tokenizer), tokenizer.eos_token_id)
 
 
 def _sample(config: LmEvalConfig, tokenizer: Any, model: Any, axes: ModelAxes) -> str:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from tradewind.recipes import levanter_parts as parts
-from tradewind.recipes.checkpoints import newest_checkpoint
-from tradewind.recipes.levanter_config import levanter_config, source_checkpoint
+from tradewind.recipes.checkpoints.newest import newest_checkpoint
+from tradewind.recipes.checkpoints.stored_shapes import check_same_model
+from tradewind.recipes.levanter import parts
+from tradewind.recipes.levanter.config import levanter_config, source_checkpoint
 from tradewind.recipes.regions import check_regions
-from tradewind.recipes.stored_shapes import check_same_model
 from tradewind.recipes.tokenizers import local_tokenizer
-from tradewind.recipes.train_config import LmTrainConfig, check_config, checkpoint_roots
+from tradewind.recipes.train_config import LmTrainConfig, checkpoint_roots
 
 _MESH = "trainer.mesh"
+_PATHS = ("output_path", "temporary_checkpoint_path", "cache_path", "tokenizer_path", "initialize_from")
 
 
 def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
     """Look at everything that ``train_lm`` needs, on a CPU, for a run on that many devices over all slices.
 
-    Raises ``ValueError`` for a setting out of range, a batch size that the devices don't divide, an input that is
-    missing, a field that Levanter does not know, a checkpoint of another model, or a bucket in another region.
+    Raises ``ValueError`` for a batch size that the devices don't divide, an input that is missing, a field that
+    Levanter does not know, a checkpoint of another model, or a bucket in another region.
     """
-    check_config(config)
     own_mesh = any(name == "trainer" or name.startswith(_MESH) for name in config.levanter)
     if not own_mesh:
         parts.check_batch_size(config.batch_size, devices)
-    check_regions(_paths(config))
+    check_regions({field: getattr(config, field) for field in _PATHS})
     parts.check_cache(config.cache_path)
     made = levanter_config(config, local_tokenizer(config.tokenizer_path))
     if own_mesh:
@@ -43,8 +43,3 @@ def check_checkpoints(config: LmTrainConfig, made: Any) -> None:
         check_same_model(made, vocab_size, newest.path, "output_path")
     if source is not None:
         check_same_model(made, vocab_size, source.path, "initialize_from")
-
-
-def _paths(config: LmTrainConfig) -> dict[str, str | None]:
-    fields = ("output_path", "temporary_checkpoint_path", "cache_path", "tokenizer_path", "initialize_from")
-    return {field: getattr(config, field) for field in fields}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from tradewind.cloud_tpu.instance_metadata import zone
-from tradewind.plans.regions import bucket_of, is_inside
+from tradewind.plans.places.regions import bucket_of, is_inside
+from tradewind.storage.bucket_regions import bucket_region
 
-_ANSWER_SECONDS: Final = 5.0
+_ANSWER_S: Final = 5.0
 
 
 def check_regions(paths: Mapping[str, str | None]) -> None:
@@ -32,29 +33,17 @@ def check_regions(paths: Mapping[str, str | None]) -> None:
 @cache
 def region_of_this_machine() -> str | None:
     """The region, such as ``us-central2``; None on a machine that is not Google Cloud's."""
-    here = zone(_ANSWER_SECONDS)
+    here = zone(_ANSWER_S)
     return here.rpartition("-")[0] or None if here else None
 
 
 def _location(bucket: str) -> str | None:
-    """Where the bucket is, in small letters; the regions of a dual region joined by ``+``; None if nobody tells."""
+    """Where the bucket is; None if nobody tells."""
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
 
     try:
-        found = _client().get_bucket(bucket, timeout=_ANSWER_SECONDS)
+        return bucket_region(bucket, timeout=_ANSWER_S)
     except (GoogleAPIError, GoogleAuthError, OSError) as error:
         print(f"The region of bucket {bucket} is not checked, as it does not say where it is: {error}")
         return None
-    location = "+".join(found.data_locations or []) or found.location
-    return str(location).lower() if location else None
-
-
-def _client() -> Any:
-    from google.auth.exceptions import DefaultCredentialsError
-    from google.cloud.storage import Client  # type: ignore[import-untyped]
-
-    try:
-        return Client(project=None)
-    except DefaultCredentialsError:
-        return Client.create_anonymous_client()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import atomic_writer, exists, join, read_json, write_text
-from tradewind.recipes.metrics import read_metrics, series
+from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.train_lm import metrics_path, result_path
+from tradewind.steps.values.fields import PATH, TEXT, check_fields
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +30,9 @@ class ReportConfig:
     """Gets ``report.md`` and ``loss_curve.png``."""
     title: str = "Language model"
     """Heading of the report and of the picture."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, train_path=PATH, eval_path=PATH, output_path=PATH, title=TEXT)
 
 
 def write_report(config: ReportConfig) -> dict[str, Any]:
@@ -130,7 +134,11 @@ def _counted_from_one(metrics: list[dict[str, Any]], key: str) -> tuple[list[int
 def _speed(training: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     """Tokens per second of the median step."""
     times = [(row["step"], row["time"]) for row in metrics if "train/loss" in row]
-    gaps = [after - before for (one, before), (two, after) in zip(times, times[1:], strict=False) if two == one + 1]
+    gaps = [
+        after - before
+        for (first, before), (second, after) in zip(times, times[1:], strict=False)
+        if second == first + 1
+    ]
     if not gaps or not (gap := statistics.median(gaps)):
         return "not measured"
     return f"{training['tokens'] / training['steps'] / gap:,.0f} tokens/s in the median step"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.documents import document_files
 from tradewind.datasets.files import join
-from tradewind.recipes.levanter_parts import COMPONENT, SPLITS
-from tradewind.recipes.quiet import quiet_libraries
+from tradewind.recipes.levanter.parts import COMPONENT, SPLITS
+from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.steps.values.fields import PATH, check_fields
 
 if TYPE_CHECKING:
     from levanter.data.text import LmDataConfig
@@ -30,6 +31,9 @@ class TokenCacheConfig:
     """Output of ``train_bpe_tokenizer``, or any tokenizer folder with an end-of-text token."""
     output_path: str
     """Gets ``corpus/train`` and ``corpus/validation``, Levanter's token caches."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, input_path=PATH, tokenizer_path=PATH, output_path=PATH)
 
 
 def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:

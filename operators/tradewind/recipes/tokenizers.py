@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tradewind.datasets.documents import read_documents
 from tradewind.datasets.files import atomic_writer, basename, is_remote, join
+from tradewind.steps.values.fields import PATH, check_fields, whole
 from tradewind.storage import file_system_at
 
 END_OF_TEXT = "<|endoftext|>"
@@ -34,16 +35,15 @@ class BpeTokenizerConfig:
     vocab_size: int = 1024
     """Number of tokens, bytes and end of text included; fewer if the texts have fewer pairs to merge."""
 
+    def __post_init__(self) -> None:
+        check_fields(self, input_path=PATH, output_path=PATH, vocab_size=whole(MIN_VOCAB_SIZE))
+
 
 def train_bpe_tokenizer(config: BpeTokenizerConfig) -> dict[str, Any]:
     """Train on all documents under ``input_path``; returns ``vocab_size`` and ``documents``.
 
-    Raises ``ValueError`` if ``vocab_size`` is below 257, or there are no documents.
+    Raises ``ValueError`` if there are no documents.
     """
-    if config.vocab_size < MIN_VOCAB_SIZE:
-        raise ValueError(
-            f"vocab_size={config.vocab_size} is too small: bytes and end of text alone are {MIN_VOCAB_SIZE} tokens."
-        )
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

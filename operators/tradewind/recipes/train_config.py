@@ -6,13 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tradewind.datasets.files import basename, join
-from tradewind.recipes import levanter_parts as parts
-from tradewind.recipes.levanter_overrides import check_names
-from tradewind.recipes.model_sizes import model_size
-from tradewind.recipes.trackers import WandbOptions
+from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
+from tradewind.recipes.levanter.overrides import check_names
+from tradewind.recipes.metrics.trackers import WandbOptions
+from tradewind.steps.values.fields import FLAG, PATH, TEXT, check_fields, instance, number, one_of, whole
 
 RESUMABLE = ("checkpoints/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
 """For ``ExecutorStep(resumable=...)``: what an attempt after a preemption goes on from."""
@@ -29,14 +29,15 @@ class LmTrainConfig:
     output_path: str
     """Gets ``checkpoints/``, ``hf/``, ``metrics.jsonl`` and, last of all, ``result.json``."""
     model_size: str = "tiny"
-    """A name in ``tradewind.recipes.model_sizes.MODEL_SIZES``; not read when there is a ``model``."""
+    """A name in ``tradewind.recipes.levanter.model_sizes.MODEL_SIZES``; not read when there is a ``model``."""
     num_train_steps: int = 60
     learning_rate: float = 1e-2
     """The highest one: a tenth of the steps warm up to it, the rest follows a cosine down to a tenth of it."""
     batch_size: int = 8
     """Sequences per step, over all hosts; a multiple of the number of devices."""
     seq_len: int = 128
-    """Tokens per sequence; the context length of a model that is named by its size."""
+    """Tokens per sequence, at least the two that one prediction needs; the context length of a model that is named by
+    its size."""
     weight_decay: float = 0.1
     seed: int = 0
     """Of the initial weights and of the order of the data."""
@@ -63,24 +64,28 @@ class LmTrainConfig:
     wandb: WandbOptions | None = None
     """A run at Weights & Biases, offline unless told otherwise."""
     levanter: Mapping[str, Any] = field(default_factory=dict)
-    """Other settings of Levanter's by path; see ``tradewind.recipes.levanter_overrides``."""
+    """Other settings of Levanter's by path; see ``tradewind.recipes.levanter.overrides``."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, **_RULES, model_size=one_of(MODEL_SIZES) if self.model is None else TEXT)
+        if isinstance(self.levanter, Mapping):
+            check_names(self.levanter)
 
 
-def check_config(config: LmTrainConfig) -> None:
-    """Raise ``ValueError`` naming the first setting that is out of range."""
-    if config.model is None:
-        model_size(config.model_size)
-    parts.check_seq_len(config.seq_len)
-    for name in ("num_train_steps", "steps_per_eval", "steps_per_line", "batch_size"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name}={getattr(config, name)} must be at least 1.")
-    for name in ("steps_per_checkpoint", "max_eval_batches"):
-        if getattr(config, name) is not None and getattr(config, name) < 1:
-            raise ValueError(f"{name}={getattr(config, name)} must be at least 1, or None.")
-    for name in ("learning_rate", "checkpoint_seconds"):
-        if getattr(config, name) <= 0:
-            raise ValueError(f"{name}={getattr(config, name)} must be above 0.")
-    check_names(config.levanter)
+_RULES: Final = {
+    **dict.fromkeys(("cache_path", "tokenizer_path", "output_path"), PATH),
+    **dict.fromkeys(("initialize_from", "temporary_checkpoint_path"), PATH.or_none()),
+    **dict.fromkeys(("num_train_steps", "batch_size", "steps_per_eval", "steps_per_line"), whole(1)),
+    **dict.fromkeys(("steps_per_checkpoint", "max_eval_batches"), whole(1).or_none()),
+    **dict.fromkeys(("learning_rate", "checkpoint_seconds"), number(above=0)),
+    "weight_decay": number(least=0),
+    "seq_len": whole(2),
+    "seed": whole(),
+    "tensorboard": FLAG,
+    "wandb": instance("WandbOptions('project')", WandbOptions).or_none(),
+    "levanter": instance("a mapping of settings, such as {'optimizer.beta2': 0.95}", Mapping),
+}
+"""What each field takes, but for the model."""
 
 
 def checkpoint_roots(config: LmTrainConfig) -> list[str]:
@@ -111,7 +116,7 @@ def export_path(train_path: str) -> str:
 
 
 def metrics_path(train_path: str) -> str:
-    """Where the training with that output writes its metrics (see ``tradewind.recipes.metrics``)."""
+    """Where the training with that output writes its metrics (see ``tradewind.recipes.metrics.file``)."""
     return join(train_path, "metrics.jsonl")
 
 

@@ -12,22 +12,21 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import exists, join, read_json, remove_unfinished, write_json
-from tradewind.recipes import levanter_parts as parts
-from tradewind.recipes.checkpoint_files import has_file_list
-from tradewind.recipes.checkpoints import make_permanent, newest_checkpoint, remove_temporary, settle_checkpoints
-from tradewind.recipes.levanter_config import levanter_config, with_trackers
-from tradewind.recipes.levanter_trainer import train
-from tradewind.recipes.metrics import read_metrics
+from tradewind.recipes.checkpoints.files import has_file_list
+from tradewind.recipes.checkpoints.newest import make_permanent, newest_checkpoint, remove_temporary, settle_checkpoints
+from tradewind.recipes.levanter import parts
+from tradewind.recipes.levanter.config import levanter_config, with_trackers
+from tradewind.recipes.levanter.quiet import quiet_libraries
+from tradewind.recipes.levanter.simulated_slices import on_these_devices
+from tradewind.recipes.levanter.stored_models import load_checkpointed, model_axes, write_export
+from tradewind.recipes.levanter.trainer import train
+from tradewind.recipes.metrics.file import read_metrics
+from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
 from tradewind.recipes.preflight import check_checkpoints, preflight
-from tradewind.recipes.quiet import quiet_libraries
-from tradewind.recipes.simulated_slices import on_these_devices
-from tradewind.recipes.stored_models import load_checkpointed, model_axes, write_export
 from tradewind.recipes.tokenizers import local_tokenizer
-from tradewind.recipes.tracking import AVERAGED_LOSS
 from tradewind.recipes.train_config import (
     RESUMABLE,
     LmTrainConfig,
-    check_config,
     checkpoint_roots,
     checkpoints_path,
     export_path,
@@ -35,7 +34,7 @@ from tradewind.recipes.train_config import (
     result_path,
     settings_of,
 )
-from tradewind.runtime.pods.heartbeat import expect_steps
+from tradewind.runtime.pods.on_host.heartbeat import expect_steps
 
 if TYPE_CHECKING:
     from levanter.main.train_lm import TrainLmConfig
@@ -50,7 +49,7 @@ __all__ = [
     "train_lm",
 ]
 
-LAST_CHECKPOINT_SECONDS = 900.0
+LAST_CHECKPOINT_S = 900.0
 """How long the last checkpoint may take to reach the store after the last step."""
 
 
@@ -63,7 +62,6 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
 
     Raises ``ValueError`` for what ``train_lm.preflight`` would have refused.
     """
-    check_config(config)
     quiet_libraries()
     if result := _finished(config):
         return result
@@ -81,7 +79,7 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
 
 
 train_lm.preflight = preflight  # type: ignore[attr-defined]  # the step driver calls it before it reserves a slice
-train_lm.warm_imports = (  # type: ignore[attr-defined]  # done early by processes that wait on a free slice
+train_lm.warm_imports = (  # type: ignore[attr-defined]  # before all else, and early by processes that wait on a free slice
     "levanter.main.train_lm",
     "levanter.optim.config",
     "jax.experimental.multihost_utils",
@@ -123,7 +121,7 @@ def _train(config: LmTrainConfig, made: TrainLmConfig) -> None:
 def _await_last_checkpoint(config: LmTrainConfig) -> None:
     """Levanter writes checkpoints in the background and returns before the last one is complete; what is newest until
     then is an older one. Raises ``TimeoutError`` if it does not get there."""
-    deadline = time.monotonic() + LAST_CHECKPOINT_SECONDS
+    deadline = time.monotonic() + LAST_CHECKPOINT_S
     last = join(checkpoints_path(config.output_path), f"step-{config.num_train_steps - 1}")
     while _newest_step(config) < config.num_train_steps - 1 or not has_file_list(last):
         if time.monotonic() > deadline:

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from tradewind.records.errors import BadRecordError
 from tradewind.records.parsing import (
     COUNT,
     FLAG,
@@ -32,8 +31,9 @@ from tradewind.records.parsing import (
     parse_object,
     shown,
 )
-from tradewind.records.store import list_names, read_contents, write_text
-from tradewind.records.stores.bounded import Content
+from tradewind.storage.bounded import Content
+from tradewind.storage.errors import BadRecordError
+from tradewind.storage.files import list_names, read_contents, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class BadAttemptError(BadRecordError):
     """The file of an attempt cannot be read: what it ran and how it ended is not known."""
 
 
-class Outcome(Enum):
+class AttemptOutcome(Enum):
     """How an attempt ended."""
 
     SUCCEEDED = "succeeded"
@@ -85,7 +85,7 @@ class Attempt:
         job: The submission id of its Ray job.
         cluster: The cluster that it was given to.
         by: Who started it: dag, run, task, map index and try, or the script.
-        spec: What to run; see ``tradewind.runtime.spec``.
+        spec: What to run; see ``tradewind.calls.spec``.
         inputs: Output path -> digest of the result that it reads there; None for one that Marin made.
         withdraws: It replaces a finished output, of which nothing may be kept.
         has_withdrawn: That output has been removed.
@@ -107,10 +107,10 @@ class Attempt:
     found: tuple[str, ...] = ()
     started_at: str = ""
     ended_at: str = ""
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
     error: AttemptError | None = None
 
-    def ended(self, outcome: Outcome, error: AttemptError | None = None) -> Attempt:
+    def ended(self, outcome: AttemptOutcome, error: AttemptError | None = None) -> Attempt:
         """This attempt with its end."""
         return replace(self, outcome=outcome, error=error, ended_at=utc_now())
 
@@ -129,7 +129,7 @@ class Attempt:
         known["found"] = tuple(known.get("found") or ())
         outcome, error = known.get("outcome"), known.get("error")
         ends = {
-            "outcome": None if outcome is None else Outcome(outcome),
+            "outcome": None if outcome is None else AttemptOutcome(outcome),
             "error": None if error is None else AttemptError.of(error),
         }
         return Attempt(**{**known, **ends})
@@ -222,7 +222,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "code_commit": TEXT.or_null(),
     "started_at": TEXT,
     "ended_at": TEXT,
-    "outcome": one_of(outcome.value for outcome in Outcome).or_null(),
+    "outcome": one_of(outcome.value for outcome in AttemptOutcome).or_null(),
     "error": OBJECT.or_null(),
 }
 _REQUIRED: Final = ("number", "job", "cluster", "by", "spec")

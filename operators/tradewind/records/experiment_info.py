@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tradewind.records.step_info import info_json
-from tradewind.records.store import create_text
+from tradewind.storage.files import create_text
 
 EXPERIMENTS_FOLDER: Final = "experiments"
 _FILE_NAME: Final = re.compile(r".+-[0-9a-f]{6}\.json")

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Final
 
-from tradewind.records.conditional import read_stored
-from tradewind.records.leases import Lease, Phase, lease_path
+from tradewind.records.leases.lease import Lease, Phase, lease_path
 from tradewind.records.record import Record
 from tradewind.records.status import STATUS_FILE, NoStatus, Status, read_statuses
-from tradewind.records.store import existing_below, list_names, read_contents
-from tradewind.records.stores.bounded import SMALL
+from tradewind.storage.bounded import SMALL
+from tradewind.storage.files import existing_below, list_names, read_contents
+from tradewind.storage.swap import read_stored
 
 MOST_AT_ONCE = 32
+_RECORDS: Final = (".executor_", ".attempts", ".manifest.json")
+"""How the names of records begin, at the top of an output's folder."""
 
 
 def read_records(output_paths: Sequence[str]) -> dict[str, Record]:
@@ -83,9 +86,5 @@ def _with_output(records: dict[str, Record]) -> set[str]:
     there |= existing_below(witnesses)
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         found_names = zip(without, pool.map(list_names, without), strict=True)
-        there.update(path for path, names in found_names if any(not _is_record(name) for name in names))
+        there.update(path for path, names in found_names if not all(name.startswith(_RECORDS) for name in names))
     return there
-
-
-def _is_record(name: str) -> bool:
-    return name.startswith((".executor_", ".attempts", ".manifest.json"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tradewind.records.leases import Lease, Phase
+from tradewind.records.leases.lease import Lease, Phase
 from tradewind.records.status import Status
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tradewind.records.store import read_contents, write_text
-from tradewind.records.stores.bounded import SMALL
+from tradewind.storage.bounded import SMALL
+from tradewind.storage.files import read_contents, write_text
 
 STATUS_FILE = ".executor_status"
 

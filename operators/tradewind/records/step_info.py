@@ -13,11 +13,11 @@ import re
 from enum import Enum
 from typing import Any, Final
 
-from tradewind.records.errors import BadRecordError
 from tradewind.records.parsing import TEXT, Flaw, known_fields, list_of, parse_object
-from tradewind.records.store import write_text
-from tradewind.records.stores.bounded import Content
 from tradewind.steps import Lazy, ResolvedStep
+from tradewind.storage.bounded import Content
+from tradewind.storage.errors import BadRecordError
+from tradewind.storage.files import write_text
 
 INFO_FILE = ".executor_info"
 _KINDS: Final = {"name": TEXT, "dependencies": list_of(TEXT).or_null()}

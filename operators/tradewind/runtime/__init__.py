@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         run_on_pod_multislice_resumable,
         run_on_pod_resumable,
     )
-    from tradewind.runtime.pods.notices import Notice, preemption_notice
+    from tradewind.runtime.pods.on_host.notices import Notice, preemption_notice
 
 __all__ = [
     "Notice",
@@ -39,7 +39,7 @@ _MODULES: Final = {
         "run_on_pod_multislice_resumable",
         "run_on_pod_resumable",
     ],
-    "notices": ["Notice", "preemption_notice"],
+    "on_host.notices": ["Notice", "preemption_notice"],
 }
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 

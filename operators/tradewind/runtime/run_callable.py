@@ -12,13 +12,13 @@ import stat
 import sys
 from typing import NoReturn
 
-from tradewind.runtime.awaiting import call_and_await
-from tradewind.runtime.call_results import result_line
-from tradewind.runtime.environment import STEP_VARIABLE
-from tradewind.runtime.errors import RuntimeFault
-from tradewind.runtime.masking import NAMES_VARIABLE, Masker
-from tradewind.runtime.shipping import CALL_VARIABLE, read_call
-from tradewind.runtime.user_errors import own_error
+from tradewind.calls.call_results import result_line
+from tradewind.calls.environment import STEP_VARIABLE
+from tradewind.calls.errors import RuntimeFault
+from tradewind.calls.masking import NAMES_VARIABLE, Masker
+from tradewind.calls.shipping import CALL_VARIABLE, read_call
+from tradewind.runtime.driver.awaiting import call_and_await
+from tradewind.runtime.driver.user_errors import own_error
 
 
 def main() -> NoReturn:

@@ -22,22 +22,33 @@ from functools import partial
 from types import FrameType
 from typing import NoReturn
 
+from tradewind.calls.errors import RuntimeFault, SecretError, SpecError
+from tradewind.calls.masking import LEAST_TELLING, Masker
+from tradewind.calls.spec import StepSpec
 from tradewind.records.attempts import (
     Attempt,
     AttemptError,
-    Outcome,
+    AttemptOutcome,
     attempt_folder,
     attempt_path,
     write_attempt,
 )
-from tradewind.records.errors import LeaseLostError, StoreError
-from tradewind.records.files import list_files
-from tradewind.records.lease_store import LeaseStore
-from tradewind.records.leftovers import remove_leftovers
+from tradewind.records.leases.store import LeaseStore
+from tradewind.records.leases.turn import InputChangedError, stop_turn
+from tradewind.records.outputs.leftovers import remove_leftovers
 from tradewind.records.status import Status, write_status
-from tradewind.records.turns import InputChangedError, commit_turn, fail_turn, stop_turn
-from tradewind.runtime.child import how_it_was_killed, left_error, run_here, why_it_gave_up
-from tradewind.runtime.claimed import (
+from tradewind.runtime.driver.child import how_it_was_killed, left_error, run_here, why_it_gave_up
+from tradewind.runtime.driver.cut_off import CutOff
+from tradewind.runtime.driver.kept_output import kept_output
+from tradewind.runtime.driver.process_guard import TERM_OVER
+from tradewind.runtime.driver.secrets import fetch_secrets
+from tradewind.runtime.driver.term import Term
+from tradewind.runtime.pods.environment import ON_CPU
+from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
+from tradewind.storage import Roots, UnsupportedStoreError, UnusablePathError, place_of
+from tradewind.storage.errors import LeaseLostError, StoreError
+from tradewind.storage.trees import list_files
+from tradewind.turns.claimed import (
     CHANGED,
     CHANGED_LATER,
     GIVEN,
@@ -45,19 +56,9 @@ from tradewind.runtime.claimed import (
     arguments_of,
     claimed_by_command_line,
 )
-from tradewind.runtime.cut_off import CutOff
-from tradewind.runtime.errors import RuntimeFault, SecretError, SpecError
-from tradewind.runtime.keeper import Keeper, TurnEnd
-from tradewind.runtime.kept_output import kept_output
-from tradewind.runtime.masking import LEAST_TELLING, Masker
-from tradewind.runtime.pods.environment import ON_CPU
-from tradewind.runtime.process_guard import TERM_OVER
-from tradewind.runtime.secrets import fetch_secrets
-from tradewind.runtime.spec import StepSpec
-from tradewind.runtime.store_patience import until_answered
-from tradewind.runtime.term import Term
-from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
-from tradewind.storage import Roots, UnsupportedStoreError, UnusablePathError, place_of
+from tradewind.turns.held import HeldTurn
+from tradewind.turns.keeper import Keeper, TurnEnd
+from tradewind.turns.store_patience import until_answered
 
 SUPERSEDED = TERM_OVER
 """Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
@@ -138,12 +139,12 @@ def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper
     except StoreError as error:
         print(f"tradewind: {error}, for {keeper.fence_s:.0f} s: this attempt ends here.", flush=True)
         with suppress(StoreError):  # else its lease runs out
-            stop_turn(keeper.finish, spec.output_path, attempt, Outcome.LOST)
+            stop_turn(keeper.finish, spec.output_path, attempt, AttemptOutcome.LOST)
         return SUPERSEDED
     except Exception as error:  # ours, so it would only come again
         described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
         traceback.print_exc()
-        return _failed(spec, attempt, keeper, described, masker)
+        return _failed(spec, HeldTurn(spec.output_path, attempt, keeper), described, masker)
 
 
 def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker) -> int:
@@ -155,43 +156,42 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
         LeaseLostError: The turn is over, so nothing was written.
         StoreError: The store has refused or been silent for too long.
     """
-    path, claimed = spec.output_path, attempt
+    turn = HeldTurn(spec.output_path, attempt, keeper)
     try:
-        attempt = keeper.until_answered(lambda: _prepared(claimed, spec, keeper.check))
-        error = _run_children(attempt_file, attempt, spec, keeper, term, masker)
+        turn = replace(turn, attempt=keeper.until_answered(lambda: _prepared(attempt, spec, keeper.check)))
+        error = _run_children(attempt_file, turn.attempt, spec, keeper, term, masker)
     except SpecChangedError as changed:
         print(f"Step {spec.name!r}: {changed}")
-        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
+        turn.stop(AttemptOutcome.LOST)
         return CHANGED
     except ChildGaveUpError as gave_up:
         print(f"Step {spec.name!r}: {gave_up}")
-        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
+        turn.stop(AttemptOutcome.LOST)
         return SUPERSEDED
     except ChildKilledError as killed:
         print(f"Step {spec.name!r}: {killed}")
-        error = AttemptError("ProcessKilled", str(killed))
-        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST, error))
+        turn.stop(AttemptOutcome.LOST, AttemptError("ProcessKilled", str(killed)))
         return SUPERSEDED
     except Stopped:
         if keeper.end is TurnEnd.STOP_REQUESTED:
             print("Somebody asked this attempt to stop.")
-        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.STOPPED))
+        turn.stop(AttemptOutcome.STOPPED)
         return 128 + signal.SIGTERM
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done: only its record is missing
     if error is not None:
-        return _failed(spec, attempt, keeper, error, masker)
+        return _failed(spec, turn, error, masker)
     try:
-        keeper.until_answered(lambda: commit_turn(keeper.finish, path, attempt, keeper.check))
+        turn.commit()
     except InputChangedError as changed:
         print(f"Step {spec.name!r}: {changed}")
-        keeper.until_answered(lambda: stop_turn(keeper.finish, path, attempt, Outcome.LOST))
+        turn.stop(AttemptOutcome.LOST)
         return SUPERSEDED
     return 0
 
 
-def _failed(spec: StepSpec, attempt: Attempt, keeper: Keeper, error: AttemptError, masker: Masker) -> int:
+def _failed(spec: StepSpec, turn: HeldTurn, error: AttemptError, masker: Masker) -> int:
     error = AttemptError(*map(masker.text, (error.type, error.message, error.traceback)))
-    keeper.until_answered(lambda: fail_turn(keeper.finish, spec.output_path, attempt, error))
+    turn.fail(error)
     print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
     return 1
 
@@ -238,7 +238,13 @@ def _end_work(cut_off: CutOff, end: TurnEnd) -> None:
 def _run_children(
     attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker
 ) -> AttemptError | None:
-    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_function", *arguments_of(attempt_file, attempt)]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "tradewind.runtime.driver.run_function",
+        *arguments_of(attempt_file, attempt),
+    ]
     try:
         secrets = fetch_secrets(spec.secrets, f"Step {spec.name!r}")
     except (SecretError, SecretReferenceError) as error:
@@ -253,7 +259,7 @@ def _run_function(
 ) -> AttemptError | None:
     resources = spec.load_resources()
     if isinstance(resources, (TpuSlice, Hosts)):
-        from tradewind.runtime.step_pod import run_on_hosts  # it loads Ray
+        from tradewind.runtime.driver.pod import run_on_hosts  # it loads Ray
 
         return run_on_hosts(command, attempt, spec, resources, secrets, term, keeper.fence_s, lambda: keeper.renewed_at)
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}

@@ -17,17 +17,17 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn
 
-from tradewind.runtime.errors import SecretError
-from tradewind.runtime.kept_output import pump
-from tradewind.runtime.masking import NAMES_VARIABLE, Masker, StreamMasker
-from tradewind.runtime.secrets import fetch_secrets
-from tradewind.runtime.stored_log import StoredLog
+from tradewind.calls.errors import SecretError
+from tradewind.calls.masking import NAMES_VARIABLE, Masker, StreamMasker
+from tradewind.runtime.driver.kept_output import pump
+from tradewind.runtime.driver.secrets import fetch_secrets
+from tradewind.runtime.driver.stored_log import StoredLog
 from tradewind.steps import SecretReferenceError, check_secrets
 
 SECRETS_VARIABLE = "TRADEWIND_SECRETS_REF"
 NO_SECRET_EXIT_CODE = 78
 """EX_CONFIG of sysexits.h: something is not set up as it should be."""
-_DRAIN_SECONDS: Final = 2.0
+_DRAIN_S: Final = 2.0
 """How long a process that was left behind, and still holds the output, can keep us."""
 
 
@@ -77,11 +77,11 @@ def _run(entrypoint: str, environment: Mapping[str, str], masker: Masker) -> int
         signal.signal(number, lambda got, frame: process.send_signal(got))
     for writer in writers.values():
         os.close(writer)
-    for one in pumps:
-        one.start()
+    for thread in pumps:
+        thread.start()
     code = process.wait()
-    for one in pumps:
-        one.join(_DRAIN_SECONDS)
+    for thread in pumps:
+        thread.join(_DRAIN_S)
     return code
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from tradewind.hooks.ray import RayHook
-from tradewind.operators.errors import failing_at_once, talking_to_cluster
-from tradewind.operators.job_errors import job_error
-from tradewind.ray_jobs.endings import Ending, EndingKind, classify
+from tradewind.deployment.ray_connection import RayHook
 from tradewind.ray_jobs.finding import JobQuery
+from tradewind.ray_jobs.follow.endings import Ending, EndingKind, classify
+from tradewind.tasks.errors import failing_at_once, talking_to_cluster
+from tradewind.tasks.jobs.errors import job_error
 from tradewind.triggers.ray_job_sensor import RayJobSensorTrigger
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tradewind.cloud_tpu.errors import BadSliceError, TpuApiError
 from tradewind.cloud_tpu.slice_types import slice_type as slice_type_of
-from tradewind.cloud_tpu.tpu_errors import BadSliceError, TpuApiError
-from tradewind.hooks.ray import RayHook
-from tradewind.hooks.slice_repair import RepairRequest, build_repair
-from tradewind.operators.errors import BadInputError, ClusterRefusedError, failing_at_once, talking_to_cluster
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.deployment.slice_repair import RepairRequest, build_repair
+from tradewind.tasks.errors import BadInputError, ClusterRefusedError, failing_at_once, talking_to_cluster
 from tradewind.triggers.tpu_slices import RepairNews, TpuSliceReadyTrigger, TpuSliceRecoveryTrigger, look_for_free
 
 if TYPE_CHECKING:
-    from tradewind.cloud_tpu.repairing import SliceRepair
+    from tradewind.cloud_tpu.repair.passes import SliceRepair
 
 _TOLD = 10
 _DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
@@ -109,7 +109,8 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
 
     With nothing to do it succeeds at once. It never touches a slice of which all hosts are registered with Ray, nor
     reserved capacity. Name the slices that belong to the cluster by ``expected``, by ``labels``, or by both: nothing
-    else is looked at. XCom: the table of slices, and what was done.
+    else is looked at. XCom: the table of slices, what was done, and what needs a person. It is there also
+    when the task fails because a person is needed.
 
     Args:
         zone: The zone of the slices.
@@ -124,6 +125,7 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
             ``slice-records`` in the bucket of the Ray connection.
         settings: Fields of ``RepairSettings``: graces and limits.
         dry_run: Only say what would be done.
+        once: Make one pass, and leave what is not over then to the next run. The pass waits some minutes at most.
         deferrable: Work in the triggerer, which needs no worker slot.
     """
 
@@ -153,6 +155,7 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
         records: str | None = None,
         settings: Mapping[str, float] | None = None,
         dry_run: bool = False,
+        once: bool = False,
         deferrable: bool = _DEFERRABLE,
         **kwargs: Any,
     ) -> None:
@@ -167,6 +170,7 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
         self.records = records
         self.settings = settings
         self.only_say = dry_run
+        self.once = once
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:
@@ -175,7 +179,7 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         self.defer(
-            trigger=TpuSliceRecoveryTrigger(request.to_json(), float(self.poke_interval)),
+            trigger=TpuSliceRecoveryTrigger(request.to_json(), float(self.poke_interval), once=self.once),
             method_name=self.execute_complete.__name__,
             timeout=timedelta(seconds=self.timeout),
         )
@@ -184,17 +188,19 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
         """Tell how it ended."""
         if event["error"]:
             raise SliceRepairError(f"Task {self.task_id!r}: {event['error']}")
+        found = {"slices": event["rows"], "done": event["done"], "stuck": event["stuck"]}
         if event["stuck"]:
+            context["ti"].xcom_push(key="return_value", value=found)  # a task that fails returns nothing
             told, rest = event["stuck"][:_TOLD], len(event["stuck"]) - _TOLD
             more = f"; and {rest} more, see the table in the log" if rest > 0 else ""
             raise SliceNeedsPersonError(f"Task {self.task_id!r}: {'; '.join(told)}{more}")
-        return {"slices": event["rows"], "done": event["done"]}
+        return found
 
     def poke(self, context: Context) -> PokeReturnValue:
         """One pass; whether it was the last."""
         try:
             with talking_to_cluster(f"Task {self.task_id!r}"):
-                is_done = self._news.hears(self._repair.run_once())
+                is_done = self._news.take_in(self._repair.run_once()) or self.once
         except TpuApiError as error:
             raise SliceRepairError(f"Task {self.task_id!r}: {error}") from error
         event = self._news.to_json()

@@ -1,6 +1,5 @@
 """What a step is: placeholders, versions and output paths. Standard library only; no I/O, no clock."""
 
-from tradewind.steps.bounds import UnboundedValueError, check_bounded
 from tradewind.steps.errors import (
     CyclicPathsError,
     CyclicStepsError,
@@ -11,20 +10,6 @@ from tradewind.steps.errors import (
     SecretReferenceError,
     StepConfigError,
     UnknownRunValueError,
-)
-from tradewind.steps.lazy import Lazy, lazy
-from tradewind.steps.params import Param, coerce_param
-from tradewind.steps.placeholders import (
-    THIS_OUTPUT_PATH,
-    InputName,
-    MirroredValue,
-    OutputName,
-    VersionedValue,
-    ensure_versioned,
-    mirrored,
-    output_path_of,
-    this_output_path,
-    versioned,
 )
 from tradewind.steps.remote import RemoteFunction, remote
 from tradewind.steps.resolution import ResolvedExperiment, ResolvedStep, resolve, wanted_steps
@@ -39,7 +24,24 @@ from tradewind.steps.resources import (
     on_airflow_worker,
     on_head_node,
 )
-from tradewind.steps.run_values import (
+from tradewind.steps.secrets import SecretReference, check_secrets
+from tradewind.steps.step import ExecutorStep
+from tradewind.steps.values.bounds import UnboundedValueError, check_bounded
+from tradewind.steps.values.lazy import Lazy, lazy
+from tradewind.steps.values.params import Param, coerce_param
+from tradewind.steps.values.placeholders import (
+    THIS_OUTPUT_PATH,
+    InputName,
+    MirroredValue,
+    OutputName,
+    VersionedValue,
+    ensure_versioned,
+    mirrored,
+    output_path_of,
+    this_output_path,
+    versioned,
+)
+from tradewind.steps.values.run_values import (
     ParseTimeValues,
     RunValues,
     data_interval_end,
@@ -48,9 +50,7 @@ from tradewind.steps.run_values import (
     partition_key,
     run_param,
 )
-from tradewind.steps.secrets import SecretReference, check_secrets
-from tradewind.steps.shortened import shortened
-from tradewind.steps.step import ExecutorStep
+from tradewind.steps.values.shortened import shortened
 
 __all__ = [
     "THIS_OUTPUT_PATH",

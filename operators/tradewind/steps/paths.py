@@ -22,9 +22,14 @@ def below(prefix: str, path: str) -> str:
     return path if is_absolute(path) else posixpath.join(prefix, path)
 
 
+def version_name(name: str, version_hash: str) -> str:
+    """A step and its version as people refer to them; also the end of its output path."""
+    return f"{name}-{version_hash}"
+
+
 def computed_output_path(prefix: str, name: str, version_hash: str) -> str:
     """Where a step's output lies unless its step overrides it."""
-    return posixpath.join(prefix, f"{name}-{version_hash}")
+    return posixpath.join(prefix, version_name(name, version_hash))
 
 
 def self_and_parents(path: str) -> Iterator[str]:

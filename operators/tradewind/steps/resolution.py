@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tradewind.steps.errors import CyclicStepsError, ExperimentError, MissingPrefixError, StepConfigError
-from tradewind.steps.instantiate import Filling, instantiate
 from tradewind.steps.output_paths import check_output_paths, warn_about_odd_name
-from tradewind.steps.paths import below, computed_output_path
-from tradewind.steps.placeholders import InputName
-from tradewind.steps.run_values import Binding, RunValues
-from tradewind.steps.stable_json import encode
+from tradewind.steps.paths import below, computed_output_path, version_name
 from tradewind.steps.step import ExecutorStep
-from tradewind.steps.walk import ConfigIdentity, describe, identify
+from tradewind.steps.values.instantiate import Filling, instantiate
+from tradewind.steps.values.placeholders import InputName
+from tradewind.steps.values.run_values import Binding, RunValues
+from tradewind.steps.values.stable_json import encode
+from tradewind.steps.values.walk import ConfigIdentity, describe, identify
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ class ResolvedStep:
         config: The config with every placeholder filled in.
         dependencies: The steps it waits for, one entry for each reference.
         pseudo_dependencies: The steps it refers to without waiting.
-        blocking: As E20 tells it: False for a step that was reached only below nonblocking references. A step that is
-            promoted later does not promote its own dependencies here; ``ResolvedExperiment.needed`` does.
+        is_blocking: As E20 tells it: False for a step that was reached only below nonblocking references. A step that
+            is promoted later does not promote its own dependencies here; ``ResolvedExperiment.needed`` does.
         depth: Length of the longest chain of dependencies below it.
     """
 
@@ -54,7 +54,7 @@ class ResolvedStep:
     output_path: str
     dependencies: tuple[ResolvedStep, ...]
     pseudo_dependencies: tuple[ResolvedStep, ...]
-    blocking: bool
+    is_blocking: bool
     depth: int
     config: Any = None
 
@@ -68,12 +68,17 @@ class ResolvedStep:
         return self.digest[:6]
 
     @property
+    def version_name(self) -> str:
+        """The step and its version as people refer to them: ``name-hash``."""
+        return version_name(self.name, self.hash)
+
+    @property
     def version(self) -> dict[str, Any]:
         """What is hashed, as data."""
         return dict(json.loads(self.version_json))
 
     def __repr__(self) -> str:
-        return f"ResolvedStep({self.name}-{self.hash})"
+        return f"ResolvedStep({self.version_name})"
 
 
 @dataclass(frozen=True)
@@ -179,7 +184,7 @@ class _Resolution:
     def _seen(self, step: ExecutorStep, is_pseudo: bool) -> bool:
         resolved = self.by_object.get(step)
         if resolved is not None and not is_pseudo:
-            resolved.blocking = True
+            resolved.is_blocking = True
         return resolved is not None
 
     def _enter(self, step: ExecutorStep, is_pseudo: bool) -> _Visit:
@@ -205,7 +210,10 @@ class _Resolution:
         pseudo_dependencies = tuple(self.by_object[child] for child in identity.pseudo_dependencies)
         version_json = _version_json(step.name, identity.version, dependencies, pseudo_dependencies)
         digest = hashlib.md5(version_json.encode(), usedforsecurity=False).hexdigest()
-        output_path = self._output_path(step, digest[:6])
+        if step.override_output_path is None:
+            output_path = computed_output_path(self.prefix, step.name, digest[:6])
+        else:
+            output_path = below(self.prefix, step.override_output_path)
         self.output_paths[step] = output_path
         first = self.by_version.get(version_json)
         if first is None:
@@ -217,19 +225,14 @@ class _Resolution:
                 output_path=output_path,
                 dependencies=dependencies,
                 pseudo_dependencies=pseudo_dependencies,
-                blocking=not visit.is_pseudo,
+                is_blocking=not visit.is_pseudo,
                 depth=1 + max((dependency.depth for dependency in dependencies), default=-1),
             )
             self.by_version[version_json] = first
             self.hardcoded[first] = [(path, below(self.prefix, name)) for path, name in identity.hardcoded_paths]
         elif not visit.is_pseudo:
-            first.blocking = True
+            first.is_blocking = True
         self.by_object[step] = first
-
-    def _output_path(self, step: ExecutorStep, version_hash: str) -> str:
-        if step.override_output_path is None:
-            return computed_output_path(self.prefix, step.name, version_hash)
-        return below(self.prefix, step.override_output_path)
 
 
 def _version_json(
@@ -268,7 +271,7 @@ def _cycle(trail: Sequence[ExecutorStep], child: ExecutorStep, identity: ConfigI
 
 
 def _as_dependency(step: ResolvedStep) -> str:
-    return step.version_json if step.depth <= DEEPEST_NESTED else encode(f"{step.name}-{step.hash}")
+    return step.version_json if step.depth <= DEEPEST_NESTED else encode(step.version_name)
 
 
 def _naming(step: ExecutorStep, error: StepConfigError) -> StepConfigError:

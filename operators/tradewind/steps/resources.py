@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tradewind.steps.amounts import MOST
-from tradewind.steps.shortened import shortened
+from tradewind.steps.values.amounts import MOST
+from tradewind.steps.values.shortened import shortened
 
 _HEAD_CPUS: Final = 0.1
 _MAX_PREEMPTIONS: Final = 1_000_000

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from tradewind.steps.errors import StepConfigError
-from tradewind.steps.shortened import shortened
+from tradewind.steps.values.shortened import shortened
 
 ANY_FOLDERS: Final = "**"
 _MOST_GLOBS: Final = 100

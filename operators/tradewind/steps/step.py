@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tradewind.steps.errors import ExperimentError
-from tradewind.steps.placeholders import InputName
 from tradewind.steps.resources import Resources
 from tradewind.steps.resumable import check_globs
 from tradewind.steps.secrets import check_secrets
-from tradewind.steps.shortened import shortened
+from tradewind.steps.values.placeholders import InputName
+from tradewind.steps.values.shortened import shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +54,34 @@ class ExecutorStep:
             raise ExperimentError(
                 f"Step {self.name!r}: description must be a text, but is {shortened(self.description)}."
             )
+        self._check_placing()
         object.__setattr__(self, "resumable", check_globs(self.resumable, f"Step {self.name!r}"))
         object.__setattr__(self, "secrets", check_secrets(self.secrets, f"Step {self.name!r}"))
 
+    def _check_placing(self) -> None:
+        """Where it runs is read only once the steps before it have run, so what cannot be is refused here."""
+        if not isinstance(self.resources, Resources | None):
+            raise ExperimentError(
+                f"Step {self.name!r}: resources must be Cpu, Gpu, TpuSlice, Hosts, on_head_node() or "
+                f"on_airflow_worker(), such as TpuSlice('v4-16'), but is {shortened(self.resources)}."
+            )
+        if not isinstance(self.cluster, str | None):
+            raise ExperimentError(
+                f"Step {self.name!r}: cluster must be the id of a connection, but is {shortened(self.cluster)}."
+            )
+        groups = self.pip_dependency_groups
+        is_list = isinstance(groups, list | tuple | None) and all(isinstance(group, str) for group in groups or ())
+        if not is_list:
+            raise ExperimentError(
+                f"Step {self.name!r}: pip_dependency_groups (not shown, for it may hold a secret) must be a list of "
+                "texts, such as ['scipy==1.14']."
+            )
+
     def __repr__(self) -> str:
         return f"ExecutorStep({self.name!r})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.as_input_name(), spec)
 
     def cd(self, name: str) -> InputName:
         """The path ``name`` inside this step's output."""

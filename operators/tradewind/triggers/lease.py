@@ -10,9 +10,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tradewind.records.errors import StoreError
 from tradewind.records.record import Record, RecordState
-from tradewind.triggers.lease_reader import read_shared
+from tradewind.storage.errors import StoreError
+from tradewind.turns.wait import read_shared
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 15.0

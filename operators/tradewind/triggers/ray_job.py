@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tradewind.hooks.ray import RayHook
-from tradewind.ray_jobs.outcome import Watch, await_outcome
-from tradewind.triggers.kill import detach, stop_if_person_acted, stop_plain_job
-from tradewind.triggers.place_in_log import (
+from tradewind.deployment.kill import detach, stop_if_person_acted, stop_plain_job
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.deployment.saved_position import (
     SAVE_INTERVAL_S,
     TELL_AIRFLOW_S,
-    Place,
-    PlaceKeeper,
-    TaskAddress,
-    load_place,
-    save_last_place,
+    PositionKeeper,
+    SavedPosition,
+    load_position,
+    save_last_position,
 )
+from tradewind.deployment.task_address import TaskAddress
+from tradewind.ray_jobs.follow.outcome import Watch, await_outcome
 
 if TYPE_CHECKING:
-    from tradewind.ray_jobs.log_lines import JobLog, Pace
+    from tradewind.ray_jobs.logs.lines import JobLog, LinePace
 
 logger = logging.getLogger(__name__)
 job_logger = logging.getLogger("ray.job")
@@ -77,8 +77,8 @@ class RayJobTrigger(BaseTrigger):
         self._lines_given = asyncio.Event()
 
     @functools.cached_property
-    def _keeper(self) -> PlaceKeeper:
-        return PlaceKeeper(self._address)
+    def _keeper(self) -> PositionKeeper:
+        return PositionKeeper(self._address)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments; no secret is among them."""
@@ -88,7 +88,7 @@ class RayJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job to its end."""
-        from tradewind.ray_jobs.refusals import first_reading
+        from tradewind.ray_jobs.follow.refusals import first_reading
 
         watch = Watch.from_json(self.watch)
         read_again = functools.partial(RayHook.cluster_read_again, self.ray_conn_id)
@@ -96,7 +96,7 @@ class RayJobTrigger(BaseTrigger):
             watch.job, functools.partial(RayHook.cluster_from_trigger, self.ray_conn_id), job_logger.info
         )
         self._job_log = await self._open_log(watch.job) if self.log_bytes else None
-        saving = asyncio.create_task(self._save_places())
+        saving = asyncio.create_task(self._save_positions())
         try:
             outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info, read_again)
         finally:
@@ -107,9 +107,9 @@ class RayJobTrigger(BaseTrigger):
         yield TriggerEvent({"ending": outcome.ending.to_json(), "result": outcome.result, **self.payload})
 
     async def cleanup(self) -> None:
-        """Leave the exact place in the log behind. Stops nothing: this also comes with a redeploy."""
-        if place := self._place(is_exact=True):
-            await save_last_place(self._address, place)
+        """Leave the exact position in the log behind. Stops nothing: this also comes with a redeploy."""
+        if position := self._position(is_exact=True):
+            await save_last_position(self._address, position)
 
     async def on_kill(self) -> None:
         """Stop the job, if a person marked or cleared the task."""
@@ -119,11 +119,11 @@ class RayJobTrigger(BaseTrigger):
     async def _stop_job(self) -> None:
         await stop_plain_job(await RayHook.cluster_from_trigger(self.ray_conn_id), self._job)
 
-    def _place(self, *, is_exact: bool) -> Place | None:
+    def _position(self, *, is_exact: bool) -> SavedPosition | None:
         """Where it is in the log, if somebody could go on there: ``airflow dags test`` runs a trigger only once."""
         if self._job_log is None or self.trigger_id is None:
             return None
-        return Place(self._job, self._job_log.position.to_json(), is_exact, self._keeper.follower)
+        return SavedPosition(self._job, self._job_log.position.to_json(), is_exact, self._keeper.follower)
 
     @property
     def _job(self) -> str:
@@ -131,28 +131,27 @@ class RayJobTrigger(BaseTrigger):
 
     @property
     def _address(self) -> TaskAddress:
-        ti: Any = self.task_instance
-        return TaskAddress(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
+        return TaskAddress.of(self.task_instance)
 
     async def _open_log(self, job: str) -> JobLog:
-        from tradewind.ray_jobs.log_lines import JobLog, LogPosition
+        from tradewind.ray_jobs.logs.lines import JobLog, LogPosition
 
-        place = await load_place(self._address, job) if self.trigger_id is not None else None
-        if place is not None and not place.is_exact:
+        saved = await load_position(self._address, job) if self.trigger_id is not None else None
+        if saved is not None and not saved.is_exact:
             job_logger.info("The triggerer was killed; lines of its last seconds may come again below.")
-        start = LogPosition.from_json(place.position) if place else LogPosition()
+        start = LogPosition.from_json(saved.position) if saved else LogPosition()
         return JobLog(self._give, start, max_bytes=self.log_bytes, full_log=self.full_log, pace=_pace())
 
-    async def _save_places(self) -> None:
-        """Write the place down with the first lines, so that whoever comes next knows, and as long as it changes."""
+    async def _save_positions(self) -> None:
+        """Write the position down with the first lines, so that whoever comes next knows, and as long as it changes."""
         await self._lines_given.wait()
         while True:
-            place = self._place(is_exact=False)
-            if place is not None:
+            position = self._position(is_exact=False)
+            if position is not None:
                 try:
-                    await self._keeper.keep(place)
+                    await self._keeper.keep(position)
                 except Exception as error:  # of Airflow's API: the log goes on, and the next turn may do better
-                    logger.warning("The place in the job's log could not be kept: %s", error)
+                    logger.warning("The position in the job's log could not be kept: %s", error)
             with contextlib.suppress(TimeoutError):  # nothing is printed, but Airflow may have to be told still
                 async with asyncio.timeout(TELL_AIRFLOW_S):
                     await self._lines_given.wait()
@@ -165,11 +164,11 @@ class RayJobTrigger(BaseTrigger):
 
 
 @functools.cache
-def _pace() -> Pace:
+def _pace() -> LinePace:
     """One for all triggers of this process."""
-    from tradewind.ray_jobs.log_lines import Pace
+    from tradewind.ray_jobs.logs.lines import LinePace
 
-    return Pace(TOGETHER_S)
+    return LinePace(TOGETHER_S)
 
 
 def give_lines(lines: Sequence[str]) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tradewind.hooks.ray import RayHook
-from tradewind.ray_jobs.demand import Demand
+from tradewind.deployment.ray_connection import RayHook
 from tradewind.ray_jobs.finding import JobQuery, await_job
-from tradewind.ray_jobs.outcome import Watch, await_outcome
+from tradewind.ray_jobs.follow.outcome import Watch, await_outcome
+from tradewind.ray_jobs.nodes.demand import Demand
 
 logger = logging.getLogger(__name__)
 

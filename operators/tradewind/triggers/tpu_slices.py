@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tradewind.cloud_tpu.tpu_errors import TpuApiError, TpuUnreachableError
-from tradewind.hooks.ray import RayHook
-from tradewind.hooks.slice_repair import RepairRequest, build_repair
+from tradewind.cloud_tpu.errors import TpuApiError, TpuUnreachableError
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.deployment.slice_repair import RepairRequest, build_repair
 from tradewind.ray_jobs.errors import RayJobsError, RayUnreachableError
-from tradewind.ray_jobs.slices import RegisteredSlice, registered_slices
+from tradewind.ray_jobs.nodes.slices import RegisteredSlice, registered_slices
 
 if TYPE_CHECKING:
-    from tradewind.cloud_tpu.repair_report import RepairReport
+    from tradewind.cloud_tpu.repair.report import RepairReport
     from tradewind.ray_jobs.api import JobsApi
 
 logger = logging.getLogger(__name__)
@@ -32,21 +32,22 @@ class RepairStoppedError(Exception):
 
 
 class TpuSliceRecoveryTrigger(BaseTrigger):
-    """Repairs the slices of a cluster until all of them work, or only a person can help.
+    """Repairs the slices of a cluster until all of them work or only a person can help, or with ``once`` in one pass.
 
     The event holds the last table (``rows``), everything that was done (``done``), who needs a person (``stuck``), and
     ``error`` if the repair cannot go on.
     """
 
-    def __init__(self, request: dict[str, Any], interval_s: float) -> None:
+    def __init__(self, request: dict[str, Any], interval_s: float, *, once: bool = False) -> None:
         super().__init__()
         self.request = request
         self.interval_s = interval_s
+        self.once = once
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments; no secret is among them."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {"request": self.request, "interval_s": self.interval_s}
+        return path, {"request": self.request, "interval_s": self.interval_s, "once": self.once}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Pass after pass."""
@@ -63,7 +64,7 @@ class TpuSliceRecoveryTrigger(BaseTrigger):
             # Airflow's connections can be read in such a thread, and not in one of asyncio's own.
             make = sync_to_async(build_repair, thread_sensitive=False)
             repair = await make(RepairRequest(**self.request), sleep)
-            while not told.hears(await _one_pass(repair.run_once)):
+            while not (told.take_in(await _one_pass(repair.run_once)) or (self.once and told.report)):
                 await asyncio.sleep(self.interval_s)
         except (TpuApiError, RayJobsError) as error:
             told.error = str(error)
@@ -91,13 +92,13 @@ class RepairNews:
         self.error: str | None = None
         self._shown: list[tuple[str, str, str, str]] = []
 
-    def hears(self, report: RepairReport | None) -> bool:
+    def take_in(self, report: RepairReport | None) -> bool:
         """Take in a report and log it if it says something new; whether there is nothing more to wait for."""
         if report is None:
             return False
         self.report = report
         self.done += [f"{name}: {words}" for name, words in report.done.items()]
-        shown = [(one.name, one.verdict.value, one.hosts, one.trouble) for one in report.findings]
+        shown = [(finding.name, finding.verdict.value, finding.hosts, finding.trouble) for finding in report.findings]
         if report.done or shown != self._shown:
             logger.info("%s", report.table())
         self._shown = shown
@@ -106,7 +107,7 @@ class RepairNews:
     def to_json(self) -> dict[str, Any]:
         """What the event holds."""
         rows = self.report.rows() if self.report else []
-        stuck = [f"{one.name}: {one.reason}" for one in self.report.for_a_person] if self.report else []
+        stuck = [f"{finding.name}: {finding.reason}" for finding in self.report.for_a_person] if self.report else []
         return {"rows": rows, "done": self.done, "stuck": stuck, "error": self.error}
 
 
@@ -160,14 +161,14 @@ async def look_for_free(api: JobsApi, slice_type: str, hosts: int) -> tuple[list
     Raises:
         RayUnreachableError: No answer.
     """
-    from tradewind.ray_jobs.nodes import fetch_nodes
+    from tradewind.ray_jobs.nodes.nodes import fetch_nodes
 
-    ours = [one for one in registered_slices(await fetch_nodes(api)) if one.slice_type == slice_type]
-    words = "; ".join(f"{one.name}: {_how(one, hosts)}" for one in ours) or "The cluster has none of this type."
-    return [one.name for one in ours if one.hosts >= hosts and one.is_free], words
+    ours = [known for known in registered_slices(await fetch_nodes(api)) if known.slice_type == slice_type]
+    words = "; ".join(f"{known.name}: {_how(known, hosts)}" for known in ours) or "The cluster has none of this type."
+    return [known.name for known in ours if known.hosts >= hosts and known.is_free], words
 
 
-def _how(one: RegisteredSlice, hosts: int) -> str:
-    if one.hosts < hosts:
-        return f"{one.hosts} of {hosts} hosts registered"
-    return {True: "free", False: "busy", None: "Ray does not tell whether it is free"}[one.is_free]
+def _how(known: RegisteredSlice, hosts: int) -> str:
+    if known.hosts < hosts:
+        return f"{known.hosts} of {hosts} hosts registered"
+    return {True: "free", False: "busy", None: "Ray does not tell whether it is free"}[known.is_free]

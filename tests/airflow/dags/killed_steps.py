@@ -12,9 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import tradewind.operators.step as step_module
 from tradewind import Cpu, ExecutorStep, experiment_dag, run_param, this_output_path, versioned
-from tradewind.operators.step_notes import StepNotes
+from tradewind.operators.step import StepOperator
+from tradewind.tasks.steps import taking_turns
+from tradewind.tasks.steps.notes import StepNotes
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ def killed_once(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, context: Any, **kwargs: Any) -> Any:
         moment = context["params"].get("at") if context["ti"].try_number == 1 else None
         if moment == "before submission":
-            step_module.submit = die
+            taking_turns.submit = die
         elif moment == "after submission":
-            step_module.submit = then_die(step_module.submit)
+            taking_turns.submit = then_die(taking_turns.submit)
         elif moment == "after the note":
             StepNotes.finished = then_die(StepNotes.finished)  # type: ignore[method-assign]
         return method(self, context, **kwargs)
@@ -58,11 +59,11 @@ def killed_once(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class KilledOnce(step_module.StepOperator):
+class KilledOnce(StepOperator):
     """Dies in its first try."""
 
-    execute = killed_once(step_module.StepOperator.execute)
-    execute_complete = killed_once(step_module.StepOperator.execute_complete)
+    execute = killed_once(StepOperator.execute)
+    execute_complete = killed_once(StepOperator.execute_complete)
 
 
 step = ExecutorStep("killed/step", work, Config(this_output_path(), versioned(run_param("at"))), resources=Cpu(0.1))

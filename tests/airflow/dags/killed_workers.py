@@ -56,6 +56,10 @@ class KilledOnce(RayJobOperator):
 
 
 with DAG(
-    "killed_worker", params={"at": "", "file": ""}, default_args={"retries": 2, "retry_delay": timedelta(seconds=1)}
+    "killed_worker",
+    params={"at": "", "file": "", "steps": 6},
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
 ):
-    KilledOnce(task_id="job", entrypoint="echo ran >> {{ params.file }}; sleep 3; echo done", num_cpus=0.1)
+    # It ends when the test says so, or by itself.
+    wait = "for _ in $(seq {{ params.steps }}); do [ -e {{ params.file }}.go ] && break; sleep 0.5; done"
+    KilledOnce(task_id="job", entrypoint="echo ran >> {{ params.file }}; " + wait + "; echo done", num_cpus=0.1)

@@ -17,11 +17,12 @@ import pytest
 from aiohttp import web
 
 from tests.chaos.nights.postgres import LocalPostgres
-from tradewind.rehearsal.airflow_api import AirflowApi
-from tradewind.rehearsal.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.local_airflow import LocalAirflow
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.rehearsal.processes import LocalStack
+from tests.clusters import CALM
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.airflow_api import AirflowApi
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
 
 DAGS = Path(__file__).parent / "dags"
 BUCKET = "nights"
@@ -160,6 +161,7 @@ def _airflow(
         dags_folder=dags,
         connections={CONNECTION: json.dumps(ray.connection)},
         settings={
+            **CALM,
             **env,
             "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
             # Who was killed is missed soon.

@@ -10,9 +10,9 @@ from fsspec.core import url_to_fs
 
 from tests.chaos.nights.house import NightHouse
 from tests.chaos.nights.traces import all_lives, overlaps
-from tradewind.records.attempts import Outcome, attempt_path, read_attempt
-from tradewind.records.lease_store import LeaseStore
-from tradewind.records.leases import Phase
+from tradewind.records.attempts import AttemptOutcome, attempt_path, read_attempt
+from tradewind.records.leases.lease import Phase
+from tradewind.records.leases.store import LeaseStore
 
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 TOTALS = {"source": 1, "left": 1, "right": 1, "total": 2}
@@ -46,7 +46,7 @@ def _wrong_output(house: NightHouse, output: str, jobs: dict[str, str]) -> Itera
         yield f"its lease is {held.lease.phase if held else 'missing'}"
         return
     attempts = sum(name.startswith(".attempts/") and name.count("/") == 1 for name in files)
-    succeeded = [number for number in range(1, attempts + 1) if _outcome(output, number) is Outcome.SUCCEEDED]
+    succeeded = [number for number in range(1, attempts + 1) if _outcome(output, number) is AttemptOutcome.SUCCEEDED]
     if succeeded != [held.lease.attempt]:
         yield f"attempts {succeeded} succeeded, and attempt {held.lease.attempt} is committed"
     whole = json.loads(fs.cat_file(files["whole.json"]))
@@ -60,6 +60,6 @@ def _wrong_output(house: NightHouse, output: str, jobs: dict[str, str]) -> Itera
         yield f"its job {held.lease.job} is {jobs.get(held.lease.job)}"
 
 
-def _outcome(output: str, number: int) -> Outcome | None:
+def _outcome(output: str, number: int) -> AttemptOutcome | None:
     attempt = read_attempt(attempt_path(output, number))
     return attempt.outcome if attempt is not None else None

@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tradewind.rehearsal.local_airflow_config import free_ports
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.ports import free_port
+from tradewind.rehearsal.local.processes import LocalStack
 
 INSTALL = Path(__file__).parents[3] / "scripts" / "install_postgresql.sh"
 OWNER = "postgres"
@@ -27,7 +27,7 @@ class LocalPostgres:
         self._stack = stack
         self._as_owner = ["setpriv", f"--reuid={OWNER}", f"--regid={OWNER}", "--clear-groups"] if _is_root() else []
         self._folder = Path(tempfile.mkdtemp(prefix="tw-pg-"))
-        [self._port] = free_ports(1)
+        self._port = free_port()
 
     @property
     def url(self) -> str:

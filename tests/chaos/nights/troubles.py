@@ -13,9 +13,9 @@ import psutil
 
 from tests.chaos.nights.house import STALE_S, NightHouse
 from tests.chaos.nights.traces import all_lives
-from tradewind.rehearsal.drill_sight import drivers
-from tradewind.rehearsal.local_airflow import LocalAirflow
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.drill.sight import drivers
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.processes import LocalStack
 
 FIND_S = 300.0
 KEEP_GOING_S = 2.0

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from tests.runtime.marked import marked
-from tradewind.rehearsal.local_ray import LocalRay
-from tradewind.runtime.pods.groups import HostGroup
-from tradewind.runtime.pods.timeline import Timeline
+from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.runtime.pods.capacity.groups import HostGroup
+from tradewind.runtime.pods.timeline import Timeline, TimelineEvent
 
 MARK = "POD_TEST"
 
@@ -96,15 +96,15 @@ class RunningPod:
         self._thread.join(30)
         assert not self._thread.is_alive()
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [one for one in self.timeline.events if one["event"] == name]
+    def events(self, name: str) -> list[TimelineEvent]:
+        return [event for event in self.timeline.events if event.name == name]
 
     def processes(self, *command: str) -> list[psutil.Process]:
         """Its live processes but for the guards, or those whose command line begins so."""
         return [one for one in marked(MARK, self.mark) if _runs(one, command)]
 
-    def wait_for(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        def there() -> list[dict[str, Any]]:
+    def wait_for(self, event: str, count: int = 1) -> list[TimelineEvent]:
+        def there() -> list[TimelineEvent]:
             found = self.events(event)
             assert self._thread.is_alive() or len(found) >= count, f"The pod is over: {self.error!r}"
             return found if len(found) >= count else []
@@ -135,7 +135,7 @@ TELL_AND_STAY_ONCE = (
     TELL
     + """
 import time
-from tradewind.runtime.pods.heartbeat import beat
+from tradewind.runtime.pods.on_host.heartbeat import beat
 beat(0)
 if os.environ["TRADEWIND_RESTARTS"] == "0":
     time.sleep(600)
@@ -175,7 +175,7 @@ if os.environ["TPU_NAME"] in (open(sys.argv[1]).read(), ""):
 """
 SAVES_AND_RAISES = """
 import os, sys
-from tradewind.runtime.pods.heartbeat import saved
+from tradewind.runtime.pods.on_host.heartbeat import saved
 restarts = os.environ["TRADEWIND_RESTARTS"]
 if restarts in sys.argv[1:]:
     saved(10 * (1 + int(restarts)))
@@ -190,14 +190,14 @@ sys.exit(76)
 """
 BEATS = """
 import itertools, time
-from tradewind.runtime.pods.heartbeat import beat
+from tradewind.runtime.pods.on_host.heartbeat import beat
 for step in itertools.count():
     beat(step)
     time.sleep(0.1)
 """
 SAVES_ON_NOTICE = """
 import os, time
-from tradewind.runtime.pods.notices import preemption_notice
+from tradewind.runtime.pods.on_host.notices import preemption_notice
 print("up")
 while preemption_notice() is None:
     if os.environ["TRADEWIND_RESTARTS"] != "0":
@@ -220,7 +220,7 @@ while not os.path.exists(sys.argv[1]):
 DRIVER = """
 import json, logging, sys
 import ray
-from tradewind.runtime.pods.groups import HostGroup
+from tradewind.runtime.pods.capacity.groups import HostGroup
 from tradewind.runtime.pods.runner import run_pod
 address, command, slice_type, env = json.loads(sys.argv[1])
 ip = address.partition(":")[0]

@@ -79,13 +79,13 @@ def on(slice_name, traceback="T"):
 
 def test_twice_the_same_on_one_slice_goes_on_while_there_is_another_and_then_counts_on_that_one():
     history = History().after(on("a"), NOON, has_others=True).after(on("a"), NOON, has_others=True)
-    assert (history.end(Budgets()), history.repeated_here) == (None, True)
+    assert (history.end(Budgets()), history.is_repeated_here) == (None, True)
     assert history.after(on("b"), NOON, has_others=True).end(Budgets()) is not None
 
 
 def test_twice_the_same_on_the_one_slice_that_there_is_is_the_end():
     history = History().after(on("a"), NOON, has_others=True).after(on("a"), NOON, has_others=False)
-    assert history.end(Budgets()) is not None and not history.repeated_here
+    assert history.end(Budgets()) is not None and not history.is_repeated_here
 
 
 def test_failures_without_a_traceback_only_spend_the_budget():

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from tradewind.runtime.pods.environment import (
     Accelerator,
     LineSplitter,
-    Place,
+    ProcessRank,
     how_it_ended,
     place_env,
     process_env,
     waiting_text,
 )
 
-PLACE = Place(rank=3, num_processes=4, coordinator="10.0.0.1:4000", slice_id=1, num_slices=2)
+PLACE = ProcessRank(rank=3, num_processes=4, coordinator="10.0.0.1:4000", slice_id=1, num_slices=2)
 
 
 def test_a_process_learns_its_place():
@@ -35,7 +35,7 @@ def test_several_slices_get_all_four_megascale_variables_and_one_none():
         "MEGASCALE_PORT": "8081",
         "MEGASCALE_SLICE_ID": "1",
     }
-    alone = place_env(Place(rank=0, num_processes=2, coordinator="10.0.0.1:4000"), is_tpu=True)
+    alone = place_env(ProcessRank(rank=0, num_processes=2, coordinator="10.0.0.1:4000"), is_tpu=True)
     assert not [key for key in alone if key.startswith("MEGASCALE")]
 
 

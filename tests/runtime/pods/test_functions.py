@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
-from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
-from tradewind.rehearsal.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 from tradewind.runtime.pods.functions import run_on_pod
 from tradewind.steps import Hosts, TpuSlice
 

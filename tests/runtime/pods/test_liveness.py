@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tradewind.runtime.pods.liveness import START_SECONDS, Node, answers, silent_nodes, start_limit_s
+from tradewind.runtime.pods.liveness import START_S, Node, is_listening, silent_nodes, start_limit_s
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def vanished() -> Iterator[tuple[str, int]]:
 
 
 def test_who_listens_answers(listening: tuple[str, int]) -> None:
-    assert answers(*listening)
+    assert is_listening(*listening)
 
 
 def test_who_refuses_and_who_says_nothing_at_all_do_not(refusing: tuple[str, int], vanished: tuple[str, int]) -> None:
-    assert not answers(*refusing)
-    assert not answers(*vanished, timeout_s=0.5)
+    assert not is_listening(*refusing)
+    assert not is_listening(*vanished, timeout_s=0.5)
 
 
 def test_silent_nodes_are_named(
@@ -70,4 +70,4 @@ def test_silent_nodes_are_named(
 def test_a_host_may_take_as_long_to_answer_as_its_environment_may_take_to_be_set_up(
     environment: dict[str, object], more_s: float
 ) -> None:
-    assert start_limit_s(environment) == START_SECONDS + more_s
+    assert start_limit_s(environment) == START_S + more_s

@@ -4,13 +4,13 @@ import inspect
 
 import pytest
 
-from tradewind.runtime.pods import strays
 from tradewind.runtime.pods.marin_names import (
     TpuPodConfig,
     remove_tpu_lockfile_on_exit,
     run_on_pod_multislice_resumable,
     run_on_pod_resumable,
 )
+from tradewind.runtime.pods.on_host import strays
 from tradewind.steps import TpuSlice
 
 

@@ -35,18 +35,19 @@ from tests.runtime.pods.cluster import (
     until,
 )
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
-from tradewind.rehearsal.drill_sight import look
-from tradewind.rehearsal.local_ray import LocalRay, LocalSlice
-from tradewind.rehearsal.metadata_server import HostFacts, MetadataServer
-from tradewind.rehearsal.processes import LocalStack
-from tradewind.runtime.pods import liveness, reservation
+from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
+from tradewind.rehearsal.drill.sight import look
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
+from tradewind.runtime.pods import liveness
 from tradewind.runtime.pods import pod as pod_module
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
-from tradewind.runtime.pods.groups import HostGroup
-from tradewind.runtime.pods.host import NOTICE_SECONDS, PATIENCE_SECONDS, Warm
+from tradewind.runtime.pods.capacity import reservation
+from tradewind.runtime.pods.capacity.groups import HostGroup
+from tradewind.runtime.pods.capacity.scaling import ScalingTimes
+from tradewind.runtime.pods.capacity.spares import Spares, may_hold
 from tradewind.runtime.pods.liveness import Stall, draining_nodes, live_nodes
-from tradewind.runtime.pods.scaling import ScalingTimes
-from tradewind.runtime.pods.spares import Spares, may_hold
+from tradewind.runtime.pods.on_host.host import NOTICE_S, PATIENCE_S, Warm
 from tradewind.runtime.pods.verdicts import Cause
 
 pytestmark = pytest.mark.ray
@@ -91,7 +92,7 @@ def test_every_host_runs_a_fresh_process_that_knows_its_place(cluster, mark, tmp
     assert hosts[0]["pid"] != hosts[1]["pid"]
     log = capsys.readouterr().out
     assert log.count("TOLD") == 1, "the job log must hold host 0's lines as they are, and no other host's"
-    assert [one["event"] for one in pod.timeline.events] == ["waiting", "reserved", "started", "done"]
+    assert [one.name for one in pod.timeline.events] == ["waiting", "reserved", "started", "done"]
 
 
 def test_jax_spans_the_hosts(cluster, mark, tmp_path):
@@ -111,7 +112,7 @@ def test_two_slices_are_one_pod_with_all_megascale_variables(cluster, mark, tmp_
         ["2", "1", "1", "0"],
         ["3", "1", "1", "1"],
     ]
-    assert [env["TPU_NAME"] for env in hosts] == [one for one in pod.events("reserved")[0]["slices"] for _ in (0, 1)]
+    assert [env["TPU_NAME"] for env in hosts] == [one for one in pod.events("reserved")[0].slices for _ in (0, 1)]
     (megascale,) = {(env["MEGASCALE_COORDINATOR_ADDRESS"], env["MEGASCALE_NUM_SLICES"]) for env in hosts}
     assert megascale == (hosts[0]["TRADEWIND_COORDINATOR"].rpartition(":")[0] + ":8081", "2")
     assert {env["MEGASCALE_PORT"] for env in hosts} == {"8081"}
@@ -125,7 +126,7 @@ def test_hosts_with_gpus_are_different_ones_and_see_their_own_gpus(cluster, mark
     hosts = [told(tmp_path / f"host-{rank}.log")[0] for rank in (0, 1)]
     assert [env["TRADEWIND_PROCESS_ID"] for env in hosts] == ["0", "1"]
     assert [sorted(env["CUDA_VISIBLE_DEVICES"].split(",")) for env in hosts] == [["0", "1"]] * 2
-    assert len(set(pod.events("started")[0]["hosts"])) == 2
+    assert len(set(pod.events("started")[0].hosts)) == 2
     assert not [name for env in hosts for name in env if name.startswith("MEGASCALE")]
     error = RunningPod(python(TELL), HostGroup.of_hosts(3, gpus=2), mark, reservation_timeout_s=1).join()
     assert str(error) == "No 3-host GPU group was free within 1 s."
@@ -156,8 +157,8 @@ def test_an_exception_is_a_failure_with_its_hosts_traceback_and_twice_the_same_i
     assert (error.incident.cause, error.incident.host, error.history.failures) == (Cause.EXCEPTION, failing, 2)
     assert "ValueError: it is wrong" in error.incident.traceback
     assert "It failed twice with the same traceback, and no new checkpoint between the two." in str(error)
-    assert [one["checkpoint_step"] for one in pod.events("failed")] == [3, 3]
-    assert sorted(name for one in pod.events("reserved") for name in one["slices"]) == ["a", "b"]
+    assert [one.checkpoint_step for one in pod.events("failed")] == [3, 3]
+    assert sorted(name for one in pod.events("reserved") for name in one.slices) == ["a", "b"]
     log = capsys.readouterr().out
     assert "raised ValueError: it is wrong; the other host was ended. This is failure 1 of 10" in log
     assert "\n[host 1] host 1 says hello" in log
@@ -167,8 +168,8 @@ def test_a_pod_leaves_the_slice_on_which_it_makes_no_step_for_one_that_is_free(c
     pod = RunningPod(python(FIRST_SLICE_IS_SICK, str(tmp_path / "sick")), "v4-16", mark)
     assert pod.join() is None
     sick = (tmp_path / "sick").read_text()
-    assert [one["slice"] for one in pod.events("failed")] == [sick]
-    assert {sick, *pod.events("reserved")[1]["slices"]} == {"a", "b"}
+    assert [one.slice_name for one in pod.events("failed")] == [sick]
+    assert {sick, *pod.events("reserved")[1].slices} == {"a", "b"}
     assert f"slice {sick} is avoided from now on, the pod goes on elsewhere" in capsys.readouterr().out
 
 
@@ -194,13 +195,13 @@ def test_a_killed_process_on_a_live_node_is_a_failure_and_so_is_a_lost_actor(clu
     process.kill()
     pod.wait_for("started", 2)
     until(lambda: len(pod.processes("sleep")) == 2, "both hosts")
-    (slice_name,) = pod.events("reserved")[-1]["slices"]
+    (slice_name,) = pod.events("reserved")[-1].slices
     stack = cluster.host_stack(slice_name, 1)
     (actor,) = [one for one in stack.processes() if "ray::PodHost" in " ".join(one.cmdline())]
     actor.kill()
     error = pod.join()
-    assert [one["cause"] for one in pod.events("failed")] == ["killed", "actor lost"]
-    assert [one["host"] for one in pod.events("failed")] == [1, 1]
+    assert [one.cause for one in pod.events("failed")] == ["killed", "actor lost"]
+    assert [one.host for one in pod.events("failed")] == [1, 1]
     assert "It failed 2 times, and max_failures=1. 0 preemptions, 2 failures: " in str(error)
 
 
@@ -229,14 +230,14 @@ def test_a_host_that_does_not_answer_is_named_in_the_log_and_then_a_failure(
     (tmp_path / "wait").touch()
     env = {"WORKERS_WAIT_WHILE": str(tmp_path / "wait"), "PYTHONPATH": str(tmp_path)}
     cluster.start_slice(LocalSlice("mute", "v6e-1"), env_of=lambda *_: env)
-    monkeypatch.setattr(liveness, "START_SECONDS", 3.0)
-    monkeypatch.setattr(pod_module, "_SAY_EVERY_SECONDS", 1.0)
+    monkeypatch.setattr(liveness, "START_S", 3.0)
+    monkeypatch.setattr(pod_module, "_SAY_EVERY_S", 1.0)
     pod = RunningPod(["true"], "v6e-1", mark, budgets=Budgets(max_failures=1))
     pod.wait_for("failed")
-    monkeypatch.setattr(liveness, "START_SECONDS", 60.0)
+    monkeypatch.setattr(liveness, "START_S", 60.0)
     (tmp_path / "wait").unlink()
     assert pod.join() is None
-    assert [one["cause"] for one in pod.events("failed")] == ["cannot start"]
+    assert [one.cause for one in pod.events("failed")] == ["cannot start"]
     log = capsys.readouterr().out
     assert "waiting for an answer of host 0 of slice mute since 1 s, for 3 s at most" in log
     assert "Host 0 of the v6e-1 slice mute could not run the command (its Ray worker did not answer within 3 s)" in log
@@ -247,7 +248,7 @@ def test_a_host_that_answers_late_but_within_its_limit_has_done_no_wrong(cluster
     (tmp_path / "wait").touch()
     env = {"WORKERS_WAIT_WHILE": str(tmp_path / "wait"), "PYTHONPATH": str(tmp_path)}
     cluster.start_slice(LocalSlice("late", "v5litepod-4"), env_of=lambda *_: env)
-    monkeypatch.setattr(pod_module, "_SAY_EVERY_SECONDS", 1.0)
+    monkeypatch.setattr(pod_module, "_SAY_EVERY_S", 1.0)
     pod = RunningPod(["true"], "v5litepod-4", mark, budgets=Budgets(max_failures=0))
     log = ""
     while "waiting for an answer of host 0 of slice late since" not in log:
@@ -276,7 +277,7 @@ def test_a_driver_that_is_killed_leaves_nothing_and_two_drivers_get_a_slice_each
     theirs = ours.processes("sleep", "600")
     slices = {one.environ()["TPU_NAME"] for one in theirs}
     assert len(slices) == 1
-    assert slices | set(ours.events("reserved")[0]["slices"]) == {"a", "b"}
+    assert slices | set(ours.events("reserved")[0].slices) == {"a", "b"}
     error = RunningPod(["true"], "v4-16", mark, reservation_timeout_s=1).join()
     assert str(error) == "No v4-16 slice was free within 1 s."
     driver.kill()
@@ -291,7 +292,7 @@ def test_a_ray_task_whose_worker_is_killed_leaves_no_slice_taken(cluster, mark):
     import ray
 
     def runs_a_pod() -> None:
-        from tradewind.runtime.pods.groups import HostGroup
+        from tradewind.runtime.pods.capacity.groups import HostGroup
         from tradewind.runtime.pods.runner import run_pod
 
         run_pod(["sleep", "603"], HostGroup.of_slice("v4-8"), env={MARK: mark})
@@ -307,7 +308,7 @@ def test_a_ray_task_whose_worker_is_killed_leaves_no_slice_taken(cluster, mark):
 
 
 def test_a_reservation_that_lands_late_is_kept(cluster, mark, monkeypatch):
-    monkeypatch.setattr(reservation, "_LAND_SECONDS", 0.0)
+    monkeypatch.setattr(reservation, "_LAND_S", 0.0)
     assert RunningPod(["true"], "v4-16", mark, reservation_timeout_s=30).join() is None
 
 
@@ -320,8 +321,8 @@ def test_a_flexible_pod_starts_with_what_is_there_and_grows_when_more_comes(clus
     (tmp_path / "go").touch()
     assert other.join() is None
     assert pod.join() is None
-    assert [one["num_slices"] for one in pod.events("started")] == [1, 2]
-    assert [(one["num_slices"], one["to"]) for one in pod.events("scaled")] == [(1, 2)]
+    assert [one.num_slices for one in pod.events("started")] == [1, 2]
+    assert [(one.num_slices, one.grows_to) for one in pod.events("scaled")] == [(1, 2)]
     assert (pod.events("preempted"), pod.events("failed")) == ([], [])
     assert "saved" in (tmp_path / "host-1.log").read_text()
 
@@ -362,7 +363,7 @@ def test_a_host_that_google_preempts_drains_its_own_node(cluster, metadata, mark
     until(lambda: (tmp_path / "host-0.log").exists() and "up" in (tmp_path / "host-0.log").read_text(), "its start")
     metadata.preempt_slice("noticed")
     deadline = until(lambda: draining_nodes().get(node.id), "the drain")
-    assert 0 < deadline - time.time() <= NOTICE_SECONDS
+    assert 0 < deadline - time.time() <= NOTICE_S
     error = pod.join()
     assert isinstance(error, PodGivenUpError)
     assert (error.incident.cause, error.incident.exit_code) == (Cause.PREEMPTED, 76)
@@ -374,15 +375,15 @@ def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wa
     command = [sys.executable, "-u", "-m", "stays"]
     pod = RunningPod(command, "v4-16", mark, env={"PYTHONPATH": str(tmp_path)}, log_dir=str(tmp_path))
     until(lambda: len(pod.processes(*command)) == 2, "both hosts")
-    waiting = [*command[:3], "tradewind.runtime.pods.warm"]
+    waiting = [*command[:3], "tradewind.runtime.pods.on_host.warm"]
     spare = until(lambda: len(found := pod.processes(*waiting)) == 2 and found, "the spare processes")
-    (lost,) = pod.events("reserved")[0]["slices"]
+    (lost,) = pod.events("reserved")[0].slices
     cluster.kill_host(lost, 1)
     assert pod.join() is None
     (preempted,) = pod.events("preempted")
-    assert (preempted["cause"], preempted["slice"], preempted["host"]) == ("node died", lost, 1)
+    assert (preempted.cause, preempted.slice_name, preempted.host) == ("node died", lost, 1)
     assert pod.events("failed") == []
-    assert pod.events("reserved")[1]["slices"] != [lost]
+    assert pod.events("reserved")[1].slices != (lost,)
     hosts = [told(tmp_path / f"host-{rank}.1.log")[0] for rank in (0, 1)]
     assert [(env["TRADEWIND_RESTARTS"], env["TRADEWIND_PROCESS_ID"]) for env in hosts] == [("1", "0"), ("1", "1")]
     assert {int(env["pid"]) for env in hosts} == {one.pid for one in spare}
@@ -395,7 +396,7 @@ def test_processes_leave_a_free_slice_when_it_may_not_be_held_any_more(cluster, 
     allowed = threading.Event()
     allowed.set()
     wanted = Warm((sys.executable, "-u", "-m", "json.tool"), {MARK: mark})
-    spares = Spares(HostGroup.of_slice("v4-16"), wanted, set, PATIENCE_SECONDS, may_hold=allowed.is_set)
+    spares = Spares(HostGroup.of_slice("v4-16"), wanted, set, PATIENCE_S, may_hold=allowed.is_set)
     until(lambda: spares.slice_names() and marked(MARK, mark), "the spare processes")
     allowed.clear()
     until(lambda: not spares.slice_names() and not marked(MARK, mark), "their end")
@@ -425,10 +426,10 @@ def test_a_pod_goes_on_with_the_slices_that_are_left_and_takes_another_when_one_
     pod.wait_for("started", 2)
     cluster.start_slice(LocalSlice("e", "v6e-8"))
     pod.wait_for("started", 3)
-    assert [(one["num_slices"], sorted(one["slices"])) for one in pod.events("started")] == [
+    assert [(one.num_slices, sorted(one.slices)) for one in pod.events("started")] == [
         (2, ["c", "d"]),
         (1, ["c"]),
         (2, ["c", "e"]),
     ]
-    assert [one["slice"] for one in pod.events("preempted")] == ["d"]
+    assert [one.slice_name for one in pod.events("preempted")] == ["d"]
     assert len(pod.events("scaled")) == 1 and pod.events("failed") == []

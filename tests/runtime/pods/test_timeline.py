@@ -1,8 +1,21 @@
 """What happened to a pod, kept and told in numbers."""
 
+import dataclasses
+import json
+
 import pytest
 
-from tradewind.runtime.pods.timeline import TIMELINE_FILE, Segment, Timeline, read_timeline, summary
+from tradewind.runtime.pods.timeline import (
+    MOST_BYTES,
+    MOST_EVENTS_READ,
+    TIMELINE_FILE,
+    BadTimelineError,
+    Segment,
+    Timeline,
+    TimelineEvent,
+    read_timeline,
+    summary,
+)
 
 
 class Clock:
@@ -21,55 +34,92 @@ def clock():
     return Clock()
 
 
-def test_events_are_written_in_order_with_their_times(tmp_path, clock):
+def test_events_are_read_as_they_were_noted(tmp_path):
     path = str(tmp_path / "attempt" / TIMELINE_FILE)
-    timeline = Timeline(path, clock)
-    timeline.note("waiting", num_slices=2)
-    clock.passes(5)
-    timeline.note("reserved")
+    timeline = Timeline(path)
+    events = [
+        TimelineEvent("waiting", 1000.0, group="v4-16", sizes=(2, 1)),
+        TimelineEvent("failed", 1005.5, "exception", "Host 0 raised.", slice_name="a", host=0, detect_s=0.5, step=3),
+        TimelineEvent("scaled", 1006.0, num_slices=1, grows_to=2),
+    ]
+    for event in events:
+        timeline.note(event)
     assert timeline.flush()
-    assert read_timeline(path) == [
-        {"event": "waiting", "at": 1000.0, "num_slices": 2},
-        {"event": "reserved", "at": 1005.0},
+    assert read_timeline(path) == events
+
+
+def test_the_rows_of_earlier_and_later_versions_are_read(tmp_path):
+    rows = [
+        {"event": "scaled", "at": 5, "to": 2, "slice": None, "mood": "well"},
+        {"event": "failed", "at": 6.0, "slice": "a", "step": 9, "checkpoint_step": None},
+    ]
+    (tmp_path / TIMELINE_FILE).write_text(json.dumps(rows))
+    assert read_timeline(str(tmp_path / TIMELINE_FILE)) == [
+        TimelineEvent("scaled", 5, grows_to=2),
+        TimelineEvent("failed", 6.0, slice_name="a", step=9),
     ]
 
 
-def test_without_a_path_the_events_are_kept(clock):
-    timeline = Timeline(None, clock)
-    timeline.note("started")
+@pytest.mark.parametrize("count", [MOST_EVENTS_READ, MOST_EVENTS_READ + 1])
+def test_no_more_events_are_read_than_a_pod_has(tmp_path, count):
+    path = tmp_path / TIMELINE_FILE
+    path.write_text(json.dumps([{"event": "a", "at": 1}] * count))
+    assert path.stat().st_size < MOST_BYTES
+    if count <= MOST_EVENTS_READ:
+        assert len(read_timeline(str(path))) == count
+    else:
+        with pytest.raises(BadTimelineError, match="because it holds more than 40,000 events"):
+            read_timeline(str(path))
+
+
+def test_every_field_of_an_event_comes_back_from_its_row():
+    values = {"str": "x", "int": 1, "float": 2.5, "tuple": ("a",)}
+    kinds = {each.name: each.type.partition(" |")[0].partition("[")[0] for each in dataclasses.fields(TimelineEvent)}
+    event = TimelineEvent(**{name: (1,) if name == "sizes" else values[kind] for name, kind in kinds.items()})
+    assert TimelineEvent.from_row(json.loads(json.dumps(event.to_row()))) == event
+
+
+def test_a_row_has_the_documented_keys():
+    event = TimelineEvent("preempted", 5.0, slice_name="a", host=1, grows_to=2, step=3)
+    assert event.to_row() == {"event": "preempted", "at": 5.0, "slice": "a", "host": 1, "to": 2, "step": 3}
+
+
+def test_without_a_path_the_events_are_kept():
+    timeline = Timeline(None)
+    timeline.note(TimelineEvent("started", 1000.0))
     assert timeline.flush(0)
-    assert timeline.events == [{"event": "started", "at": 1000.0}]
+    assert timeline.events == [TimelineEvent("started", 1000.0)]
 
 
 def test_a_timeline_that_does_not_exist_is_empty(tmp_path):
     assert read_timeline(str(tmp_path / TIMELINE_FILE)) == []
 
 
-def test_a_store_that_is_down_is_written_to_when_it_is_back(tmp_path, clock, capfd):
+def test_a_store_that_is_down_is_written_to_when_it_is_back(tmp_path, capfd):
     folder = tmp_path / "attempt"
     folder.write_text("a file where the folder should be")
-    timeline = Timeline(str(folder / TIMELINE_FILE), clock, retry_s=0.01)
-    timeline.note("started")
+    timeline = Timeline(str(folder / TIMELINE_FILE), retry_s=0.01)
+    timeline.note(TimelineEvent("started", 1.0))
     assert not timeline.flush(0.1)
     assert "the timeline cannot be written now" in capfd.readouterr().out
-    timeline.note("done")
+    timeline.note(TimelineEvent("done", 2.0))
     folder.unlink()
     assert timeline.flush()
-    assert [one["event"] for one in read_timeline(str(folder / TIMELINE_FILE))] == ["started", "done"]
+    assert [event.name for event in read_timeline(str(folder / TIMELINE_FILE))] == ["started", "done"]
 
 
 def test_values_that_json_does_not_know_are_written_as_text(tmp_path):
     path = str(tmp_path / TIMELINE_FILE)
     timeline = Timeline(path)
-    timeline.note("failed", where=tmp_path)
+    timeline.note(TimelineEvent("failed", 1.0, sentence=tmp_path))
     assert timeline.flush()
-    assert read_timeline(path)[0]["where"] == str(tmp_path)
+    assert read_timeline(path)[0].sentence == str(tmp_path)
 
 
 @pytest.fixture
 def night(clock):
     """A slice is lost, the pod waits for another one, fails, grows, and is done."""
-    timeline = Timeline(None, clock)
+    events = []
     for seconds, event, fields in [
         (0, "waiting", {}),
         (10, "reserved", {}),
@@ -86,8 +136,8 @@ def night(clock):
         (40, "done", {}),
     ]:
         clock.passes(seconds)
-        timeline.note(event, **fields)
-    return timeline.events
+        events.append(TimelineEvent(event, clock(), **fields))
+    return events
 
 
 def test_a_night_in_numbers(night):
@@ -109,7 +159,7 @@ def test_a_night_in_numbers(night):
 
 
 def test_without_a_checkpoint_all_steps_are_lost():
-    events = [{"event": "started", "at": 1}, {"event": "failed", "at": 2, "step": 9, "checkpoint_step": None}]
+    events = [TimelineEvent("started", 1.0), TimelineEvent("failed", 2.0, step=9)]
     assert summary(events).lost_steps == 9
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.runtime.pods.verdicts import NOTICED, Cause, Evidence, judge, tells_of_a_lost_peer
+from tradewind.runtime.pods.verdicts import NOTICED, Cause, Evidence, judge, may_be_a_lost_peer
 
-HOST_1 = Evidence(host=1, slice_name="s1", slice_type="v4-16", num_hosts=2, node_alive=True)
+HOST_1 = Evidence(host=1, slice_name="s1", slice_type="v4-16", num_hosts=2, is_node_alive=True)
 HOST_0 = replace(HOST_1, host=0)
 VALUE_ERROR = {
     "type": "ValueError",
@@ -24,12 +24,12 @@ LOST_PEER = {
 }
 
 TABLE = [
-    ({"metadata_preempted": True, "exit_code": 1}, Cause.PREEMPTED, "was preempted"),
-    ({"node_alive": False, "actor_lost": True}, Cause.NODE_DIED, "was lost: its Ray node died"),
-    ({"node_draining": True, "exit_code": 1}, Cause.DRAINED, "is being drained: its Ray node is about to go"),
-    ({"cut_off": True}, Cause.CUT_OFF, "heard nothing of its driver for too long, and ended its process"),
+    ({"is_preempted": True, "exit_code": 1}, Cause.PREEMPTED, "was preempted"),
+    ({"is_node_alive": False, "is_actor_lost": True}, Cause.NODE_DIED, "was lost: its Ray node died"),
+    ({"is_node_draining": True, "exit_code": 1}, Cause.DRAINED, "is being drained: its Ray node is about to go"),
+    ({"is_cut_off": True}, Cause.CUT_OFF, "heard nothing of its driver for too long, and ended its process"),
     (
-        {"exit_code": NOTICED, "noticed": True},
+        {"exit_code": NOTICED, "has_notice": True},
         Cause.NOTICED,
         "saved a checkpoint before it would be preempted, and ended",
     ),
@@ -42,9 +42,9 @@ TABLE = [
     ({"exit_code": 127}, Cause.CANNOT_START, "exited with code 127: a command was not found"),
     ({"silent_s": 75.4}, Cause.SILENT, "has been silent for 75 s: its process is frozen, or the others wait for it"),
     ({"exit_code": 1, "error": VALUE_ERROR}, Cause.EXCEPTION, "raised ValueError: no such layer"),
-    ({"actor_lost": True}, Cause.ACTOR_LOST, "lost the Ray worker that held its process, though its node lives"),
+    ({"is_actor_lost": True}, Cause.ACTOR_LOST, "lost the Ray worker that held its process, though its node lives"),
     (
-        {"actor_lost": True, "node_alive": None},
+        {"is_actor_lost": True, "is_node_alive": None},
         Cause.ACTOR_LOST,
         "lost the Ray worker that held its process, though its node lives",
     ),
@@ -93,15 +93,15 @@ def test_hosts_that_are_no_slice_are_called_a_group():
 
 
 def test_an_exception_because_another_host_vanished_is_a_preemption():
-    incident = judge(replace(HOST_0, exit_code=1, error=LOST_PEER), [replace(HOST_1, node_alive=False)])
+    incident = judge(replace(HOST_0, exit_code=1, error=LOST_PEER), [replace(HOST_1, is_node_alive=False)])
     assert incident.cause is Cause.NODE_DIED
     assert incident.host == 1
 
 
 def test_a_notice_on_one_host_explains_the_checkpoint_of_another():
-    incident = judge(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, node_draining=True)])
+    incident = judge(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, is_node_draining=True)])
     assert incident.cause is Cause.DRAINED
-    assert judge(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, noticed=True)]).cause is Cause.NOTICED
+    assert judge(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, has_notice=True)]).cause is Cause.NOTICED
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_notice_on_one_host_explains_the_checkpoint_of_another():
 )
 def test_the_host_that_made_the_mistake_is_named_not_the_one_that_felt_it(message):
     symptom = replace(HOST_0, exit_code=1, error={**LOST_PEER, "message": message})
-    assert tells_of_a_lost_peer(symptom)
+    assert may_be_a_lost_peer(symptom)
     incident = judge(symptom, [replace(HOST_1, exit_code=1, error=VALUE_ERROR)])
     assert incident.host == 1
     assert judge(symptom, [HOST_1]).host == 0
@@ -125,17 +125,17 @@ def test_judging_a_healthy_pod_is_a_mistake():
         judge(HOST_1, [replace(HOST_0, exit_code=0)])
 
 
-FINDINGS = st.sampled_from([{}, *(found for found, _, _ in TABLE)]).map(lambda found: {"node_alive": True, **found})
+FINDINGS = st.sampled_from([{}, *(found for found, _, _ in TABLE)]).map(lambda found: {"is_node_alive": True, **found})
 
 
 @given(st.lists(FINDINGS, min_size=1, max_size=4))
 def test_the_order_of_the_hosts_never_decides_between_preemption_and_failure(findings):
     hosts = [replace(HOST_1, host=rank, **found) for rank, found in enumerate(findings)]
-    if all(found == {"node_alive": True} for found in findings):
+    if all(found == {"is_node_alive": True} for found in findings):
         return
     verdicts = {judge(first, rest).cause.is_preemption for first, *rest in itertools.permutations(hosts)}
     assert len(verdicts) == 1
-    if any(host.node_alive is False or host.metadata_preempted or host.node_draining for host in hosts):
+    if any(host.is_node_alive is False or host.is_preempted or host.is_node_draining for host in hosts):
         assert verdicts == {True}
 
 

@@ -59,9 +59,9 @@ class History:
     failures: int = 0
     latest: tuple[Ended, ...] = ()
     last_failure: Ended | None = None
-    repeated: bool = False
+    is_repeated: bool = False
     """The last failure was the one before it once more, without a new checkpoint between the two."""
-    repeated_here: bool = False
+    is_repeated_here: bool = False
     """So it was, but both were on the same slice, and there is another one: it may be the slice."""
 
     def after(self, incident: Incident, at: float, progress: str | None = None, *, has_others: bool = False) -> History:
@@ -74,14 +74,15 @@ class History:
         if incident.cause.is_preemption:
             return replace(self, preemptions=self.preemptions + 1, latest=latest)
         alike = self.last_failure is not None and _is_the_same(self.last_failure, ended)
-        here = has_others and self.last_failure is not None and _is_on_the_same_slice(self.last_failure, ended)
+        name, last = incident.slice_name, self.last_failure
+        here = has_others and last is not None and name is not None and last.incident.slice_name == name
         return replace(
             self,
             failures=self.failures + 1,
             latest=latest,
             last_failure=ended,
-            repeated=alike and not here,
-            repeated_here=alike and here,
+            is_repeated=alike and not here,
+            is_repeated_here=alike and here,
         )
 
     def end(self, budgets: Budgets) -> str | None:
@@ -90,7 +91,7 @@ class History:
             why = f"It was preempted {_times(self.preemptions)}, and max_preemptions={budgets.max_preemptions}."
         elif self.failures > budgets.max_failures:
             why = f"It failed {_times(self.failures)}, and max_failures={budgets.max_failures}."
-        elif self.repeated:
+        elif self.is_repeated:
             why = "It failed twice with the same traceback, and no new checkpoint between the two."
         else:
             return None
@@ -103,7 +104,7 @@ class History:
             return f"{counts}."
         before = self.preemptions + self.failures - len(self.latest)
         told = [f"{before} before"] if before else []
-        told += [f"{_clock_time(one.at)} {one.incident.sentence.rstrip('.')}" for one in self.latest]
+        told += [f"{_clock_time(ended.at)} {ended.incident.sentence.rstrip('.')}" for ended in self.latest]
         return f"{counts}: {'; '.join(told)}."
 
 
@@ -120,15 +121,11 @@ class PodGivenUpError(RuntimeError):
         return type(self), (str(self), self.incident, self.history)
 
 
-def _is_the_same(one: Ended, other: Ended) -> bool:
-    first, second = one.incident.traceback, other.incident.traceback
-    if first is None or second is None or one.progress != other.progress:
+def _is_the_same(ended: Ended, other: Ended) -> bool:
+    first, second = ended.incident.traceback, other.incident.traceback
+    if first is None or second is None or ended.progress != other.progress:
         return False
-    return one.incident.cause is other.incident.cause and without_what_changes(first) == without_what_changes(second)
-
-
-def _is_on_the_same_slice(one: Ended, other: Ended) -> bool:
-    return one.incident.slice_name is not None and one.incident.slice_name == other.incident.slice_name
+    return ended.incident.cause is other.incident.cause and without_what_changes(first) == without_what_changes(second)
 
 
 def without_what_changes(traceback: str) -> str:

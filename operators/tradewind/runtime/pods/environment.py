@@ -11,12 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-WORKER_ID_LABEL: Final = "ray.io/tpu-worker-id"
-SLICE_NAME_LABEL: Final = "ray.io/tpu-slice-name"
-POD_TYPE_LABEL: Final = "ray.io/tpu-pod-type"
-TOPOLOGY_LABEL: Final = "ray.io/tpu-topology"
-NODE_ID_LABEL: Final = "ray.io/node-id"
-
 ON_CPU: Final = {
     "JAX_PLATFORMS": "cpu",  # a step that asked for CPUs must not take the chips of the host that it lands on
     "TF_CPP_MIN_LOG_LEVEL": "3",  # on CPUs, XLA logs an error that is none for every compilation it finds again
@@ -65,7 +59,7 @@ class Accelerator(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessRank:
     """Which of how many processes one is."""
 
     rank: int
@@ -79,7 +73,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class HostFacts:
+class HostProbe:
     """What one host says of itself when its actor starts."""
 
     ip: str
@@ -115,7 +109,7 @@ def process_env(
     }
 
 
-def place_env(place: Place, *, is_tpu: bool) -> dict[str, str]:
+def place_env(place: ProcessRank, *, is_tpu: bool) -> dict[str, str]:
     """What tells a process its place; several slices need all four MEGASCALE_* variables, and one none of them."""
     env = {
         "TRADEWIND_PROCESS_ID": str(place.rank),
@@ -144,12 +138,12 @@ def how_it_ended(exit_code: int) -> str:
         return f"was killed by signal {-exit_code}"
 
 
-def waiting_text(wanted: str, seconds: float, pod_types: Mapping[str, int], kind: str = "TPU") -> str:
+def waiting_text(wanted: str, waited_s: float, pod_types: Mapping[str, int], kind: str = "TPU") -> str:
     """What the job log says while nothing is free; ``pod_types`` counts the live hosts of each slice type or GPU."""
     has = ", ".join(
         f"{count} {'host' if count == 1 else 'hosts'} of {name}" for name, count in sorted(pod_types.items())
     )
-    since = "" if seconds < 1 else f" since {seconds:.0f} s"
+    since = "" if waited_s < 1 else f" since {waited_s:.0f} s"
     return f"waiting for a free {wanted}{since}; the cluster has {has or f'no {kind} hosts'}"
 
 

@@ -42,7 +42,7 @@ def run_on_pod(
         PodGivenUpError: A budget is used up, or the same failure came twice.
     """
     from tradewind.runtime.pods.budgets import Budgets
-    from tradewind.runtime.pods.groups import HostGroup
+    from tradewind.runtime.pods.capacity.groups import HostGroup
     from tradewind.runtime.pods.liveness import Stall
     from tradewind.runtime.pods.runner import run_pod
 
@@ -50,7 +50,7 @@ def run_on_pod(
         slice, {"num_slices": num_slices, "max_preemptions": max_preemptions, "max_failures": max_failures}
     )
     results = run_pod(
-        [sys.executable, "-u", "-m", "tradewind.runtime.pods.call_function"],
+        [sys.executable, "-u", "-m", "tradewind.runtime.pods.on_host.call_function"],
         HostGroup.of(wanted),
         num_slices=wanted.num_slices if isinstance(wanted, TpuSlice) else 1,
         budgets=Budgets(wanted.max_preemptions, wanted.max_failures),
@@ -59,7 +59,7 @@ def run_on_pod(
         call=_pickled(fn),
         spare=wanted.spare if isinstance(wanted, TpuSlice) else None,
     )
-    return [pickle.loads(one) for one in results]
+    return [pickle.loads(result) for result in results]
 
 
 def _resources(slice: str | TpuSlice | Hosts, given: Mapping[str, Any]) -> TpuSlice | Hosts:

@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tradewind.runtime.pods.environment import POD_TYPE_LABEL, SLICE_NAME_LABEL, TOPOLOGY_LABEL, WORKER_ID_LABEL
+from tradewind.cloud_tpu.ray_labels import POD_TYPE_LABEL, SLICE_NAME_LABEL, TOPOLOGY_LABEL, WORKER_ID_LABEL
 
-CONNECT_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 0.5
+CONNECT_S: Final = 1.0
+_POLL_S: Final = 0.5
 _MOST_CONNECTIONS: Final = 32
-START_SECONDS: Final = 180.0
+START_S: Final = 180.0
 """How long the worker of a host may take to come up in an environment that is there, or to start a process."""
-_RAY_SETUP_SECONDS: Final = 600.0
+_RAY_SETUP_S: Final = 600.0
 _NEEDS_NO_SETUP: Final = frozenset({"env_vars", "config", "_ray_commit", "_inject_current_ray"})
 _AUTOSCALER_STATUS: Final = b"__autoscaling_status"
 _MIRRORED: Final = "node_"
@@ -45,10 +45,10 @@ def start_limit_s(environment: Mapping[str, Any]) -> float:
     Ray gives up on an environment after its own limit, and then says why; so ours is the longer one.
     """
     if not set(environment) - _NEEDS_NO_SETUP:
-        return START_SECONDS
+        return START_S
     config = environment.get("config") or {}
-    setup_s = float(config.get("setup_timeout_seconds", _RAY_SETUP_SECONDS))
-    return START_SECONDS + (setup_s if setup_s >= 0 else math.inf)
+    setup_s = float(config.get("setup_timeout_seconds", _RAY_SETUP_S))
+    return START_S + (setup_s if setup_s >= 0 else math.inf)
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ def live_nodes() -> list[Node]:
     """The nodes that Ray counts as alive."""
     import ray
 
-    return [_node(one) for one in ray.nodes() if one.get("Alive")]
+    return [_node(row) for row in ray.nodes() if row.get("Alive")]
 
 
 def known_nodes() -> list[Node]:
     """The nodes that Ray counts as alive, and the dead ones that it remembers."""
     import ray
 
-    return [_node(one) for one in ray.nodes()]
+    return [_node(row) for row in ray.nodes()]
 
 
 def is_autoscaled() -> bool:
@@ -112,13 +112,13 @@ def is_autoscaled() -> bool:
     return any(not kind.startswith(_MIRRORED) for kind in report.get("active_nodes") or {})
 
 
-def _node(one: Mapping[str, Any]) -> Node:
+def _node(row: Mapping[str, Any]) -> Node:
     return Node(
-        one["NodeID"],
-        one["NodeManagerAddress"],
-        one["NodeManagerPort"],
-        one.get("Labels") or {},
-        one.get("Resources") or {},
+        row["NodeID"],
+        row["NodeManagerAddress"],
+        row["NodeManagerPort"],
+        row.get("Labels") or {},
+        row.get("Resources") or {},
     )
 
 
@@ -136,7 +136,7 @@ def draining_nodes() -> dict[str, float | None]:
     return {node: at / 1000 if at else None for node, at in state.state.get_draining_nodes().items()}
 
 
-def answers(ip: str, port: int, timeout_s: float = CONNECT_SECONDS) -> bool:
+def is_listening(ip: str, port: int, timeout_s: float = CONNECT_S) -> bool:
     """Whether somebody listens there."""
     try:
         with socket.create_connection((ip, port), timeout=timeout_s):
@@ -145,14 +145,14 @@ def answers(ip: str, port: int, timeout_s: float = CONNECT_SECONDS) -> bool:
         return False
 
 
-def silent_nodes(nodes: Iterable[Node], timeout_s: float = CONNECT_SECONDS) -> set[str]:
+def silent_nodes(nodes: Iterable[Node], timeout_s: float = CONNECT_S) -> set[str]:
     """The ids of the nodes whose raylet does not answer."""
     asked = list(nodes)
     if not asked:
         return set()
     with ThreadPoolExecutor(min(len(asked), _MOST_CONNECTIONS)) as pool:
-        answered = pool.map(lambda one: answers(one.ip, one.port, timeout_s), asked)
-        return {one.id for one, alive in zip(asked, answered, strict=True) if not alive}
+        answered = pool.map(lambda node: is_listening(node.ip, node.port, timeout_s), asked)
+        return {node.id for node, alive in zip(asked, answered, strict=True) if not alive}
 
 
 class NodeWatch:
@@ -168,20 +168,20 @@ class NodeWatch:
     def dead(self, node_ids: Iterable[str]) -> set[str]:
         """Those of the nodes that Ray counts as dead; none before its first answer."""
         with self._lock:
-            return set() if self._alive is None else {one for one in node_ids if one not in self._alive}
+            return set() if self._alive is None else {node_id for node_id in node_ids if node_id not in self._alive}
 
     def draining(self, node_ids: Iterable[str]) -> dict[str, float | None]:
         """Those of the nodes that are being drained, with their deadlines in epoch seconds."""
         with self._lock:
-            return {one: self._draining[one] for one in node_ids if one in self._draining}
+            return {node_id: self._draining[node_id] for node_id in node_ids if node_id in self._draining}
 
     def stop(self) -> None:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(_LOOK_SECONDS):
+        while not self._stopped.wait(_POLL_S):
             try:
-                alive, draining = frozenset(one.id for one in live_nodes()), draining_nodes()
+                alive, draining = frozenset(node.id for node in live_nodes()), draining_nodes()
             except Exception:  # Ray's head is away, which says nothing of the hosts
                 continue
             with self._lock:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar, overload
 
 from tradewind.runtime.pods.functions import run_on_pod
-from tradewind.runtime.pods.strays import remove_lockfile
+from tradewind.runtime.pods.on_host.strays import remove_lockfile
 from tradewind.steps import TpuSlice
 
 P = ParamSpec("P")

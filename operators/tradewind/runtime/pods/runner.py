@@ -12,35 +12,34 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
 
-from tradewind.runtime.pods.actors import host_actor
 from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError
+from tradewind.runtime.pods.capacity.groups import HostGroup
+from tradewind.runtime.pods.capacity.reservation import Reservation, Seat
+from tradewind.runtime.pods.capacity.reserver import Reserver
+from tradewind.runtime.pods.capacity.scaling import Flexible, ScalingTimes, sizes_of
+from tradewind.runtime.pods.capacity.slices import Slice, free_slices, known_slices
+from tradewind.runtime.pods.capacity.spares import Spares, may_hold
 from tradewind.runtime.pods.environment import FIRST_START_VARIABLE, RESTARTS_VARIABLE
-from tradewind.runtime.pods.groups import HostGroup
-from tradewind.runtime.pods.heartbeat import boot_time
-from tradewind.runtime.pods.host import PATIENCE_SECONDS, Warm
 from tradewind.runtime.pods.liveness import NodeWatch, Stall, is_autoscaled
-from tradewind.runtime.pods.mailbox import Mailbox
-from tradewind.runtime.pods.placements import Placements
-from tradewind.runtime.pods.pod import Pod, Task
-from tradewind.runtime.pods.reservation import Reservation, Reserving, Seat
-from tradewind.runtime.pods.scaling import Flexible, ScalingTimes, sizes_of
-from tradewind.runtime.pods.slices import Slice, free_slices, known_slices
-from tradewind.runtime.pods.spares import Spares, may_hold
+from tradewind.runtime.pods.on_host.actors import host_actor
+from tradewind.runtime.pods.on_host.heartbeat import boot_time
+from tradewind.runtime.pods.on_host.host import PATIENCE_S, Warm
+from tradewind.runtime.pods.on_host.mailbox import Mailbox
+from tradewind.runtime.pods.on_host.warm import can_wait
+from tradewind.runtime.pods.pod import Pod, PodCommand
 from tradewind.runtime.pods.suspects import Elsewhere, Suspects, is_suspicious
-from tradewind.runtime.pods.timeline import Timeline
+from tradewind.runtime.pods.timeline import Timeline, TimelineEvent
 from tradewind.runtime.pods.verdicts import Incident
-from tradewind.runtime.pods.warm import can_wait
 
-_GROW_SECONDS: Final = 120.0
+_GROW_S: Final = 120.0
 """How long the processes may take to save a checkpoint when the pod is to grow."""
-_SPARES_AFTER_SECONDS: Final = 30.0
+_SPARES_AFTER_S: Final = 30.0
 """How long after its start a pod that makes no step lets processes get ready elsewhere."""
 _STEP: Final = re.compile(r"step-(\d+)")
 
@@ -58,7 +57,7 @@ def run_pod(
     progress: Callable[[], str | None] | None = None,
     timeline: Timeline | None = None,
     reservation_timeout_s: float | None = None,
-    patience_s: float = PATIENCE_SECONDS,
+    patience_s: float = PATIENCE_S,
     renewed_at: Callable[[], float] | None = None,
     spare: bool | None = None,
     call: bytes | None = None,
@@ -132,7 +131,7 @@ class _Run:
         timeline: Timeline,
         mailbox: Mailbox | None,
     ) -> None:
-        self._set = settings
+        self._settings = settings
         self._group = settings.group
         self._flexible = flexible
         self._env = env
@@ -147,19 +146,26 @@ class _Run:
         """Nodes that are lost."""
         self._suspects = Suspects(flexible.smallest)
         self._nodes = NodeWatch()
-        self._placements = Placements()
         self._reservation: Reservation | None = None
-        self._reserving: tuple[Reserving, Future[Reservation | None]] | None = None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="reserve")
-        self._stepped = False
+        self._has_stepped = False
         self._started_at = 0.0
         self._grow_to: int | None = None
         self._spares = self._new_spares(settings.spare)
+        self._reserver = Reserver(
+            settings.group,
+            flexible,
+            avoided=self._avoided,
+            suspects=self._suspects,
+            spares=self._spares,
+            timeline=timeline,
+            say=say,
+            timeout_s=settings.reservation_timeout_s,
+        )
 
     def run(self) -> None:
         """Until the pod is done. Raises PodGivenUpError, NoFreeSliceError."""
         while True:
-            reservation = self._reservation or self._reserve().result()
+            reservation = self._reservation or self._reserver.begin().result()
             assert reservation is not None
             self._reservation = reservation
             self._suspects.reserved(reservation.slice_names)
@@ -172,27 +178,21 @@ class _Run:
         if self._spares is not None:
             self._spares.close()
         self._nodes.stop()
-        if self._reserving is not None:
-            reserving, future = self._reserving
-            reserving.stop()
-            with suppress(Exception):
-                if (taken := future.result()) is not None:
-                    taken.release()
-        self._pool.shutdown()
+        self._reserver.stop()
         if self._reservation is not None:
             self._reservation.release()
-        self._placements.close()
+        self._reserver.close()
 
     # ---- hosts
 
     def _new_spares(self, wanted: bool | None) -> Spares | None:
-        if wanted is False or not self._group.is_tpu or not can_wait(self._set.command):
+        if wanted is False or not self._group.is_tpu or not can_wait(self._settings.command):
             return None
         return Spares(
             self._group,
-            Warm(self._set.command, self._env),
+            Warm(self._settings.command, self._env),
             lambda: self._avoided | self._suspects.nodes,
-            self._set.patience_s,
+            self._settings.patience_s,
             may_hold=may_hold(wanted),
         )
 
@@ -204,40 +204,7 @@ class _Run:
         waiting = self._spares.take(seats) if self._spares is not None else {}
         if waiting:
             say(f"processes that have done their imports wait on {len(waiting)} of {len(seats)} hosts")
-        return [waiting.get(one.node.id) or host_actor(self._group, one, self._set.patience_s) for one in seats]
-
-    def _reserve(self) -> Future[Reservation | None]:
-        """Begin to reserve; the result is there once there is one."""
-        self._timeline.note("waiting", group=self._group.name, sizes=[self._flexible.largest, self._flexible.smallest])
-        if self._spares is not None:
-            self._spares.pause(True)
-        reserving = Reserving(
-            self._group,
-            self._flexible.first,
-            self._flexible.smallest,
-            self._flexible.largest,
-            placements=self._placements,
-            avoided=self._avoided,
-            suspects=self._suspects.names,
-            elsewhere_s=self._suspects.elsewhere_s,
-            preferred=self._spares.slice_names() if self._spares is not None else (),
-            say=say,
-        )
-        future = self._pool.submit(self._reserved, reserving, time.monotonic())
-        self._reserving = (reserving, future)
-        return future
-
-    def _reserved(self, reserving: Reserving, began: float) -> Reservation | None:
-        taken = reserving.run(self._set.reservation_timeout_s)
-        if taken is not None:
-            seconds = time.monotonic() - began
-            names = ", ".join(taken.slice_names)
-            what = (
-                f"{'slices' if taken.num_slices > 1 else 'slice'} {names}" if names else f"a {self._group.name} group"
-            )
-            say(f"reserved {what} after {seconds:.1f} s")
-            self._timeline.note("reserved", slices=taken.slice_names, num_slices=taken.num_slices, reserve_s=seconds)
-        return taken
+        return [waiting.get(seat.node.id) or host_actor(self._group, seat, self._settings.patience_s) for seat in seats]
 
     # ---- one attempt
 
@@ -247,21 +214,21 @@ class _Run:
             reservation,
             self._group,
             self._nodes,
-            self._set.stall,
-            self._set.patience_s,
+            self._settings.stall,
+            self._settings.patience_s,
             actors=self._actors(reservation.seats),
             say=say,
-            renewed_at=self._set.renewed_at,
+            renewed_at=self._settings.renewed_at,
         )
         try:
-            incident = self._started(pod, reservation) or pod.watch(lambda: self._turn(pod))
+            incident = self._started(pod, reservation) or pod.watch(lambda: self._note_poll(pod))
         except BaseException:  # somebody stops us: let the processes end in order
             pod.end(politely=True)
             raise
         self._note_first_step(pod)
         if pod.is_done:
             pod.end()
-            self._timeline.note("done", step=pod.step)
+            self._timeline.note(TimelineEvent("done", time.time(), step=pod.step))
             return True
         if self._grow_to is not None and not pod.lost_nodes():
             self._scaled(pod, reservation)
@@ -273,49 +240,52 @@ class _Run:
     def _started(self, pod: Pod, reservation: Reservation) -> Incident | None:
         self._started_at = began = time.monotonic()
         self._first_start = self._first_start or time.time()
-        self._stepped, self._grow_to = False, None
+        self._has_stepped, self._grow_to = False, None
         self._flexible.running(reservation.num_slices, time.monotonic())
         incident = pod.start(self._task())
         if incident is None:
             self._timeline.note(
-                "started",
-                slices=reservation.slice_names,
-                hosts=[one.seat.node.ip for one in pod.hosts],
-                num_slices=reservation.num_slices,
-                restarts=self._restarts,
-                start_s=time.monotonic() - began,
+                TimelineEvent(
+                    "started",
+                    time.time(),
+                    slices=tuple(reservation.slice_names),
+                    hosts=tuple(host.seat.node.ip for host in pod.hosts),
+                    num_slices=reservation.num_slices,
+                    restarts=self._restarts,
+                    start_s=time.monotonic() - began,
+                )
             )
         return incident
 
-    def _task(self) -> Task:
+    def _task(self) -> PodCommand:
         mailbox, restarts = self._mailbox, self._restarts
         env = {RESTARTS_VARIABLE: str(restarts), FIRST_START_VARIABLE: repr(self._first_start)}
-        return Task(
-            self._set.command,
+        return PodCommand(
+            self._settings.command,
             {**self._env, **env},
-            self._set.log_dir,
+            self._settings.log_dir,
             restarts,
             (lambda rank: mailbox.error(restarts, rank)) if mailbox else (lambda rank: None),
         )
 
-    def _turn(self, pod: Pod) -> None:
+    def _note_poll(self, pod: Pod) -> None:
         self._note_first_step(pod)
         now = time.monotonic()
-        if self._spares is not None and (self._stepped or now - self._started_at > _SPARES_AFTER_SECONDS):
+        if self._spares is not None and (self._has_stepped or now - self._started_at > _SPARES_AFTER_S):
             self._spares.pause(False)  # no sooner: in a rehearsal their imports would slow down the pod's own
         due = self._flexible.next_look(now)
-        if due is None or due > now or pod.stopping:
+        if due is None or due > now or pod.is_stopping:
             return
         self._grow_to = self._flexible.grow_to(len(self._free_slices()), now)
         if self._grow_to is not None:
-            pod.stop(f"the pod is to grow to {self._grow_to} slices", _GROW_SECONDS)
+            pod.stop(f"the pod is to grow to {self._grow_to} slices", _GROW_S)
 
     def _note_first_step(self, pod: Pod) -> None:
-        if self._stepped or pod.step is None:
+        if self._has_stepped or pod.step is None:
             return
-        self._stepped = True
-        first = min(at for one in pod.hosts if (at := one.stepped_at) is not None)
-        self._timeline.note("first_step", at=time.time() - (boot_time() - first), step=pod.step)
+        self._has_stepped = True
+        first = min(at for host in pod.hosts if (at := host.stepped_at) is not None)
+        self._timeline.note(TimelineEvent("first_step", time.time() - (boot_time() - first), step=pod.step))
 
     # ---- between two attempts
 
@@ -323,19 +293,27 @@ class _Run:
         pod.end()
         reservation.release()
         self._reservation = None
-        self._timeline.note("scaled", num_slices=reservation.num_slices, to=self._grow_to, step=pod.step)
+        self._timeline.note(
+            TimelineEvent(
+                "scaled",
+                time.time(),
+                num_slices=reservation.num_slices,
+                grows_to=self._grow_to,
+                step=pod.step,
+            )
+        )
 
     def _after(self, incident: Incident, pod: Pod, reservation: Reservation) -> None:
         """Charge what happened, end what is left, and see to hosts for the next attempt."""
         detected, detect_s = time.monotonic(), pod.last_seen_s()
         lost = pod.lost_nodes()
         self._avoided |= lost
-        self._suspects.replaced({str(one.seat.node.slice_name) for one in pod.hosts if one.seat.node.id in lost})
+        self._suspects.replaced({str(host.seat.node.slice_name) for host in pod.hosts if host.seat.node.id in lost})
         found = self._elsewhere(incident, reservation)
         has_others = found is not Elsewhere.NOWHERE
         self._history = self._history.after(incident, time.time(), self._newest(pod), has_others=has_others)
-        over = self._history.end(self._set.budgets)
-        soon = None if over or not lost or reservation.num_slices > 1 else self._reserve()
+        over = self._history.end(self._settings.budgets)
+        soon = None if over or not lost or reservation.num_slices > 1 else self._reserver.begin()
         pod.end()
         if not incident.cause.is_preemption:
             pod.print_last_lines(incident)
@@ -348,7 +326,11 @@ class _Run:
         if over:
             say(f"{incident.sentence} {over}")
             raise PodGivenUpError(f"{incident.sentence} {over}", incident, self._history)
-        say(f"{incident.sentence} {self._count(incident)}; going on from the newest checkpoint")
+        if incident.cause.is_preemption:
+            count = f"preemption {self._history.preemptions} of {self._settings.budgets.max_preemptions:,}"
+        else:
+            count = f"failure {self._history.failures} of {self._settings.budgets.max_failures:,}"
+        say(f"{incident.sentence} This is {count}; going on from the newest checkpoint")
         if soon is not None:
             self._reservation = soon.result()
 
@@ -357,7 +339,7 @@ class _Run:
         if incident.cause.is_preemption or not self._group.is_tpu:
             return Elsewhere.NOWHERE
         try:
-            free = [one.name for one in self._free_slices()]
+            free = [each.name for each in self._free_slices()]
             known = known_slices(self._group)
             return self._suspects.elsewhere(incident, reservation.slice_names, free, known, is_autoscaled())
         except Exception as problem:  # Ray's head is away; what the pod has is sure
@@ -367,24 +349,28 @@ class _Run:
     def _suspect(self, incident: Incident, pod: Pod, found: Elsewhere) -> bool:
         """Suspect the slice that the incident names, if that speaks against it; whether to leave it."""
         name, suspicious = incident.slice_name, is_suspicious(incident, has_stepped=pod.step is not None)
-        if name is None or not (suspicious or self._history.repeated_here):
+        if name is None or not (suspicious or self._history.is_repeated_here):
             return False
-        self._suspects.add(name, {one.seat.node.id for one in pod.hosts if one.seat.node.slice_name == name})
+        self._suspects.add(name, {host.seat.node.id for host in pod.hosts if host.seat.node.slice_name == name})
         say(f"slice {name} is avoided from now on, {found.value}")
         return found is not Elsewhere.NOWHERE
 
     def _note(self, incident: Incident, pod: Pod, detect_s: float, end_s: float) -> None:
         say(f"it took at most {detect_s:.1f} s to find out and {end_s:.1f} s to end what was left")
+        steps = [int(step) for step in _STEP.findall(self._history.latest[-1].progress or "")]
         self._timeline.note(
-            "preempted" if incident.cause.is_preemption else "failed",
-            cause=incident.cause.value,
-            sentence=incident.sentence,
-            slice=incident.slice_name,
-            host=incident.host,
-            detect_s=detect_s,
-            end_s=end_s,
-            step=pod.step,
-            checkpoint_step=_newest_step(self._history.latest[-1].progress, pod.saved),
+            TimelineEvent(
+                "preempted" if incident.cause.is_preemption else "failed",
+                time.time(),
+                cause=incident.cause.value,
+                sentence=incident.sentence,
+                slice_name=incident.slice_name,
+                host=incident.host,
+                detect_s=detect_s,
+                end_s=end_s,
+                step=pod.step,
+                checkpoint_step=max([*steps, *([] if pod.saved is None else [pod.saved])], default=None),
+            )
         )
 
     def _newest(self, pod: Pod) -> str | None:
@@ -392,25 +378,14 @@ class _Run:
 
         Where the store does not say, none is taken for the one before.
         """
-        self._saved = max((one for one in (self._saved, pod.saved) if one is not None), default=None)
+        self._saved = max((step for step in (self._saved, pod.saved) if step is not None), default=None)
         told = None if self._saved is None else f"step {self._saved} was saved"
         try:
             found = self._progress()
         except Exception as problem:
             say(f"the newest checkpoint cannot be told now: {problem}")
             found = f"unknown after {self._restarts} restarts"
-        return "; ".join(one for one in (found, told) if one is not None) or None
-
-    def _count(self, incident: Incident) -> str:
-        if incident.cause.is_preemption:
-            return f"This is preemption {self._history.preemptions} of {self._set.budgets.max_preemptions:,}"
-        return f"This is failure {self._history.failures} of {self._set.budgets.max_failures:,}"
-
-
-def _newest_step(progress: str | None, saved: int | None) -> int | None:
-    """The step of the newest checkpoint, by its name in the store and by what the processes of the pod have told."""
-    steps = [int(step) for step in _STEP.findall(progress or "")]
-    return max([*steps, *([] if saved is None else [saved])], default=None)
+        return "; ".join(part for part in (found, told) if part is not None) or None
 
 
 def say(text: str) -> None:

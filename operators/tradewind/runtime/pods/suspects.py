@@ -13,7 +13,7 @@ from typing import Final
 
 from tradewind.runtime.pods.verdicts import Cause, Incident
 
-ELSEWHERE_SECONDS: Final = 300.0
+ELSEWHERE_S: Final = 300.0
 """How long a pod waits for another slice than a suspected one that it could have."""
 
 
@@ -71,7 +71,7 @@ class Suspects:
     @property
     def elsewhere_s(self) -> float:
         """How long to wait for another slice: not again once it was in vain."""
-        return ELSEWHERE_SECONDS if self._waits else 0.0
+        return ELSEWHERE_S if self._waits else 0.0
 
     def reserved(self, slices: Collection[str]) -> None:
         """The pod has these slices now."""

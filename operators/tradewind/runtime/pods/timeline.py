@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tradewind.records.errors import BadRecordError
 from tradewind.records.parsing import (
     COUNT,
     MOMENT,
@@ -25,13 +24,17 @@ from tradewind.records.parsing import (
     list_of,
     parse,
 )
-from tradewind.records.store import read_contents, write_text
+from tradewind.storage.errors import BadRecordError
+from tradewind.storage.files import read_contents, write_text
 
 TIMELINE_FILE: Final = "timeline.json"
-_RETRY_SECONDS: Final = 5.0
-_LONGEST_RETRY_SECONDS: Final = 60.0
+_RETRY_S: Final = 5.0
+_LONGEST_RETRY_S: Final = 60.0
 MOST_BYTES: Final = 8 << 20
-"""Of a timeline's file: some twenty thousand events."""
+"""Of a timeline's file."""
+MOST_EVENTS_READ: Final = 40_000
+"""So many fill such a file as a pod writes them. What is written to be short holds ten times as many, and a task's log
+and a page would wait for seconds until they are read."""
 _KINDS: Final = {
     "event": TEXT,
     "at": MOMENT,
@@ -46,35 +49,109 @@ _KINDS: Final = {
     "start_s": NUMBER.or_null(),
     "step": NUMBER.or_null(),
     "checkpoint_step": NUMBER.or_null(),
+    "sizes": list_of(COUNT).or_null(),
+    "hosts": list_of(TEXT).or_null(),
+    "host": COUNT.or_null(),
+    "reserve_s": NUMBER.or_null(),
+    "detect_s": NUMBER.or_null(),
+    "end_s": NUMBER.or_null(),
 }
-"""What those that read events may rely on."""
+"""What a row of the file may hold."""
 _ENDS: Final = ("preempted", "failed", "ended", "done", "scaled")
+_KEYS: Final = {"name": "event", "slice_name": "slice", "grows_to": "to"}
+"""What the file calls those of an event's fields that have another name there."""
+_FIELDS: Final = {key: name for name, key in _KEYS.items()}
+
+
+@dataclass(frozen=True)
+class TimelineEvent:
+    """What happened to a pod at one moment; which fields an event has depends on its name.
+
+    Attributes:
+        name: What happened: ``waiting``, ``reserved``, ``started``, ``first_step``, ``preempted``, ``failed``,
+            ``scaled``, ``ended`` or ``done``.
+        at: When, in seconds since the epoch.
+        cause: Of an end, as ``verdicts.Cause`` has it.
+        sentence: Of an end, for people.
+        slice_name: Of the host that tells why it ended.
+        host: The rank of that host within its slice.
+        slices: Which were reserved or started on.
+        hosts: The addresses of those that were started on.
+        group: What is waited for.
+        sizes: The most and the fewest slices that it may have.
+        num_slices: How many it has.
+        grows_to: How many it is to have.
+        restarts: How often the processes had been started before.
+        step: The newest that was made.
+        checkpoint_step: The newest that was saved.
+    """
+
+    name: str
+    at: float
+    cause: str | None = None
+    sentence: str | None = None
+    slice_name: str | None = None
+    host: int | None = None
+    slices: tuple[str | None, ...] | None = None
+    hosts: tuple[str, ...] | None = None
+    group: str | None = None
+    sizes: tuple[int, ...] | None = None
+    num_slices: int | None = None
+    grows_to: int | None = None
+    restarts: int | None = None
+    reserve_s: float | None = None
+    start_s: float | None = None
+    detect_s: float | None = None
+    end_s: float | None = None
+    step: float | None = None
+    checkpoint_step: float | None = None
+
+    @staticmethod
+    def from_row(row: Any) -> TimelineEvent:
+        """The event that a row of the file tells of; what no field is for, such as a later version's, is passed over.
+
+        Raises:
+            Flaw: It is none.
+        """
+        known = known_fields(row, _KINDS, ("event", "at"), whose="an event's")
+        values: dict[str, Any] = {
+            _FIELDS.get(key, key): tuple(value) if isinstance(value, list) else value for key, value in known.items()
+        }
+        return TimelineEvent(**values)
+
+    def to_row(self) -> dict[str, Any]:
+        """The row of the file that tells of it, without what it does not say."""
+        return {_KEYS.get(name, name): value for name, value in vars(self).items() if value is not None}
+
+    @property
+    def lost_steps(self) -> int:
+        """How many steps an end has cost. A pod that is done, or that grows, has saved its last step."""
+        if self.name in ("done", "scaled"):
+            return 0
+        return int(max(0, (self.step or 0) - (self.checkpoint_step or 0)))
 
 
 class Timeline:
     """The events of one pod; without a path they are kept in memory only."""
 
-    def __init__(
-        self, path: str | None, clock: Callable[[], float] = time.time, *, retry_s: float = _RETRY_SECONDS
-    ) -> None:
+    def __init__(self, path: str | None, *, retry_s: float = _RETRY_S) -> None:
         self._path = path
-        self._clock = clock
         self._retry_s = retry_s
-        self._events: list[dict[str, Any]] = []
+        self._events: list[TimelineEvent] = []
         self._changed = threading.Condition()
         self._written = 0
         self._writer: threading.Thread | None = None
 
     @property
-    def events(self) -> list[dict[str, Any]]:
-        """A copy of all events so far."""
+    def events(self) -> list[TimelineEvent]:
+        """All events so far."""
         with self._changed:
-            return [dict(one) for one in self._events]
+            return list(self._events)
 
-    def note(self, event: str, **fields: Any) -> None:
-        """``event`` happens now; ``fields`` are plain values."""
+    def note(self, event: TimelineEvent) -> None:
+        """It is written soon."""
         with self._changed:
-            self._events.append({"event": event, "at": self._clock(), **fields})
+            self._events.append(event)
             if self._path is not None and self._writer is None:
                 self._writer = threading.Thread(target=self._write, daemon=True, name="timeline")
                 self._writer.start()
@@ -83,10 +160,9 @@ class Timeline:
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until everything is written, but not for longer than this; whether it is."""
         with self._changed:
-            return self._changed.wait_for(self._is_written, timeout=timeout_s)
-
-    def _is_written(self) -> bool:
-        return self._path is None or self._written == len(self._events)
+            return self._changed.wait_for(
+                lambda: self._path is None or self._written == len(self._events), timeout=timeout_s
+            )
 
     def _write(self) -> None:
         assert self._path is not None
@@ -94,17 +170,17 @@ class Timeline:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._written < len(self._events))
-                count, text = len(self._events), json.dumps(self._events, indent=1, default=str)
+                events = list(self._events)
             try:
-                write_text(self._path, text)
+                write_text(self._path, timeline_text(events))
             except Exception as problem:  # whatever is wrong with the store, the run goes on
                 print(f"tradewind: the timeline cannot be written now: {problem}", flush=True)
                 time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
+                pause = min(2 * pause, _LONGEST_RETRY_S)
                 continue
             pause = self._retry_s
             with self._changed:
-                self._written = count
+                self._written = len(events)
                 self._changed.notify_all()
 
 
@@ -112,7 +188,7 @@ class BadTimelineError(BadRecordError):
     """What should be a timeline cannot be read as one; what happened to the pod cannot be told."""
 
 
-def read_timeline(path: str) -> list[dict[str, Any]]:
+def read_timeline(path: str) -> list[TimelineEvent]:
     """The events in the file at ``path``; none when it does not exist.
 
     Raises:
@@ -124,18 +200,28 @@ def read_timeline(path: str) -> list[dict[str, Any]]:
     try:
         if found.flaw is not None:
             raise Flaw(found.flaw)
-        return _parsed(found.text)
+        return parse_timeline(found.text)
     except Flaw as flaw:
         raise BadTimelineError(path, str(flaw)) from None
 
 
-def _parsed(text: str) -> list[dict[str, Any]]:
-    events = parse(text)
-    if not isinstance(events, list):
+def parse_timeline(text: str) -> list[TimelineEvent]:
+    """The events in the text of a timeline's file.
+
+    Raises:
+        Flaw: It holds none.
+    """
+    rows = parse(text)
+    if not isinstance(rows, list):
         raise Flaw("it holds no list of events")
-    for event in events:
-        known_fields(event, _KINDS, ("event", "at"), whose="an event's")
-    return events
+    if len(rows) > MOST_EVENTS_READ:
+        raise Flaw(f"it holds more than {MOST_EVENTS_READ:,} events")
+    return [TimelineEvent.from_row(row) for row in rows]
+
+
+def timeline_text(events: Iterable[TimelineEvent]) -> str:
+    """The text of a timeline's file."""
+    return json.dumps([event.to_row() for event in events], indent=1, default=str)
 
 
 @dataclass(frozen=True)
@@ -170,51 +256,44 @@ class Summary:
     segments: tuple[Segment, ...]
 
 
-def summary(events: Iterable[Mapping[str, Any]], now: float | None = None) -> Summary:
+def summary(events: Iterable[TimelineEvent], now: float | None = None) -> Summary:
     """The events, of one attempt or of several in a row, in numbers. What still runs counts until ``now``."""
-    ordered = sorted(events, key=lambda one: float(one["at"]))
-    last = max([float(one["at"]) for one in ordered] + ([] if now is None else [now]), default=0.0)
+    ordered = sorted(events, key=lambda event: event.at)
+    last = max([event.at for event in ordered] + ([] if now is None else [now]), default=0.0)
     segments = _segments(ordered)
-    names = [one["event"] for one in ordered]
+    names = [event.name for event in ordered]
     return Summary(
         started_at=segments[0].started_at if segments else None,
         wall_s=last - segments[0].started_at if segments else 0.0,
-        waiting_s=_waiting(ordered, last),
+        waiting_s=_waiting_s(ordered, last),
         restarts=max(0, len(segments) - 1),
         preemptions=names.count("preempted"),
         failures=names.count("failed"),
-        lost_steps=sum(one.lost_steps for one in segments),
+        lost_steps=sum(segment.lost_steps for segment in segments),
         segments=tuple(segments),
     )
 
 
-def _segments(events: Iterable[Mapping[str, Any]]) -> list[Segment]:
+def _segments(events: Iterable[TimelineEvent]) -> list[Segment]:
     found: list[Segment] = []
-    for one in events:
-        name, at = one["event"], float(one["at"])
+    for event in events:
+        name, at = event.name, event.at
         if name == "started":
-            found.append(Segment(at, num_slices=one.get("num_slices")))
+            found.append(Segment(at, num_slices=event.num_slices))
         elif not found or found[-1].ended_at is not None:
             continue
         elif name == "first_step":
             found[-1] = replace(found[-1], first_step_at=at)
         elif name in _ENDS:
-            found[-1] = replace(found[-1], ended_at=at, end=name, cause=one.get("cause"), lost_steps=_lost(one))
+            found[-1] = replace(found[-1], ended_at=at, end=name, cause=event.cause, lost_steps=event.lost_steps)
     return found
 
 
-def _lost(event: Mapping[str, Any]) -> int:
-    """A pod that is done, or that grows, has saved its last step."""
-    if event["event"] in ("done", "scaled"):
-        return 0
-    return max(0, (event.get("step") or 0) - (event.get("checkpoint_step") or 0))
-
-
-def _waiting(events: Iterable[Mapping[str, Any]], last: float) -> float:
+def _waiting_s(events: Iterable[TimelineEvent], last: float) -> float:
     total, since = 0.0, None
-    for one in events:
-        if one["event"] == "waiting" and since is None:
-            since = float(one["at"])
-        elif one["event"] in ("reserved", "started", "done") and since is not None:
-            total, since = total + float(one["at"]) - since, None
+    for event in events:
+        if event.name == "waiting" and since is None:
+            since = event.at
+        elif event.name in ("reserved", "started", "done") and since is not None:
+            total, since = total + event.at - since, None
     return total if since is None else total + last - since

@@ -75,14 +75,14 @@ class Evidence:
     """How many hosts the whole pod has."""
     exit_code: int | None = None
     """As ``subprocess`` tells it; None while the process runs or when nobody can tell."""
-    actor_lost: bool = False
-    node_alive: bool | None = None
+    is_actor_lost: bool = False
+    is_node_alive: bool | None = None
     """None when Ray was not asked or did not answer."""
-    node_draining: bool = False
-    metadata_preempted: bool = False
-    noticed: bool = False
+    is_node_draining: bool = False
+    is_preempted: bool = False
+    has_notice: bool = False
     """The process was told of a notice."""
-    cut_off: bool = False
+    is_cut_off: bool = False
     """The host has ended the process because its driver did not ask."""
     silent_s: float | None = None
     """For how long the process has been frozen or without a step, if that is too long."""
@@ -111,11 +111,11 @@ def judge(evidence: Evidence, others: Sequence[Evidence] = ()) -> Incident:
     Raises ValueError if nothing is wrong with any of them.
     """
     hosts = [evidence, *others]
-    noticed = any(one.noticed or one.node_draining or one.metadata_preempted for one in hosts)
-    wrong = [(one, *found) for one in hosts if (found := _what_is_wrong(one, noticed)) is not None]
+    has_notice = any(host.has_notice or host.is_node_draining or host.is_preempted for host in hosts)
+    wrong = [(host, *found) for host in hosts if (found := _what_is_wrong(host, has_notice)) is not None]
     if not wrong:
         raise ValueError("Nothing is wrong with any host of the pod.")
-    host, cause, reason = min(wrong, key=lambda one: _order(one[0], one[1]))
+    host, cause, reason = min(wrong, key=lambda found: _order(found[0], found[1]))
     return Incident(
         cause=cause,
         sentence=_sentence(host, reason),
@@ -127,7 +127,7 @@ def judge(evidence: Evidence, others: Sequence[Evidence] = ()) -> Incident:
     )
 
 
-def tells_of_a_lost_peer(evidence: Evidence) -> bool:
+def may_be_a_lost_peer(evidence: Evidence) -> bool:
     """Whether the host's exception may only mean that another host went away."""
     return evidence.error is not None and bool(_LOST_PEER.search(evidence.error.get("message", "")))
 
@@ -136,39 +136,39 @@ def _order(host: Evidence, cause: Cause) -> int:
     """Preemptions first, what tells least of the cause last; equals stay in the order in which they were given."""
     if cause.is_preemption:
         return 1 if cause is Cause.NOTICED else 0
-    return 3 if tells_of_a_lost_peer(host) else 2
+    return 3 if may_be_a_lost_peer(host) else 2
 
 
-def _what_is_wrong(one: Evidence, noticed: bool) -> tuple[Cause, str] | None:
-    """The table: the first row that fits. ``noticed`` says that some host of the pod had a notice."""
-    if one.metadata_preempted:
+def _what_is_wrong(host: Evidence, has_notice: bool) -> tuple[Cause, str] | None:
+    """The table: the first row that fits. ``has_notice`` says that some host of the pod had a notice."""
+    if host.is_preempted:
         return Cause.PREEMPTED, "was preempted"
-    if one.node_alive is False:
+    if host.is_node_alive is False:
         return Cause.NODE_DIED, "was lost: its Ray node died"
-    if one.node_draining:
+    if host.is_node_draining:
         return Cause.DRAINED, "is being drained: its Ray node is about to go"
-    if one.cut_off:
+    if host.is_cut_off:
         return Cause.CUT_OFF, "heard nothing of its driver for too long, and ended its process"
-    if one.exit_code == NOTICED and noticed:
+    if host.exit_code == NOTICED and has_notice:
         return Cause.NOTICED, "saved a checkpoint before it would be preempted, and ended"
-    return _failure(one)
+    return _failure(host)
 
 
-def _failure(one: Evidence) -> tuple[Cause, str] | None:
-    if one.start_problem is not None:
-        return Cause.CANNOT_START, f"could not run the command ({one.start_problem})"
-    if one.silent_s is not None:
+def _failure(host: Evidence) -> tuple[Cause, str] | None:
+    if host.start_problem is not None:
+        return Cause.CANNOT_START, f"could not run the command ({host.start_problem})"
+    if host.silent_s is not None:
         return Cause.SILENT, (
-            f"has been silent for {one.silent_s:.0f} s: its process is frozen, or the others wait for it"
-            if one.num_hosts > 1
-            else f"has been silent for {one.silent_s:.0f} s: its process is frozen or hangs"
+            f"has been silent for {host.silent_s:.0f} s: its process is frozen, or the others wait for it"
+            if host.num_hosts > 1
+            else f"has been silent for {host.silent_s:.0f} s: its process is frozen or hangs"
         )
-    if one.error is not None:
-        message = one.error.get("message", "")
-        return Cause.EXCEPTION, f"raised {one.error.get('type', 'an exception')}" + (f": {message}" if message else "")
-    if one.actor_lost:
+    if host.error is not None:
+        message = host.error.get("message", "")
+        return Cause.EXCEPTION, f"raised {host.error.get('type', 'an exception')}" + (f": {message}" if message else "")
+    if host.is_actor_lost:
         return Cause.ACTOR_LOST, "lost the Ray worker that held its process, though its node lives"
-    return _exit(one.exit_code)
+    return _exit(host.exit_code)
 
 
 def _exit(code: int | None) -> tuple[Cause, str] | None:
@@ -183,10 +183,10 @@ def _exit(code: int | None) -> tuple[Cause, str] | None:
     return Cause.KILLED if code < 0 else Cause.EXITED, how_it_ended(code)
 
 
-def _sentence(one: Evidence, reason: str) -> str:
+def _sentence(host: Evidence, reason: str) -> str:
     """Which host, what happened, and what became of the others."""
-    kind = "group" if " " in one.slice_type else "slice"  # "2-host GPU", or Google's name of a slice type
-    name = f" {one.slice_name}" if one.slice_name else ""
-    rest = one.num_hosts - 1
+    kind = "group" if " " in host.slice_type else "slice"  # "2-host GPU", or Google's name of a slice type
+    name = f" {host.slice_name}" if host.slice_name else ""
+    rest = host.num_hosts - 1
     ended = {0: "", 1: "; the other host was ended"}.get(rest, f"; the other {rest} hosts were ended")
-    return f"Host {one.host} of the {one.slice_type} {kind}{name} {reason.rstrip('.')}{ended}."
+    return f"Host {host.host} of the {host.slice_type} {kind}{name} {reason.rstrip('.')}{ended}."

@@ -1,0 +1,155 @@
+"""``python -m benchmarks.jobs [--quick] [OPTION...]``: Ray jobs from Airflow, by our operator and by its peers'.
+
+Everything runs on one Ray head, behind a proxy that counts; each provider has an Airflow of its own, one after the
+other. Figures are comparable within one run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from benchmarks.harness import Goal, arguments_of, begin, show
+from benchmarks.jobs.follow import Followed, costs_of, follow_goals, follow_table, sizes_for, submit_waiting
+from benchmarks.jobs.house import House, house, ray_head
+from benchmarks.jobs.latency import Latency, by_hand, latencies_of, latency_goals, latency_table
+from benchmarks.jobs.lines import Lines, Rate, lines_goals, lines_of, lines_table
+from benchmarks.jobs.peers import PROVIDERS, Provider, available
+from benchmarks.jobs.proxy import CountingProxy
+from benchmarks.report import Table
+
+Figure = TypeVar("Figure")
+PARTS = ("latency", "lines", "follow")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    job_seconds: Sequence[int]
+    repeats: int
+    rates: Sequence[Rate]
+    jobs: Sequence[int]
+    window: float
+    settle: float
+    finished: int
+    """How many jobs that have ended the head remembers."""
+
+
+FULL = Size((1, 30), 2, (Rate(200, 30), Rate(2000, 10)), (1, 20, 50, 300), 60.0, 15.0, 5000)
+QUICK = Size((1,), 1, (Rate(2000, 3),), (1, 20), 15.0, 5.0, 0)
+
+
+@dataclass
+class Found:
+    """What has been measured so far."""
+
+    latencies: list[Latency] = field(default_factory=list)
+    lines: list[Lines] = field(default_factory=list)
+    followed: list[Followed] = field(default_factory=list)
+
+    def tables(self, size: Size) -> Iterator[Table | Goal]:
+        """A table for each part that was measured, and what the goals say to them."""
+        if self.latencies:
+            yield latency_table(self.latencies, size.job_seconds)
+        if self.followed:
+            yield follow_table(self.followed)
+        if self.lines:
+            yield lines_table(self.lines, size.rates)
+        yield from [*latency_goals(self.latencies), *follow_goals(self.followed), *lines_goals(self.lines)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure what the options ask for, and print the tables."""
+    parser = arguments_of("jobs", __doc__, PARTS)
+    names = [provider.name for provider in PROVIDERS]
+    parser.add_argument("--providers", nargs="+", choices=names, default=names)
+    parser.add_argument("--jobs", nargs="+", type=int, metavar="N", help="how many jobs are followed at once")
+    parser.add_argument("--finished", type=int, metavar="N", help="how many ended jobs the head remembers")
+    parser.add_argument("--window", type=float, metavar="SECONDS", help="how long following is watched")
+    parser.add_argument("--repeats", type=int, metavar="N", help="how often each short job is run")
+    arguments = begin(parser, argv)
+    size = _size(arguments)
+    providers, missing = available(arguments.providers)
+    for provider in providers:
+        print(f"{provider.name}: {provider.versions()}")
+    print(*missing, "", sep="\n", flush=True)
+    found = Found()
+    with ray_head(size.finished) as proxy:
+        _measure(found, providers, arguments.parts, size, proxy)
+    show("jobs", found.tables(size))
+
+
+def _size(arguments: argparse.Namespace) -> Size:
+    base = QUICK if arguments.quick else FULL
+    return Size(
+        base.job_seconds,
+        arguments.repeats or base.repeats,
+        base.rates,
+        sorted(set(arguments.jobs or base.jobs)),
+        arguments.window or base.window,
+        base.settle,
+        base.finished if arguments.finished is None else arguments.finished,
+    )
+
+
+def _measure(
+    found: Found, providers: Sequence[Provider], parts: Sequence[str], size: Size, proxy: CountingProxy
+) -> None:
+    if "latency" in parts:
+        with _timed("ray job submit"):
+            found.latencies += by_hand(proxy.address, size.job_seconds, size.repeats)
+    if {"latency", "lines"} & set(parts):
+        for provider in providers:
+            with _going_on(provider), house(provider, proxy, ()) as one:
+                _measure_alone(found, one, parts, size)
+    if "follow" in parts:  # afterwards, because the head has work with each job that waits
+        with _timed("jobs that wait"):
+            submit_waiting(proxy.target, max(size.jobs))
+        for provider in providers:
+            jobs = sizes_for(provider.defers, size.jobs)
+            with _going_on(provider), house(provider, proxy, jobs) as one, _timed(f"{provider.name}: following"):
+                _keep(found.followed, costs_of(one, jobs, size.window, size.settle))
+
+
+def _measure_alone(found: Found, one: House, parts: Sequence[str], size: Size) -> None:
+    name = one.provider.name
+    if "latency" in parts:
+        with _timed(f"{name}: latency"):
+            _keep(found.latencies, latencies_of(one, size.job_seconds, size.repeats))
+    if "lines" in parts:
+        with _timed(f"{name}: lines"):
+            _keep(found.lines, lines_of(one, size.rates))
+
+
+@contextmanager
+def _going_on(provider: Provider) -> Iterator[None]:
+    """Whatever breaks one provider off, the others' figures count all the same, and so do its own until then."""
+    try:
+        yield
+    except Exception as error:
+        print(f"{provider.name} broke off: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
+
+def _keep(kept: list[Figure], figures: Iterable[Figure]) -> None:
+    """Add each figure as soon as it is there, and say so on stderr: the tables come only at the end."""
+    for figure in figures:
+        kept.append(figure)
+        print(f"    {figure}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    """Say on stderr how long ``what`` took, for whoever waits."""
+    started = time.monotonic()
+    yield
+    print(f"... {what}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What it takes to find out that nothing need run."""

@@ -1,0 +1,1 @@
+"""One pass of a repair over many slices."""

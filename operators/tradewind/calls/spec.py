@@ -1,0 +1,289 @@
+"""The spec: what a cluster needs to run one attempt, as plain JSON in the attempt's file.
+
+Configs are written with one tagged object per value that JSON lacks (``{"$dataclass": "module:Name", ...}``). There is
+no pickle: people can read a record, and other versions of Python and of the libraries can too.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from tradewind.calls.errors import LazyBuildError, SpecError
+from tradewind.calls.references import CodeFolder, Reference, reference_to
+from tradewind.records.parsing import ANYTHING, FLAG, OBJECT, TEXT, Flaw, known_fields, list_of, object_of
+from tradewind.steps import (
+    AirflowWorker,
+    Cpu,
+    ExecutorStep,
+    Gpu,
+    HeadNode,
+    Hosts,
+    InputName,
+    Lazy,
+    MirroredValue,
+    OutputName,
+    RemoteFunction,
+    ResolvedStep,
+    Resources,
+    TpuSlice,
+    VersionedValue,
+)
+from tradewind.steps.values.run_values import RunValue
+
+_PLACEHOLDERS = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue, RunValue)
+_RESOURCE_TYPES: dict[str, type] = {
+    "cpu": Cpu,
+    "gpu": Gpu,
+    "tpu_slice": TpuSlice,
+    "hosts": Hosts,
+    "head_node": HeadNode,
+    "airflow_worker": AirflowWorker,
+}
+
+
+_KINDS: Final = {
+    "name": TEXT,
+    "version": TEXT,
+    "output_path": TEXT,
+    "function": TEXT,
+    "ray_task": OBJECT.or_null(),
+    "config": ANYTHING,
+    "resources": OBJECT,
+    "code_travels": FLAG,
+    "secrets": object_of(TEXT),
+    "environment": OBJECT,
+    "resumable": list_of(TEXT),
+    "roots": list_of(TEXT),
+}
+_REQUIRED: Final = ("name", "version", "output_path", "function", "ray_task", "config", "resources", "code_travels")
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """What to run.
+
+    Attributes:
+        name: The step's name, for messages.
+        version: ``name-hash``.
+        output_path: Where the output and its records lie.
+        function: ``module:qualname``.
+        ray_task: Options of the Ray task that the function runs as, or None when it runs in the driver's child.
+        config: The encoded config.
+        resources: The encoded resources.
+        code_travels: Whether the code folder must go with the job.
+        secrets: Environment variable -> where the cluster finds its value.
+        environment: The fields of Ray's runtime_env that its dependency groups became.
+        resumable: Globs of what the next attempt goes on from, relative to the output.
+        roots: Below what the output and its inputs lie; none in attempts that were claimed before there were roots.
+    """
+
+    name: str
+    version: str
+    output_path: str
+    function: str
+    ray_task: dict[str, Any] | None
+    config: Any
+    resources: dict[str, Any]
+    code_travels: bool
+    secrets: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    resumable: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is read back: JSON knows no tuples."""
+        return {**asdict(self), "resumable": list(self.resumable), "roots": list(self.roots)}
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> StepSpec:
+        """The spec in an attempt's file.
+
+        Raises:
+            SpecError: It is none.
+        """
+        try:
+            known = known_fields(fields, _KINDS, _REQUIRED)
+        except Flaw as flaw:
+            raise SpecError(f"What an attempt's file says is to run cannot be read, because {flaw}.") from None
+        lists = {name: tuple(known.get(name, ())) for name in ("resumable", "roots")}
+        return StepSpec(**{**known, **lists})
+
+    @property
+    def fn_name(self) -> str:
+        """The function as ``module.qualname``."""
+        return self.function.replace(":", ".")
+
+    def load_function(self) -> Any:
+        """Import the function.
+
+        Raises:
+            FunctionImportError: It is not there.
+        """
+        function = Reference.parse(self.function).load()
+        return function.function if isinstance(function, RemoteFunction) else function
+
+    def load_config(self) -> Any:
+        """Build the config, heavy libraries included."""
+        return decode(self.config)
+
+    def load_resources(self) -> Resources:
+        """The resources as values."""
+        fields = dict(self.resources)
+        kind = fields.pop("kind", None)
+        try:
+            resources: Resources = _RESOURCE_TYPES[kind](**fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(f"Step {self.name!r}: its resources are of no kind that is known here.") from error
+        return resources
+
+
+def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
+    """Write ``step`` down for the cluster.
+
+    Raises:
+        SpecError: It has no function, one that no cluster could import, or a config value without a written form.
+    """
+    function = step.step.fn
+    if function is None:
+        raise SpecError(f"Step {step.name!r} has no function and no finished output at {step.output_path}.")
+    encoder = Encoder(code)
+    try:
+        reference = encoder.refer(function)
+        config = encoder.encode(step.config, "config")
+    except SpecError as error:
+        raise SpecError(f"Step {step.name!r}: {error}") from error
+    return StepSpec(
+        name=step.name,
+        version=step.version_name,
+        output_path=step.output_path,
+        function=str(reference),
+        ray_task=dict(function.options) if isinstance(function, RemoteFunction) else None,
+        config=config,
+        resources=encode_resources(step.step.resources or Cpu()),
+        code_travels=encoder.travels,
+        secrets=dict(step.step.secrets),
+        resumable=tuple(step.step.resumable),
+    )
+
+
+def encode_resources(resources: Resources) -> dict[str, Any]:
+    """Resources as JSON."""
+    kind = next(kind for kind, type_ in _RESOURCE_TYPES.items() if isinstance(resources, type_))
+    return {"kind": kind, **asdict(resources)}
+
+
+class Encoder:
+    """Writes values down and remembers whether any of them needs the code folder."""
+
+    def __init__(self, code: CodeFolder) -> None:
+        self.code = code
+        self.travels = False
+
+    def refer(self, target: Any) -> Reference:
+        reference = reference_to(target, self.code)
+        self.travels = self.travels or reference.travels
+        return reference
+
+    def encode(self, value: Any, where: str) -> Any:
+        if isinstance(value, Enum):
+            return {"$enum": str(self.refer(type(value))), "name": value.name}
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, _PLACEHOLDERS):
+            raise SpecError(f"{where} still holds a {type(value).__name__}: placeholders do not work inside sets.")
+        if isinstance(value, (dict, list, tuple, set, frozenset)):
+            return self._encode_container(value, where)
+        if isinstance(value, Lazy):
+            return {"$lazy": value.target, "fields": self._encode_fields(value.kwargs, where)}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {spec.name: getattr(value, spec.name) for spec in dataclasses.fields(value) if spec.init}
+            return {"$dataclass": str(self.refer(type(value))), "fields": self._encode_fields(fields, where)}
+        for tag, (type_, write, _) in _PLAIN_TYPES.items():
+            if isinstance(value, type_):
+                return {tag: write(value)}
+        if isinstance(value, type) or callable(value):
+            return {"$object": str(self.refer(value))}
+        raise SpecError(
+            f"{where} is a {type(value).__qualname__}, which has no written form: use plain values, dataclasses or "
+            "lazy('package.module:Name', ...)."
+        )
+
+    def _encode_container(self, value: Any, where: str) -> Any:
+        if isinstance(value, dict):
+            if all(isinstance(key, str) and not key.startswith("$") for key in value):
+                return self._encode_fields(value, where)
+            return {"$dict": [[self.encode(k, where), self.encode(v, f"{where}.{k}")] for k, v in value.items()]}
+        items = [self.encode(item, f"{where}.[{i}]") for i, item in enumerate(value)]
+        if isinstance(value, list):
+            return items
+        if hasattr(value, "_fields"):
+            return {"$namedtuple": str(self.refer(type(value))), "items": items}
+        return {f"${type(value).__name__}": items}
+
+    def _encode_fields(self, fields: dict[str, Any], where: str) -> dict[str, Any]:
+        return {name: self.encode(value, f"{where}.{name}") for name, value in fields.items()}
+
+
+def decode(value: Any) -> Any:
+    """The value that was written down.
+
+    Raises:
+        FunctionImportError: A class or function that it names is not on the cluster.
+        LazyBuildError: A ``lazy`` object refuses what it is given.
+    """
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag = next((key for key in value if key.startswith("$")), None)
+    if tag is None:
+        return {key: decode(item) for key, item in value.items()}
+    if tag in _PLAIN_TYPES:
+        return _PLAIN_TYPES[tag][2](value[tag])
+    return _DECODERS[tag](value, value[tag])
+
+
+def _build(value: dict[str, Any], target: str) -> Any:
+    return Reference.parse(target).load()(**{name: decode(field) for name, field in value["fields"].items()})
+
+
+def _build_lazy(value: dict[str, Any], target: str) -> Any:
+    try:
+        return _build(value, target)
+    except (TypeError, ValueError) as error:
+        raise LazyBuildError(f"lazy({target!r}) cannot be built from {sorted(value['fields'])}: {error}") from error
+
+
+_PLAIN_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "$datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "$date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "$timedelta": (
+        datetime.timedelta,
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    "$path": (pathlib.PurePath, str, pathlib.Path),
+    "$bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    "$int": (int, int, int),
+    "$float": (float, float, float),
+    "$str": (str, str, str),
+}
+
+_DECODERS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
+    "$enum": lambda value, target: Reference.parse(target).load()[value["name"]],
+    "$dataclass": _build,
+    "$lazy": _build_lazy,
+    "$object": lambda _, target: Reference.parse(target).load(),
+    "$namedtuple": lambda value, target: Reference.parse(target).load()(*map(decode, value["items"])),
+    "$dict": lambda _, items: {decode(key): decode(item) for key, item in items},
+    "$tuple": lambda _, items: tuple(map(decode, items)),
+    "$set": lambda _, items: set(map(decode, items)),
+    "$frozenset": lambda _, items: frozenset(map(decode, items)),
+}

@@ -1,0 +1,1 @@
+"""Commands about an experiment's steps and outputs."""

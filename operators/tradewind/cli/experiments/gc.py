@@ -1,0 +1,241 @@
+"""``tradewind gc``: old outputs that nobody needs are listed, and removed if that is asked for.
+
+What a DAG needs is known only if its file can be loaded, and what its active runs need only if Airflow's database says
+which they are, so nothing is removed while either cannot be known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.experiments.active_runs import ActiveRun, UnreadableRunsError, active_runs
+from tradewind.cli.experiments.adopt import kept, user_name
+from tradewind.cli.experiments.load import Experiment, Experiments, RunChoice, load_experiments
+from tradewind.cli.output import say, write_lines
+from tradewind.plans.garbage.collection import Garbage, Needs, Sweep, find_garbage_below
+from tradewind.plans.garbage.removing import remove_garbage, withdraw_results
+from tradewind.plans.places.regions import human_size
+from tradewind.plans.why.phrases import age_text
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.records.attempts import utc_now
+from tradewind.steps import ExperimentError, MissingPrefixError, RunValues
+from tradewind.storage import StorageError
+
+_NO_PREFIX = (MissingPrefixError, RayJobsError)
+"""Nothing says where outputs go: neither the DAG nor the deployment, and there is no connection that would."""
+
+_WITHDRAWN_AT_ONCE = 200
+"""So many are marked, looked for and withdrawn together, before the first of them is removed."""
+
+
+def collect_garbage(arguments: argparse.Namespace) -> int:
+    """List the garbage, or remove it; how much it is, in bytes.
+
+    Raises:
+        UsageError: A param is given and no DAG named.
+        CommandError: A DAG file or the active runs cannot be read, or something could not be removed.
+        StoreUnavailableError: The store does not answer.
+    """
+    if arguments.params and not arguments.dag_ids:
+        raise UsageError("--param is about the DAGs that are named: name one.")
+    experiments = load_experiments()
+    named = {dag_id: experiments.of(dag_id) for dag_id in arguments.dag_ids}
+    _check_all_loaded(experiments, arguments.delete)
+    runs = _active_runs(arguments.delete)
+    choices = _choices(experiments, named, dict(arguments.params))
+    prefixes = [arguments.prefix] if arguments.prefix else _prefixes(named or experiments.by_dag)
+    if not prefixes:
+        raise UsageError("no DAG says where outputs go: give --prefix.")
+    needs = _needs(choices, prefixes)
+    _add_active(needs, runs, experiments, prefixes)
+    names = frozenset().union(*(experiment.step_names for experiment in named.values())) if named else None
+    all_prefixes = frozenset([*prefixes, *_all_prefixes(experiments.by_dag)])
+    others = all_prefixes.difference(prefixes)
+    sweeps = find_garbage_below(prefixes, needs, arguments.older_than, names, also_below=others)
+    return _Report(arguments.json, arguments.delete, all_prefixes).write(sweeps)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What becomes of the garbage, told while it happens.
+
+    Attributes:
+        read_below: Where attempts may be at work that read it.
+    """
+
+    as_json: bool
+    deletes: bool
+    read_below: frozenset[str]
+
+    def write(self, sweeps: Collection[Sweep]) -> int:
+        """Remove what is to be removed, and print what was found.
+
+        Raises:
+            CommandError: Something could not be removed.
+        """
+        problems: dict[str, str] = {}
+        for sweep in sweeps:
+            for first in range(0, len(sweep.garbage), _WITHDRAWN_AT_ONCE):
+                problems |= self._dispose(sweep.garbage[first : first + _WITHDRAWN_AT_ONCE])
+        if self.as_json:
+            write_lines([json.dumps([self._fields(sweep, problems) for sweep in sweeps], indent=2)])
+        for sweep in sweeps:
+            if sweep.unknown:
+                say(_unknown(sweep.unknown))
+            for error in sweep.unread:
+                say(f"Kept what this is of: {error}")
+            say(self._summary(sweep, problems))
+        if problems:
+            raise CommandError(" ".join(f"{path} was not removed: {why}" for path, why in problems.items()))
+        return 0
+
+    def _dispose(self, garbage: Sequence[Garbage]) -> dict[str, str]:
+        """List these or remove them; path → what went wrong."""
+        by = {"gc": user_name(), "at": utc_now()}
+        problems: dict[str, str] = {}
+        withdrawn = withdraw_results(garbage, by, self.read_below) if self.deletes else garbage
+        for found, each in zip(garbage, withdrawn, strict=True):
+            try:
+                if self.deletes:
+                    remove_garbage(each, by, kept)
+            except StorageError as error:
+                problems[each.path] = str(error)
+                continue
+            if not self.as_json:
+                write_lines([_line(found)])
+        return problems
+
+    def _summary(self, sweep: Sweep, problems: Mapping[str, str]) -> str:
+        gone = [each for each in sweep.garbage if each.path not in problems]
+        verb = "removed" if self.deletes else "would be removed with --delete"
+        return (
+            f"{human_size(sum(each.bytes for each in gone))} in {len(gone)} of {sweep.outputs} outputs below "
+            f"{sweep.prefix} {verb}; {sweep.needed} needed, {sweep.young} too young."
+        )
+
+    def _fields(self, sweep: Sweep, problems: Mapping[str, str]) -> dict[str, Any]:
+        garbage = [
+            {
+                "output_path": each.path,
+                "name": each.name,
+                "state": each.state.value,
+                "age_s": round(each.age_s),
+                "bytes": each.bytes,
+                "files": each.files,
+                "removed": self.deletes and each.path not in problems,
+                "problem": problems.get(each.path),
+            }
+            for each in sweep.garbage
+        ]
+        counts = {"outputs": sweep.outputs, "needed": sweep.needed, "young": sweep.young, "bytes": sweep.bytes}
+        return {"prefix": sweep.prefix, **counts, "garbage": garbage}
+
+
+def _line(garbage: Garbage) -> str:
+    return f"{human_size(garbage.bytes):>12}  {garbage.state.value:<8}  {age_text(garbage.age_s):<14}  {garbage.path}"
+
+
+def _unknown(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return (
+        f"Everything is kept: what is needed was made from {paths[0]}{more}, which lies below no allowed root, so it "
+        "is unknown what that was made from. Have an administrator add its folder or bucket to allowed_roots in the "
+        "[tradewind] section of airflow.cfg."
+    )
+
+
+def _check_all_loaded(experiments: Experiments, deletes: bool) -> None:
+    for where, why in experiments.problems.items():
+        say(f"{where} could not be loaded, so it is unknown what it needs: {why}")
+    if experiments.problems and deletes:
+        raise CommandError("Nothing was removed, since a DAG file could not be loaded.")
+
+
+def _active_runs(deletes: bool) -> list[ActiveRun]:
+    """The active runs; none where only a list is asked for and they cannot be read, which is said.
+
+    Raises:
+        UnreadableRunsError: They cannot be read, so nothing may be removed.
+    """
+    try:
+        return active_runs()
+    except UnreadableRunsError as error:
+        if deletes:
+            raise UnreadableRunsError(f"Nothing was removed. {error}") from error
+        say(f"What active runs need is listed too: {error}")
+        return []
+
+
+def _choices(
+    experiments: Experiments, named: Collection[str], params: Mapping[str, str]
+) -> list[tuple[Experiment, RunChoice]]:
+    """Every DAG with its default params, and the named ones also with those that were given.
+
+    Raises:
+        UsageError: A named DAG does not take them.
+    """
+    given = [(experiments.by_dag[dag_id], RunChoice(params)) for dag_id in named] if params else []
+    for experiment, choice in given:
+        experiment.values(choice)
+    return [*((experiment, RunChoice()) for experiment in experiments.by_dag.values()), *given]
+
+
+def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
+    """Where the outputs of these DAGs go, each place once, without those inside another."""
+    found = _all_prefixes(by_dag)
+    return sorted(path for path in found if not any(path.startswith(f"{other}/") for other in found))
+
+
+def _all_prefixes(by_dag: Mapping[str, Experiment]) -> set[str]:
+    """Also those inside another, where a search from there would perhaps look into no hidden folder and no link."""
+    found: set[str] = set()
+    for dag_id, experiment in by_dag.items():
+        try:
+            found.add(experiment.prefix(RunChoice()).rstrip("/"))
+        except (RayJobsError, ExperimentError, StorageError, UsageError) as error:
+            say(f"DAG {dag_id}: {error}")
+    return found
+
+
+def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collection[str]) -> Needs:
+    """What the DAGs need: where their own outputs go, and if their outputs went below ``prefixes``."""
+    from tradewind.deployment.roots import deployment_roots
+
+    needs = Needs(roots=set(deployment_roots().paths))
+    for experiment, choice in choices:
+        try:
+            _add_steps(needs, experiment, experiment.values(choice), prefixes)
+        except (ExperimentError, StorageError, UsageError) as error:  # no run of it could start
+            say(f"All outputs of the steps of DAG {experiment.dag.dag_id} are kept: {error}")
+            needs.names |= experiment.step_names
+    return needs
+
+
+def _add_active(needs: Needs, runs: Collection[ActiveRun], experiments: Experiments, prefixes: Collection[str]) -> None:
+    """Add what queued and running runs need, with their own params, dates and partition keys."""
+    for run in runs:
+        experiment = experiments.by_dag.get(run.dag_id)
+        if experiment is None:
+            continue  # it is none of ours
+        try:
+            _add_steps(needs, experiment, run.values(experiment), prefixes)
+        except Exception as error:  # whatever its params make of the steps, it may still need their outputs
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            say(f"All outputs of the steps of DAG {run.dag_id} are kept, for its active run {run.run_id}: {why}")
+            needs.names |= experiment.step_names
+
+
+def _add_steps(needs: Needs, experiment: Experiment, values: RunValues, prefixes: Collection[str]) -> None:
+    for prefix in (None, *prefixes):
+        try:
+            run = experiment.run_with(values, prefix)
+        except _NO_PREFIX:
+            continue  # its outputs can only be below one of the prefixes
+        needs.roots.update(run.roots.paths)
+        for _, step in run.tasks:
+            needs.add_step(step)

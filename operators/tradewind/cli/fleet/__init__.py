@@ -1,0 +1,1 @@
+"""Commands about the clusters of the fleet file."""

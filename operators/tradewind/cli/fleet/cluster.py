@@ -1,0 +1,71 @@
+"""``tradewind cluster``: which fleet file is meant, and the command that is run on it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.fleet.connections import connections
+from tradewind.cli.fleet.doctor import doctor
+from tradewind.cli.fleet.fleet_file import load_chosen_fleet
+from tradewind.cli.fleet.lifecycle.commands import apply, restart, start, stop
+from tradewind.cli.fleet.lifecycle.options import ALIASES
+from tradewind.cli.fleet.lifecycle.status import status
+from tradewind.cli.fleet.list import list_clusters
+from tradewind.cli.fleet.registry import set_cleanup_policy
+from tradewind.cli.fleet.tokens import auth, auth_env, init_token, set_token
+from tradewind.cli.fleet.update_configs import update_configs
+from tradewind.cli.fleet.validate import validate_files
+from tradewind.cli.output import say
+from tradewind.fleet.clusters import Fleet
+from tradewind.fleet.errors import BadFileError, FleetError, UnknownClusterError
+from tradewind.storage import StorageError
+
+
+def cluster(name: str, arguments: argparse.Namespace) -> int:
+    """Run the command ``name`` of ``tradewind cluster``.
+
+    Raises:
+        UsageError: What was asked makes no sense.
+        CommandError: It cannot be done.
+    """
+    commands: dict[str, Callable[[argparse.Namespace, Fleet], int]] = {
+        "apply": apply,
+        "auth": auth,
+        "auth-env": auth_env,
+        "connections": connections,
+        "doctor": doctor,
+        "init-token": init_token,
+        "list": list_clusters,
+        "restart": restart,
+        "set-token": set_token,
+        "start": start,
+        "status": status,
+        "stop": stop,
+        "update-configs": update_configs,
+    }
+    if name == "validate":
+        return run_on_fleet(lambda: validate_files(arguments))
+    return run_on_fleet(lambda: commands[ALIASES.get(name, name)](arguments, load_chosen_fleet(arguments.fleet)))
+
+
+def registry(name: str, arguments: argparse.Namespace) -> int:
+    """Run the command ``name`` of ``tradewind registry``. Raises the same."""
+    return run_on_fleet({"set-cleanup-policy": lambda: set_cleanup_policy(arguments)}[name])
+
+
+def run_on_fleet(work: Callable[[], int]) -> int:
+    """What ``work`` returns, with the errors of the layers below in the words of this one. Raises the same."""
+    try:
+        return work()
+    except BadFileError as error:
+        for sentence in str(error).splitlines():
+            say(sentence)
+        raise CommandError("The fleet file cannot be used as it is.") from None
+    except UnknownClusterError as error:
+        raise UsageError(str(error)) from None
+    except BrokenPipeError:
+        raise
+    except (FleetError, StorageError, OSError) as error:
+        raise CommandError(str(error)) from None

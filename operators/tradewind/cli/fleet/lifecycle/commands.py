@@ -1,0 +1,205 @@
+"""``tradewind cluster start``, ``stop``, ``restart`` and ``apply``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.output import as_text, say, write_lines
+from tradewind.fleet.access.reached import reached
+from tradewind.fleet.cloud.google_api import CloudError, google_api
+from tradewind.fleet.cloud.registry import check_image
+from tradewind.fleet.clusters import Fleet, FleetCluster, state_disk_of
+from tradewind.fleet.configs.generated import CLUSTERS_FOLDER, GeneratedFiles
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.lifecycle.acts import ClusterActs, delete_nodes
+from tradewind.fleet.lifecycle.inventory import CONFIG_LABEL, Inventory
+from tradewind.fleet.lifecycle.launcher import RayLauncher
+from tradewind.fleet.lifecycle.readiness import Readiness
+from tradewind.fleet.lifecycle.teardown import Teardown
+from tradewind.fleet.lifecycle.zone import CloudZone
+from tradewind.fleet.marker import ClusterMarker
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.text_table import aligned
+
+_OWNER_KEYS = ("user", "owner", "dag_id")
+
+
+def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Start a cluster, and wait for it.
+
+    Raises:
+        FleetError: It cannot be started, or is not ready in time.
+    """
+    cluster = fleet.cluster(arguments.name)
+    acts = _acts(cluster, fleet)
+    _check_image(cluster)
+    if arguments.dry_run:
+        found = acts.inventory()
+        say(f"Cluster {cluster.name}: {found.state.value}. 'start' would run: ray up {cluster_file(cluster, fleet)}")
+        return 0
+    acts.start()
+    return _waited(arguments, cluster)
+
+
+def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """End Ray on a cluster's head and start it again, when that was agreed to. Raises the same."""
+    cluster = fleet.cluster(arguments.name)
+    acts = _acts(cluster, fleet)
+    _check_image(cluster)
+    found = acts.inventory()
+    _tell_of_jobs(cluster, found)
+    if arguments.dry_run:
+        say(f"Cluster {cluster.name}: {found.state.value}. 'restart' would run: ray up {cluster_file(cluster, fleet)}")
+        return 0
+    _agree(arguments, f"Restart cluster {cluster.name}?")
+    acts.restart()
+    return _waited(arguments, cluster)
+
+
+def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Have a cluster follow its file. Raises the same."""
+    cluster = fleet.cluster(arguments.name)
+    _acts(cluster, fleet).apply(is_dry=arguments.dry_run)
+    return 0
+
+
+def stop(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Delete what there is of a cluster, when that was agreed to. Raises the same."""
+    if arguments.project or arguments.zone:
+        return _stop_removed(arguments, fleet)
+    cluster = fleet.cluster(arguments.name)
+    acts = _acts(cluster, fleet, must_be_fresh=False)
+    found = acts.inventory()
+    is_something = _list_teardown(arguments, cluster.name, found, cluster.state_disk)
+    _tell_of_jobs(cluster, found)
+    if arguments.dry_run:
+        return 0
+    if is_something:
+        _agree(arguments, f"Delete all of that in {cluster.project}, {cluster.zone}?")
+    acts.stop(include_reserved=arguments.include_reserved, delete_state=arguments.delete_state)
+    say(f"Cluster {cluster.name} is stopped.")
+    return 0
+
+
+def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """The same for a cluster that the fleet file has no more, so that nobody can hold its marker."""
+    name, place = arguments.name, (arguments.project, arguments.zone)
+    if not (name and all(place)):
+        raise UsageError("Of a cluster that the fleet file has no more, name the cluster, --project and --zone.")
+    if name in fleet.clusters:
+        raise UsageError(f"{fleet.file} has a cluster {name}: leave --project and --zone out.")
+    zone = CloudZone(*place)
+    is_something = _list_teardown(arguments, name, zone.inventory().of(name), state_disk_of(name))
+    if arguments.dry_run or not is_something:
+        return 0
+    _agree(arguments, f"Delete all of that in {zone}?")
+    delete_nodes(zone, name, say, include_reserved=arguments.include_reserved)
+    if arguments.delete_state:
+        zone.delete_disk(state_disk_of(name))
+    say(f"Cluster {name} is stopped.")
+    return 0
+
+
+def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, disk: str) -> bool:
+    """Print what a stop deletes and keeps; whether it deletes anything."""
+    plan = Teardown.of(found, include_reserved=arguments.include_reserved)
+    lines = [*plan.lines()]
+    if arguments.delete_state:
+        lines.append(("delete", "disk", disk, "Ray's state and the logs of jobs"))
+    is_something = any(line[0] == "delete" for line in lines)
+    if not is_something:
+        say(f"Cluster {name}: there is nothing to delete.")
+    write_lines(aligned(lines) if lines else [])
+    if plan.kept_slices or plan.kept_queues:
+        say("What is reserved, or of a queued resource, is kept: --include-reserved deletes it too.")
+    return is_something
+
+
+def cluster_file(cluster: FleetCluster, fleet: Fleet) -> Path:
+    """The cluster's file for Ray's launcher."""
+    return fleet.file.parent / CLUSTERS_FOLDER / f"{cluster.name}.yaml"
+
+
+def config_hash(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> str:
+    """The hash in the cluster's file.
+
+    Raises:
+        FleetError: The file is not as the fleet file has it.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    file, files = cluster_file(cluster, fleet), GeneratedFiles.of(fleet)
+    if must_be_fresh and file in files.stale:
+        raise FleetError(f"{file} is not as {fleet.file} has it: run 'tradewind cluster update-configs' first.")
+    return str(yaml.safe_load(files.texts[file])["provider"]["labels"][CONFIG_LABEL])
+
+
+def _acts(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> ClusterActs:
+    return ClusterActs(
+        cluster,
+        config_hash(cluster, fleet, must_be_fresh=must_be_fresh),
+        zone=CloudZone(cluster.project, cluster.zone),
+        marker=ClusterMarker.of(cluster),
+        launcher=RayLauncher(cluster_file(cluster, fleet), _echo),
+        tell=say,
+    )
+
+
+def _waited(arguments: argparse.Namespace, cluster: FleetCluster) -> int:
+    if arguments.wait:
+        Readiness(say).wait(cluster, arguments.timeout)
+        say(f"Cluster {cluster.name} is ready.")
+    else:
+        say(f"Cluster {cluster.name} is being started: 'tradewind cluster status {cluster.name}' shows how far it is.")
+    return 0
+
+
+def _check_image(cluster: FleetCluster) -> None:
+    """See that the cluster's image is there, or say that it is not known."""
+    try:
+        check_image(cluster, google_api("artifactregistry"))
+    except CloudError as error:
+        say(f"Whether its image is there is not known: {error}")
+
+
+def _tell_of_jobs(cluster: FleetCluster, found: Inventory) -> None:
+    """Say whose jobs run there, or that nobody could be asked."""
+    from tradewind.ray_jobs.client import RayJobs
+
+    if not found.heads:
+        return
+    try:
+        with reached(cluster) as there:
+            jobs = [job for job in RayJobs(there).jobs() if not job.has_ended]
+    except (FleetError, RayJobsError) as error:
+        say(f"Whose jobs run there is not known: {error}")
+        return
+    if not jobs:
+        say(f"No job runs on cluster {cluster.name}.")
+        return
+    say(f"{len(jobs)} {'job runs' if len(jobs) == 1 else 'jobs run'} on cluster {cluster.name}:")
+    owners = (next((job.metadata[key] for key in _OWNER_KEYS if job.metadata.get(key)), "-") for job in jobs)
+    write_lines(aligned([(job.job, job.status, owner) for job, owner in zip(jobs, owners, strict=True)]))
+
+
+def _agree(arguments: argparse.Namespace, question: str) -> None:
+    """Return if the person agrees, or has done so beforehand.
+
+    Raises:
+        UsageError: Nobody can be asked.
+        CommandError: The person does not agree.
+    """
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("Nobody can be asked here: say --yes if that is what you want. Nothing was done.")
+    print(f"tradewind: {as_text(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("Nothing was done.")
+
+
+def _echo(line: str) -> None:
+    print(as_text(line), file=sys.stderr, flush=True)

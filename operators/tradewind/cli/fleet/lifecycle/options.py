@@ -1,0 +1,71 @@
+"""The commands of a cluster's life and their options, as plain data."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Final
+
+from tradewind.cli.options import Command, option
+
+_FLEET: Final = option(
+    "--fleet", metavar="PATH",
+    help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
+)  # fmt: skip
+_ONE: Final = option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file")
+_YES: Final = option("--yes", "-y", action="store_true", help="do not ask")
+_DRY: Final = option("--dry-run", action="store_true", help="only say what would be done")
+_WAIT: Final = (
+    option(
+        "--wait", action=argparse.BooleanOptionalAction, default=True,
+        help="return when the head answers and the minimum of slices is in Ray",
+    ),
+    option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="wait for so long; default: 1800"),
+)  # fmt: skip
+
+START: Final = Command(
+    "start",
+    "start a cluster with Ray's launcher",
+    (_ONE, *_WAIT, _DRY, _FLEET),
+    "Run again after an interruption, it goes on where it was. A cluster that runs is left alone.",
+)
+STOP: Final = Command(
+    "stop",
+    "delete the head and the slices of a cluster",
+    (
+        _ONE,
+        option("--project", metavar="P", help="with --zone: of a cluster that the file has no more, where it was"),
+        option("--zone", metavar="Z", help="with --project"),
+        option("--include-reserved", action="store_true", help="reserved slices and queued resources too"),
+        option("--delete-state", action="store_true", help="the disk too, with what is known of jobs, and their logs"),
+        _YES, _DRY, _FLEET,
+    ),
+    "Lists what it deletes and whose jobs run, and asks. Run again after an interruption, it deletes the rest.",
+)  # fmt: skip
+RESTART: Final = Command(
+    "restart",
+    "end Ray on the head of a cluster, and start it again as the fleet file has it",
+    (_ONE, _YES, *_WAIT, _DRY, _FLEET),
+    "Lists whose jobs run, and asks: they end.",
+)
+APPLY: Final = Command(
+    "apply",
+    "have a cluster follow its changed file, while everything goes on that runs there",
+    (_ONE, _DRY, _FLEET),
+    "Refused if Ray would make the head or a slice anew.",
+)
+STATUS: Final = Command(
+    "status",
+    "show how clusters are: nodes, slices, what is in use, and what belongs to no cluster",
+    (
+        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
+        option("--json", action="store_true", help="as JSON"),
+        _FLEET,
+    ),
+)
+ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
+"""What people have in their fingers → the command."""
+LIFECYCLE: Final = (
+    *(START, STOP, RESTART, APPLY, STATUS),
+    *(replace(command, name=f"{command.name}-cluster") for command in (START, STOP, RESTART)),
+)

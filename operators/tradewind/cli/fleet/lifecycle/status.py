@@ -1,0 +1,143 @@
+"""``tradewind cluster status``: how clusters are, by Google Cloud and by Ray; nothing is changed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tradewind.cli.errors import CommandError
+from tradewind.cli.fleet.lifecycle.commands import config_hash
+from tradewind.cli.output import say, write_lines
+from tradewind.fleet.access.reached import reached
+from tradewind.fleet.cloud.google_api import CloudError
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.lifecycle.inventory import Inventory
+from tradewind.fleet.lifecycle.report import ClusterReport, RaySide
+from tradewind.fleet.lifecycle.zone import CloudZone
+from tradewind.fleet.marker import ClusterMarker
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.ray_jobs.nodes.nodes import NodeFacts, fetch_nodes
+from tradewind.ray_jobs.nodes.slices import hosts_alive
+from tradewind.ray_jobs.probe import glance
+from tradewind.storage import StorageError
+from tradewind.text_table import aligned
+
+_HEAD = ("KIND", "NAME", "STATE", "AGE", "IN RAY", "")
+_AT_ONCE = 8
+_SHOWN = ("TPU", "CPU")
+
+
+def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Print how the clusters are that are asked for, and what in their zones is of no cluster of the file.
+
+    Raises:
+        CommandError: A zone could not be looked at.
+    """
+    chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
+    places = sorted({(cluster.project, cluster.zone) for cluster in chosen})
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        zones = dict(zip(places, pool.map(_inventory, places), strict=True))
+        seen = [cluster for cluster in chosen if isinstance(zones[cluster.project, cluster.zone], Inventory)]
+        reports = list(pool.map(lambda cluster: _report(cluster, fleet, zones), seen))
+    orphans = [*_orphans(fleet, zones)]
+    failed = [str(found) for found in zones.values() if isinstance(found, CloudError)]
+    if arguments.json:
+        clusters = [report.to_json() for report in reports]
+        write_lines([json.dumps({"clusters": clusters, "orphans": orphans, "unseen": failed}, indent=2)])
+    else:
+        for report in reports:
+            _print(report)
+        for orphan in orphans:
+            say(
+                f"Of cluster {orphan['cluster']}, which {fleet.file} does not have in {orphan['project']}, "
+                f"{orphan['zone']}, there are {', '.join(orphan['names'])}: "
+                f"'tradewind cluster stop {orphan['cluster']} --project {orphan['project']} --zone {orphan['zone']}' "
+                "deletes them."
+            )
+    if failed:
+        raise CommandError(" ".join(failed))
+    return 0
+
+
+def _inventory(place: tuple[str, str]) -> Inventory | CloudError:
+    try:
+        return CloudZone(*place).inventory()
+    except CloudError as error:
+        return error
+
+
+def _report(
+    cluster: FleetCluster, fleet: Fleet, zones: Mapping[tuple[str, str], Inventory | CloudError]
+) -> ClusterReport:
+    there = zones[cluster.project, cluster.zone]
+    assert isinstance(there, Inventory)
+    found, now = there.of(cluster.name), time.time()
+    ray = _ray_side(cluster) if found.heads else RaySide()
+    current = config_hash(cluster, fleet, must_be_fresh=False)
+    return ClusterReport.of(cluster, found, current, ray, now, _marker(cluster, now))
+
+
+def _ray_side(cluster: FleetCluster) -> RaySide:
+    try:
+        with reached(cluster) as there:
+            nodes, version = asyncio.run(_nodes(there)), glance(there).ray_version
+    except (FleetError, RayJobsError) as error:
+        return RaySide(why=str(error))
+    alive = [node for node in nodes if node.is_alive]
+    total: Counter[str] = Counter()
+    free: Counter[str] = Counter()
+    for node in alive:
+        total.update({name: node.total.get(name, 0) for name in _SHOWN})
+        free.update({name: (node.free or node.total).get(name, 0) for name in _SHOWN})
+    used = {name: (total[name] - free[name], float(total[name])) for name in _SHOWN if total[name]}
+    return RaySide(version, hosts_alive(nodes), used)
+
+
+async def _nodes(there: RayCluster) -> list[NodeFacts]:
+    async with JobsApi(there) as api:
+        return await fetch_nodes(api)
+
+
+def _marker(cluster: FleetCluster, now: float) -> str:
+    """Who changes it, or left it half-changed; empty if nobody did."""
+    marker = ClusterMarker.of(cluster)
+    try:
+        found = marker.read()
+    except StorageError as error:
+        return str(error)
+    return found.sentence(cluster.name, now) if found and (found.is_held or found.is_interrupted) else ""
+
+
+def _orphans(fleet: Fleet, zones: Mapping[tuple[str, str], Inventory | CloudError]) -> Iterator[dict[str, Any]]:
+    for (project, zone), found in zones.items():
+        known = {one.name for one in fleet.clusters.values() if (one.project, one.zone) == (project, zone)}
+        for name in found.clusters() if isinstance(found, Inventory) else ():
+            if name not in known:
+                left = found.of(name)  # type: ignore[union-attr]
+                names = [one.name for one in (*left.machines, *left.slices, *left.queues)]
+                yield {"cluster": name, "project": project, "zone": zone, "names": names}
+
+
+def _print(report: ClusterReport) -> None:
+    cluster, ray = report.cluster, report.ray
+    parts = [f"{cluster.name} ({cluster.project}, {cluster.zone}): {report.state}"]
+    parts += [f"Ray {ray.version}"] if ray.version else []
+    parts += [f"{used:g} of {total:g} {name} in use" for name, (used, total) in ray.used.items()]
+    write_lines(["; ".join(parts)])
+    if report.lines:
+        write_lines(aligned([_HEAD, *report.rows()]))
+        counts = (f"{count} {kind} {state}" for (kind, state), count in sorted(report.counts().items()))
+        write_lines([", ".join(counts)])
+    if ray.why:
+        say(f"The head does not answer: {ray.why}")
+    if report.marker:
+        say(report.marker)

@@ -1,0 +1,169 @@
+"""Which cluster a command is about, and the token for it.
+
+``--address``, else what ``--cluster`` names, an Airflow connection or a cluster of the fleet, else ``RAY_ADDRESS``,
+else this machine. A token for an address comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or
+``~/.ray/auth_token``, as for Ray's own commands; a connection and a cluster of the fleet have their own. It goes into
+the requests' headers and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayAuthenticationError, RayJobsError
+from tradewind.ray_jobs.token_file import BadTokenFileError, read_token_file
+
+DEFAULT_ADDRESS: Final = "http://127.0.0.1:8265"
+_TOKEN_FILE: Final = ".ray/auth_token"
+TOKEN_SOURCES: Final = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/{_TOKEN_FILE}"
+
+
+@contextmanager
+def chosen_cluster(
+    arguments: argparse.Namespace, default: str | None, env: Mapping[str, str], home: Path
+) -> Iterator[RayCluster]:
+    """The cluster that is named, else ``default`` if there is one, else that at the address given or in ``env``.
+
+    Args:
+        default: The connection that is meant where nothing names a cluster; only within Airflow there is one.
+
+    Raises:
+        UsageError: They name none, or two.
+        CommandError: The token cannot be read, or the cluster not be reached.
+    """
+    if arguments.address and arguments.cluster:
+        raise UsageError("--address and --cluster both name a cluster: give one of them.")
+    name = arguments.cluster or (None if arguments.address else default)
+    if not name:
+        yield _at_address(arguments, env, home)
+        return
+    if arguments.ca:
+        raise UsageError("--ca goes with --address: a connection names its own CA bundle.")
+    from tradewind.cli.jobs.named_cluster import named_cluster
+
+    with named_cluster(name, is_in_airflow=default is not None) as cluster:
+        yield cluster
+
+
+def _at_address(arguments: argparse.Namespace, env: Mapping[str, str], home: Path) -> RayCluster:
+    """The cluster at the address given or in ``env``.
+
+    Raises:
+        UsageError: They name none.
+        CommandError: The token cannot be read.
+    """
+    address, source = arguments.address, "--address"
+    if not address:
+        address, source = env.get("RAY_ADDRESS") or DEFAULT_ADDRESS, "RAY_ADDRESS"
+    _check_address(address, source)
+    if arguments.ca and not os.path.isfile(arguments.ca):
+        raise UsageError(f"--ca {arguments.ca}: there is no such file.")
+    try:
+        return RayCluster(_name_of(address), address, token_in(env, home), arguments.ca or True)
+    except BadTokenError:
+        raise CommandError(
+            f"The token from {TOKEN_SOURCES} holds a space, a line break or another character that no HTTP header can "
+            "carry: enter it anew."
+        ) from None
+
+
+def options_for(cluster: RayCluster) -> list[str]:
+    """The options that name this cluster on another command line."""
+    is_address = cluster.name == _name_of(cluster.address)
+    return ["--address", cluster.address] if is_address else ["--cluster", cluster.name]
+
+
+def connected_cluster(conn_id: str) -> RayCluster:
+    """The cluster of an Airflow connection, also of one that is kept in Airflow's database."""
+    try:
+        from tradewind.deployment.ray_connection import RayHook
+    except ImportError:
+        raise UsageError(
+            f"{conn_id} is an Airflow connection, and Airflow is not installed here: run this where it is."
+        ) from None
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow's own commands about connections say it
+    return RayHook(conn_id).cluster()
+
+
+def token_in(env: Mapping[str, str], home: Path) -> str | None:
+    """The token of this environment, if it has one.
+
+    Raises:
+        CommandError: There is a file for it that cannot be used.
+    """
+    if token := env.get("RAY_AUTH_TOKEN", "").strip():
+        return token
+    if path := env.get("RAY_AUTH_TOKEN_PATH", "").strip():
+        return _token_in_file(Path(path).expanduser(), "RAY_AUTH_TOKEN_PATH")
+    file = home / _TOKEN_FILE
+    return _token_in_file(file, f"~/{_TOKEN_FILE}") if file.exists() else None
+
+
+def _name_of(address: str) -> str:
+    return urlsplit(address).netloc
+
+
+def _token_in_file(file: Path, source: str) -> str:
+    try:
+        return read_token_file(file)
+    except BadTokenFileError as error:
+        raise CommandError(f"{source}: the token file {file} {error}") from None
+    except OSError as error:
+        raise CommandError(f"{source}: the token file {file} cannot be read ({error.strerror}).") from None
+
+
+def _check_address(address: str, source: str) -> None:
+    if "@" in address:
+        raise UsageError(f"{source} holds a user or a password (it is not shown): take it out.")
+    try:
+        RayCluster(source, address)
+    except BadAddressError:
+        raise UsageError(
+            f"{source} is no dashboard address (not shown, for it may hold a secret): write http://HOST:8265."
+        ) from None
+
+
+def in_words(error: RayJobsError, cluster: RayCluster | None = None) -> str:
+    """What to tell a person at the command line, who gave the address of ``cluster``, if that is set.
+
+    The errors' own words are for people who write Python and have an Airflow connection.
+    """
+    text = _as_options(str(error))
+    if cluster is None:
+        return text
+    here = f"The Ray cluster at {cluster.address}"
+    if isinstance(error, RayAuthenticationError):
+        if cluster.token is None:
+            return f"{here} asks for a token: put it into {TOKEN_SOURCES}."
+        return f"{here} refuses the token: put the right one into {TOKEN_SOURCES}."
+    text = text.replace(str(cluster), here)
+    for theirs, ours in _AT_AN_ADDRESS.items():
+        text = text.replace(theirs.format(name=repr(cluster.name)), ours)
+    return text
+
+
+_AT_AN_ADDRESS: Final = {
+    "the host of connection {name}": "the address",
+    "the host of the connection": "the address",
+    "as host of the connection": "in the address",
+    "name it as 'CA bundle' of the connection, or do not check it": "name its file with --ca",
+    "name that as 'CA bundle' of the connection": "name their file with --ca",
+    "the 'CA bundle' of the connection": "--ca",
+    "the 'CA bundle'": "--ca",
+}
+
+
+def _as_options(text: str) -> str:
+    """Python's arguments in an error as the options of the command line."""
+
+    text = re.sub(r"secrets=\{'(\w+)': '([^']+)'\}", r"--secret \1=\2", text)
+    return text.replace("pip_dependency_groups", "--extra").replace("with excludes,", "with --exclude,")

@@ -1,0 +1,155 @@
+"""The variables that a job gets from here: what was written down for it, and never what merely lies around.
+
+``-e`` wins over the ``env:`` of ``.marin.yaml``, and that over what is found out here: ``GIT_COMMIT`` and
+``PYTHONPATH``. This machine's own variables do not travel, ``HF_TOKEN`` and ``WANDB_API_KEY`` included: secrets go by
+``--secret``. One that stands in ``.marin.yaml`` is left out, and the command says so.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from configparser import ConfigParser
+from configparser import Error as ConfigError
+from pathlib import Path
+from typing import Any
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.ray_jobs.environment.secret_signs import secret_form, secret_variable
+
+SETTINGS_FILE = ".marin.yaml"
+
+
+def job_env(
+    given: Iterable[Sequence[str]], secrets: Iterable[str], folder: Path, settings: Path, say: Callable[[str], None]
+) -> dict[str, str]:
+    """The variables for a job.
+
+    Args:
+        given: What each ``-e`` holds.
+        secrets: The names that ``--secret`` gives.
+        folder: The working directory that travels.
+        settings: The ``.marin.yaml``, which need not be there.
+        say: Takes sentences about what is left out.
+
+    Raises:
+        UsageError: An ``-e`` is no variable, or looks like a secret.
+        CommandError: The settings cannot be read.
+    """
+    chosen = dict(one_variable(values) for values in given)
+    if twice := sorted(chosen.keys() & set(secrets)):
+        raise UsageError(f"{twice[0]} is given by -e and by --secret: give it once.")
+    written = without_secrets(env_in(settings), settings.name, {*chosen, *secrets}, say)
+    return {**found_here(folder), **written, **chosen}
+
+
+def one_variable(values: Sequence[str]) -> tuple[str, str]:
+    """The variable of one ``-e``: ``NAME=VALUE``, ``NAME VALUE``, or ``NAME`` with nothing as its value.
+
+    Raises:
+        UsageError: It is none of these, or looks like a secret.
+    """
+    if len(values) > 2 or (len(values) == 2 and "=" in values[0]):
+        raise UsageError("-e has more than one value: write -e NAME=VALUE, and '--' before the command.")
+    name, equals, value = values[0].partition("=")
+    if len(values) == 2:
+        value = values[1]
+    if not name:
+        raise UsageError("-e names no variable: write -e NAME=VALUE.")
+    if (form := secret_form(name)) is not None:
+        raise UsageError(f"-e names a variable that has the form of {form} (it is not shown): write -e NAME=VALUE.")
+    is_bare = len(values) == 1 and not equals
+    # A bare name like this one hopes for the value that it has here.
+    why = secret_variable(name, "a value" if is_bare else value)
+    if why is not None:
+        raise UsageError(f"-e {name} looks like a secret ({why}): {_instead(name)}")
+    return name, value
+
+
+def without_secrets(
+    env: Mapping[str, str], where: str, overridden: Iterable[str], say: Callable[[str], None]
+) -> dict[str, str]:
+    """``env`` without what looks like a secret, which is told unless it is ``overridden`` anyway."""
+    kept = {name: value for name, value in env.items() if secret_variable(name, value) is None}
+    for name in sorted(env.keys() - kept.keys() - set(overridden)):
+        say(f"{name} of {where} looks like a secret and does not travel: {_instead(name)}")
+    return kept
+
+
+def env_in(settings: Path) -> dict[str, str]:
+    """The ``env:`` of a settings file; nothing if there is no such file."""
+    if not settings.is_file():
+        return {}
+    import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
+
+    try:
+        found: Any = yaml.safe_load(settings.read_text()) or {}
+    except (OSError, ValueError, yaml.YAMLError):
+        raise CommandError(f"{settings} cannot be read as YAML: correct it.") from None  # it may hold secrets
+    env = found.get("env") if isinstance(found, Mapping) else None
+    if env is None:
+        return {}
+    if not isinstance(env, Mapping):
+        raise CommandError(f"{settings}: 'env' must be a map of names and values.")
+    return {str(name): _as_text(value) for name, value in env.items()}
+
+
+def found_here(folder: Path) -> dict[str, str]:
+    """The commit of ``folder``, and the folders of its workspace that hold modules."""
+    found = {}
+    if commit := _commit(folder):
+        found["GIT_COMMIT"] = commit
+    if places := module_folders(folder):
+        found["PYTHONPATH"] = ":".join(places)  # relative: a job starts in its working directory
+    return found
+
+
+def module_folders(folder: Path) -> list[str]:
+    """The ``src`` of the project and of its uv workspace's members, and its submodules; relative to ``folder``."""
+    members = [folder, *_workspace_members(folder)]
+    sources = [member / "src" for member in members]
+    sources += [path / "src" if (path / "src").is_dir() else path for path in _submodules(folder)]
+    inside = [path.relative_to(folder).as_posix() for path in sources if path.is_dir()]
+    return list(dict.fromkeys(inside))
+
+
+def _workspace_members(folder: Path) -> list[Path]:
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())
+    except (OSError, ValueError):
+        return []
+    workspace = project.get("tool", {}).get("uv", {}).get("workspace", {})
+    left_out = {path for glob in workspace.get("exclude", []) for path in folder.glob(glob)}
+    return [path for glob in workspace.get("members", []) for path in sorted(folder.glob(glob)) if path not in left_out]
+
+
+def _submodules(folder: Path) -> list[Path]:
+    parser = ConfigParser(strict=False, interpolation=None)
+    try:
+        parser.read(folder / ".gitmodules")
+    except (OSError, ConfigError, ValueError):
+        return []
+    return [folder / path for section in parser.sections() if (path := parser.get(section, "path", fallback=""))]
+
+
+def _commit(folder: Path) -> str | None:
+    command = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def _instead(name: str) -> str:
+    return (
+        f"give --secret {name}=projects/PROJECT/secrets/SECRET (Secret Manager) or --secret {name}=env:VARIABLE (a "
+        "variable of the cluster's own) instead; it is fetched on the cluster, and nobody can read it in the job."
+    )

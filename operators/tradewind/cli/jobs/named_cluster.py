@@ -1,0 +1,90 @@
+"""The cluster that ``--cluster NAME`` means: an Airflow connection, or a cluster of the fleet file.
+
+A connection with that id comes first, then the one that the file names for the cluster of that name, then the cluster
+itself. Within Airflow its head is talked to directly; from anywhere else through a tunnel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.fleet.fleet_file import chosen_fleet_file
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.errors import BadFileError, FleetError, meant
+from tradewind.fleet.file.load import load_fleet
+from tradewind.ray_jobs.cluster import RayCluster
+
+
+@contextmanager
+def named_cluster(name: str, *, is_in_airflow: bool) -> Iterator[RayCluster]:
+    """The cluster called ``name``, which can be reached for the length of the block.
+
+    Args:
+        is_in_airflow: This runs where Airflow does, and so in the clusters' network.
+
+    Raises:
+        UsageError: There is none, or what it is cannot be known here.
+        CommandError: It cannot be reached.
+        RayJobsError: The connection is no good, or the cluster refuses the token or does not answer.
+    """
+    fleet = fleet_here()
+    found = fleet.called(name) if fleet else None
+    if find_spec("airflow") is not None and (stored := _of_airflow(name, fleet, found, is_in_airflow)) is not None:
+        yield stored
+        return
+    if found is None:
+        raise UsageError(_unknown(name, fleet))
+    with ExitStack() as stack:
+        try:
+            from tradewind.fleet.access.reached import reached
+
+            there = stack.enter_context(reached(found))
+        except FleetError as error:
+            raise CommandError(str(error)) from None
+        yield there
+
+
+def fleet_here() -> Fleet | None:
+    """The fleet of the environment, of Airflow's configuration, or of this folder; None if there is no file.
+
+    Raises:
+        CommandError: The file cannot be used.
+    """
+    try:
+        file = chosen_fleet_file(None)
+    except UsageError:
+        return None
+    try:
+        return load_fleet(file)
+    except BadFileError as error:
+        first, *others = str(error).splitlines()
+        more = f" (and {len(others)} more: tradewind cluster list names them)" if others else ""
+        raise CommandError(f"The fleet file cannot be used as it is: {first}{more}") from None
+
+
+def _of_airflow(name: str, fleet: Fleet | None, found: FleetCluster | None, is_in_airflow: bool) -> RayCluster | None:
+    """The cluster as Airflow has it; None if it has no such connection, and the fleet has the cluster."""
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow's own commands about connections say it
+    from tradewind.deployment.connection_store import ray_connection_ids
+    from tradewind.deployment.fleet_connection import no_such_cluster
+    from tradewind.deployment.ray_connection import RayHook
+
+    for conn_id in dict.fromkeys((name, found.connection if found else name)):
+        if (stored := RayHook(conn_id).stored_cluster()) is not None:
+            return stored
+    if found is None:
+        raise no_such_cluster(name, fleet, ray_connection_ids())
+    return RayHook(name).cluster() if is_in_airflow else None
+
+
+def _unknown(name: str, fleet: Fleet | None) -> str:
+    if fleet is None:
+        return (
+            f"--cluster {name} is an Airflow connection or a cluster of the fleet file, and there is neither Airflow "
+            "nor a fleet file here: give --address URL, or set TRADEWIND_FLEET."
+        )
+    return f"{fleet.file} describes no cluster {name!r}: {meant(name, fleet.names())}"

@@ -1,0 +1,1 @@
+"""Commands that rehearse: a cloud, a drill."""

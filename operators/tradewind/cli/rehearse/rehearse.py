@@ -1,0 +1,186 @@
+"""``tradewind rehearse``: a rehearsal in the background, in a folder of its own, steered by its control API.
+
+Whatever it started is found by the folder and stopped by ``down``, also after a crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import string
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.output import say, write_lines
+from tradewind.cli.rehearse.drill_options import DRILL
+from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
+from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
+
+if TYPE_CHECKING:
+    from tradewind.rehearsal.local.processes import LocalStack
+
+_DAEMON: Final = "tradewind.rehearsal.cloud.daemon"
+_NEEDED: Final = ("rich", "gcsfs", "google.cloud.tpu_v2")
+_LOG: Final = "rehearsal"
+_LOG_LINES: Final = 20
+_GRACE_S: Final = 10.0
+_POLL_S: Final = 0.2
+
+
+def rehearse(name: str, arguments: argparse.Namespace) -> int:
+    """Run the command ``name`` of ``tradewind rehearse``.
+
+    Raises:
+        UsageError: What was asked makes no sense.
+        CommandError: It cannot be done.
+    """
+    if name == DRILL.name:
+        from tradewind.cli.rehearse.drill import drill
+
+        return drill(arguments)
+    commands: dict[str, Callable[[argparse.Namespace], int]] = {
+        "up": _up, "status": _status, "preempt": _preempt, "stockout": _stock_out, "down": _down,
+    }  # fmt: skip
+    try:
+        return commands[name](arguments)
+    except RehearsalControlError as error:
+        raise CommandError(str(error)) from None
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise UsageError(f"A rehearsal needs {', '.join(missing)}: install airflow-provider-tradewind[rehearsal].")
+    stack = _stack(arguments)
+    if (stack.root / CONTROL_FILE).exists() and stack.processes():
+        say(f"A rehearsal is up in {stack.root} already.")
+    else:
+        _start(stack, arguments)
+    status = RehearsalControl.of_folder(stack.root).ask("status")
+    _tell(status, stack)
+    write_lines(_exports(status))
+    return 0
+
+
+def _start(stack: LocalStack, arguments: argparse.Namespace) -> None:
+    command = [sys.executable, "-m", _DAEMON, "--root", str(stack.root), "--zone", arguments.zone]
+    command += [f"--slice={name}={kind}" for name, kind in _names(arguments.slices or [("v4-16", 1)]).items()]
+    if arguments.airflow:
+        if not Path(arguments.dags).is_dir():
+            raise UsageError(f"--dags {arguments.dags}: there is no such folder.")
+        command += ["--dags", str(Path(arguments.dags).resolve())]
+    stack.stop(_GRACE_S)  # what a crashed one has left
+    (stack.root / CONTROL_FILE).unlink(missing_ok=True)
+    (stack.logs / f"{_LOG}.log").unlink(missing_ok=True)
+    say(f"Starting a rehearsal in {stack.root} ...")
+    daemon = stack.start(_LOG, command, dict(os.environ))
+    try:
+        _wait_until_up(stack, daemon, arguments.timeout)
+    except BaseException:
+        stack.stop(_GRACE_S)
+        raise
+
+
+def _wait_until_up(stack: LocalStack, daemon: subprocess.Popen[bytes], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while not (stack.root / CONTROL_FILE).exists():
+        problem = f"ended with code {daemon.returncode}" if daemon.poll() is not None else None
+        if time.monotonic() > deadline:
+            problem = f"is not up after {timeout:g} s"
+        if problem:
+            log = stack.logs / f"{_LOG}.log"
+            end = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+            raise CommandError(f"The rehearsal {problem}; the end of {log}:\n{end}")
+        time.sleep(_POLL_S)
+
+
+def _names(wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """The slices by name: slice-a, slice-b and so on."""
+    try:
+        types = [slice_type(kind).name for kind, count in wanted for _ in range(count)]
+    except UnknownSliceTypeError as error:
+        raise UsageError(f"--slices: {error}") from None
+    if len(types) > len(string.ascii_lowercase):
+        raise UsageError(f"--slices: {len(types)} slices are more than one machine can rehearse.")
+    return {f"slice-{letter}": kind for letter, kind in zip(string.ascii_lowercase, types, strict=False)}
+
+
+def _tell(status: Mapping[str, Any], stack: LocalStack) -> None:
+    addresses = status["addresses"]
+    slices = ", ".join(f"{known['name']} ({known['type']}, {known['state']})" for known in status["slices"])
+    say(f"Slices in {status['zone']}: {slices or 'none'}.")
+    say(f"Ray: {addresses['ray']}. Cloud TPU: {status['env']['TRADEWIND_TPU_ENDPOINT']}, gRPC {addresses['tpu_grpc']}.")
+    if "airflow" in addresses:
+        say(f"Airflow: {addresses['airflow']}, user admin, password in {stack.root}/airflow/secrets.json.")
+    say("The lines below set a shell's environment, Airflow connections to it included.")
+
+
+def _exports(status: Mapping[str, Any]) -> list[str]:
+    variables = {
+        **status["env"],
+        **status["ray_env"],
+        **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in status["connections"].items()},
+    }
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    stack = _stack(arguments)
+    status = RehearsalControl.of_folder(stack.root).ask("status")
+    if arguments.json:
+        write_lines([json.dumps(status, indent=2)])
+    else:
+        _print_table(status)
+    return 0
+
+
+def _print_table(status: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("Slice", "Type", "State", "Hosts in Ray", "Queued resource")
+    for known in status["slices"]:
+        hosts = " ".join("yes" if host["in_ray"] else "no" for host in known["hosts"])
+        table.add_row(known["name"], known["type"], known["state"], hosts or "-", known["queued_resource"] or "-")
+    waiting = [queued for queued in status["queued_resources"] if queued["state"] != "ACTIVE"]
+    console = Console()
+    console.print(table)
+    for queued in waiting:
+        console.print(f"Queued resource {queued['name']}: {queued['state']}", markup=False)
+    if status["stock_out"]:
+        console.print(f"{status['zone']} is out of stock.", markup=False)
+
+
+def _preempt(arguments: argparse.Namespace) -> int:
+    control = RehearsalControl.of_folder(_stack(arguments).root)
+    control.do("preempt", name=arguments.name, notice_s=arguments.notice)
+    when = f"in {arguments.notice:g} s" if arguments.notice else "now"
+    say(f"Slice {arguments.name} is preempted {when}.")
+    return 0
+
+
+def _stock_out(arguments: argparse.Namespace) -> int:
+    RehearsalControl.of_folder(_stack(arguments).root).do("stock_out", on=arguments.switch == "on")
+    say(f"The zone {'has no more slices to give' if arguments.switch == 'on' else 'has slices again'}.")
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    stack = _stack(arguments)
+    stopped = stack.stop(_GRACE_S)
+    (stack.root / CONTROL_FILE).unlink(missing_ok=True)
+    say(f"Stopped {stopped} processes of {stack.root}." if stopped else f"Nothing runs in {stack.root}.")
+    return 0
+
+
+def _stack(arguments: argparse.Namespace) -> LocalStack:
+    from tradewind.rehearsal.local.processes import LocalStack
+
+    return LocalStack(Path(arguments.folder))

@@ -1,0 +1,360 @@
+"""The Cloud TPU API of one project and zone: list, get, create, delete, each until it is really so.
+
+A call that finds nobody in (503, a lost connection, too many requests) is tried again for a while, with jitter. A
+refusal comes back at once as an error of its own type; a stock-out is the caller's to wait for, since it can last for
+hours. Everything here blocks: an event loop runs it in a thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from tradewind.cloud_tpu.client import ENDPOINT_VARIABLE, make_client
+from tradewind.cloud_tpu.errors import (
+    BadSliceError,
+    OperationTimeoutError,
+    TpuAbortedError,
+    TpuApiError,
+    TpuConflictError,
+    TpuNotFoundError,
+    TpuUnreachableError,
+)
+from tradewind.cloud_tpu.refusals import is_too_fast, is_worth_retrying, refusal
+from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode, is_queue_body
+
+PATIENCE_S: Final = 60.0
+"""For how long a call that nobody answers is tried again."""
+CALL_TIMEOUT_S: Final = 30.0
+OPERATION_TIMEOUT_S: Final = 30 * 60.0
+POLL_S: Final = 5.0
+PAGE_SIZE: Final = 500
+AT_ONCE: Final = 16
+"""How many calls may be under way at the same time, whoever makes them."""
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 15.0
+
+T = TypeVar("T")
+Resource = TpuNode | QueuedTpu
+R = TypeVar("R", TpuNode, QueuedTpu)
+
+
+@dataclass(frozen=True)
+class TpuOperation:
+    """A creation or deletion that was accepted; ``TpuApi.has_ended`` tells how it goes."""
+
+    what: str
+    running: Any
+    is_creation: bool
+
+
+class TpuApi:
+    """Slices of one project and zone.
+
+    Args:
+        project: The Google Cloud project.
+        zone: The zone, such as ``us-central2-b``.
+        endpoint: Another endpoint than Google's, as a URL; else that of ``TRADEWIND_TPU_ENDPOINT``. One on this
+            machine gets no credentials.
+        transport: ``rest`` or ``grpc``.
+        credentials: Google credentials; None finds the default ones.
+        poll_s: How often an operation is looked at.
+        patience_s: For how long a call that nobody answers is tried again.
+        clock: Seconds that only grow.
+        sleep: Waits; it may raise, which ends the call.
+
+    Raises (every method):
+        TpuUnreachableError: Nobody answers.
+        TpuApiError: The API refuses; the subclass says how.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        zone: str,
+        *,
+        endpoint: str | None = None,
+        transport: str = "rest",
+        credentials: Any = None,
+        poll_s: float = POLL_S,
+        patience_s: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.project = project
+        self.zone = zone
+        self.poll_s = poll_s
+        self.patience_s = patience_s
+        self._clock = clock
+        self._sleep = sleep
+        self._quiet_until = clock()
+        self._client = make_client(endpoint or os.environ.get(ENDPOINT_VARIABLE), transport, credentials, AT_ONCE)
+
+    @property
+    def parent(self) -> str:
+        """What all names begin with."""
+        return f"projects/{self.project}/locations/{self.zone}"
+
+    def nodes(self) -> list[TpuNode]:
+        """Every node of the zone."""
+        return self._once([TpuNode.from_json(one) for one in self._list("nodes", "the nodes")], is_queue=False)
+
+    def queued_resources(self) -> list[QueuedTpu]:
+        """Every queued resource of the zone."""
+        listed = [QueuedTpu.from_json(one) for one in self._list("queued_resources", "the queued resources")]
+        return self._once(listed, is_queue=True)
+
+    def node(self, name: str) -> TpuNode:
+        """The node called ``name``; raises TpuNotFoundError if there is none."""
+        return TpuNode.from_json(self._get("get_node", f"nodes/{name}"))
+
+    def queued_resource(self, name: str) -> QueuedTpu:
+        """The queued resource called ``name``; raises TpuNotFoundError if there is none."""
+        return QueuedTpu.from_json(self._get("get_queued_resource", f"queuedResources/{name}"))
+
+    def create(self, name: str, body: Mapping[str, Any], timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+        """Create a node, or a queued resource if ``body`` has ``tpu``, and wait for the operation's end.
+
+        Afterwards it is there, but it may not be ACTIVE or READY yet.
+
+        Raises:
+            TpuConflictError: There is one of this name.
+            StockOutError: There is no capacity now.
+            QuotaError: The project's quota is used up.
+            BadSliceError: ``body`` is not what the API takes.
+        """
+        self._wait_for(self.begin_create(name, body), self._clock() + timeout_s)
+
+    def begin_create(self, name: str, body: Mapping[str, Any]) -> TpuOperation:
+        """The same, without waiting for the end."""
+        from google.cloud import tpu_v2
+
+        kind = "queued_resource" if is_queue_body(body) else "node"
+        message = tpu_v2.QueuedResource if is_queue_body(body) else tpu_v2.Node
+        resource = self._parse(message, name, body)
+        request = {"parent": self.parent, f"{kind}_id": name, kind: resource}
+        return self._begin(f"creating {self._label(kind, name)}", f"create_{kind}", request, is_creation=True)
+
+    def begin_delete(
+        self, name: str, is_queue: bool, identity: str, may_send: Callable[[], bool] = lambda: True
+    ) -> TpuOperation | None:
+        """Have a node, or a queued resource with its nodes, deleted, without waiting for the end.
+
+        The API knows only names: the caller has just looked at what is there. When nobody answers, it may be done all
+        the same, and something new be there already; so that is looked at before it is tried again.
+
+        Args:
+            identity: Of what is to be deleted.
+            may_send: Asked just before each try.
+
+        Returns:
+            None: it is gone, or being deleted.
+
+        Raises:
+            TpuConflictError: By now there is another one of this name.
+            TpuAbortedError: ``may_send`` says no.
+        """
+        kind, path = ("queued_resource", "queuedResources") if is_queue else ("node", "nodes")
+        request = {"name": f"{self.parent}/{path}/{name}", **({"force": True} if is_queue else {})}
+        what, tries = f"deleting {self._label(kind, name)}", itertools.count()
+
+        def check() -> None:
+            if next(tries):
+                self._check_identity(name, is_queue, identity, what)
+            if not may_send():
+                raise TpuAbortedError(f"Cloud TPU API, {what}: it took too long since it was looked at. Look again.")
+
+        try:
+            return self._begin(what, f"delete_{kind}", request, check=check)
+        except TpuNotFoundError:
+            return None
+        except (TpuUnreachableError, TpuConflictError):
+            raise
+        except TpuApiError:
+            there = self.found(name, is_queue)
+            if there is not None and there.state != "DELETING":
+                raise
+            return None
+
+    def has_ended(self, operation: TpuOperation) -> bool:
+        """Whether an operation is over; raises what it failed with."""
+        if not self._call(operation.what, operation.running.done):
+            return False
+        if (error := operation.running.exception()) is not None:
+            refused = refusal(operation.what, error, is_creation=operation.is_creation)
+            raise TpuApiError(str(refused)) if isinstance(refused, TpuUnreachableError) else refused  # it did answer
+        return True
+
+    def found(self, name: str, is_queue: bool) -> Resource | None:
+        """The node or queued resource called ``name``; None if there is none."""
+        try:
+            return self.queued_resource(name) if is_queue else self.node(name)
+        except TpuNotFoundError:
+            return None
+
+    def pause(self, seconds: float) -> None:
+        """Wait a while before looking again; it may raise, which ends what was being done."""
+        self._sleep(seconds)
+
+    def delete_node(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+        """Delete a node that came from no queued resource; returns when it is gone.
+
+        The API knows only names, so what is there is read once more just before.
+
+        Raises:
+            TpuConflictError: What has this name now is another node than the one of this ``identity``.
+        """
+        self._delete(name, identity, timeout_s, is_queue=False)
+
+    def delete_queued_resource(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+        """The same for a queued resource with its nodes, whatever its state."""
+        self._delete(name, identity, timeout_s, is_queue=True)
+
+    def wait_until_ready(self, name: str, timeout_s: float = OPERATION_TIMEOUT_S) -> TpuNode:
+        """Wait for a node to be READY, also for one that is not there yet."""
+        deadline = self._clock() + timeout_s
+        while True:
+            try:
+                node = self.node(name)
+            except TpuNotFoundError:
+                state = "not there"
+            else:
+                if node.state == "READY":
+                    return node
+                state = node.state
+            self._pause_until(deadline, f"{self._label('node', name)} to be READY (it is {state})")
+
+    # ---- calls
+
+    def _list(self, kind: str, what: str) -> list[dict[str, Any]]:
+        """All pages. A list that leaves out a zone is no list: what is missing in it may well be there."""
+        what = f"listing {what} of {self.parent}"
+
+        def all_pages() -> list[dict[str, Any]]:
+            found, method = [], self._method(f"list_{kind}")
+            for page in method({"parent": self.parent, "page_size": PAGE_SIZE}, timeout=CALL_TIMEOUT_S).pages:
+                if page.unreachable:
+                    raise TpuUnreachableError(f"{what}: the API cannot reach {', '.join(page.unreachable)} now.")
+                found += [_to_json(one) for one in getattr(page, kind)]
+            return found
+
+        return self._call(what, all_pages)
+
+    def _get(self, method: str, path: str) -> dict[str, Any]:
+        name = f"{self.parent}/{path}"
+        return _to_json(self._call(f"reading {name}", lambda: self._method(method)(name=name, timeout=CALL_TIMEOUT_S)))
+
+    def _delete(self, name: str, identity: str, timeout_s: float, *, is_queue: bool) -> None:
+        """Delete, or wait for the deletion that somebody else began. A new one of the same name is not waited for."""
+        what = f"deleting {self._label('queued_resource' if is_queue else 'node', name)}"
+        deadline = self._clock() + timeout_s
+        if (there := self.found(name, is_queue)) is None:
+            return
+        if there.identity != identity:
+            raise _another(what)
+        if (operation := self.begin_delete(name, is_queue, identity)) is not None:
+            self._wait_for(operation, deadline)
+        while (there := self.found(name, is_queue)) and there.identity == identity:
+            self._pause_until(deadline, f"{what}: it is still there")
+
+    def _check_identity(self, name: str, is_queue: bool, identity: str, what: str) -> None:
+        """Whether the one that is to be deleted is there, and not being deleted."""
+        there = self.found(name, is_queue)
+        if there is None or there.state == "DELETING":
+            raise TpuNotFoundError(f"Cloud TPU API, {what}: it is gone.")
+        if there.identity != identity:
+            raise _another(what)
+
+    def _once(self, listed: Sequence[R], *, is_queue: bool) -> list[R]:
+        """Each name once. What changed while the pages were read may be told of twice: it is read by itself."""
+        by_name: dict[str, list[R]] = {}
+        for one in listed:
+            by_name.setdefault(one.name, []).append(one)
+        found = [same[0] if same.count(same[0]) == len(same) else None for same in by_name.values()]
+        if None in found:
+            again = [one or self.found(name, is_queue) for name, one in zip(by_name, found, strict=True)]
+            return [one for one in again if one is not None]  # type: ignore[misc]
+        return found  # type: ignore[return-value]
+
+    def _begin(
+        self,
+        what: str,
+        method: str,
+        request: Mapping[str, Any],
+        *,
+        is_creation: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> TpuOperation:
+        """``check`` is asked before each try, and may raise."""
+
+        def start() -> Any:
+            check()
+            return self._method(method)(request, timeout=CALL_TIMEOUT_S)
+
+        return TpuOperation(what, self._call(what, start, is_creation=is_creation), is_creation)
+
+    def _wait_for(self, operation: TpuOperation, deadline: float) -> None:
+        while not self.has_ended(operation):
+            self._pause_until(deadline, operation.what)
+
+    def _call(self, what: str, call: Callable[[], T], *, is_creation: bool = False) -> T:
+        """What ``call`` returns, tried again while nobody answers; told to ask less often, all calls wait."""
+        deadline, pause = self._clock() + self.patience_s, _FIRST_PAUSE_S
+        while True:
+            if (quiet_s := self._quiet_until - self._clock()) > 0:
+                self._sleep(quiet_s * random.uniform(1.0, 1.5))
+            try:
+                return call()
+            except TpuApiError:
+                raise
+            except Exception as error:
+                if is_too_fast(error, is_creation=is_creation):
+                    self._quiet_until = max(self._quiet_until, self._clock() + pause)
+                is_lost = is_worth_retrying(error, is_creation=is_creation)
+                if not is_lost or self._clock() + pause > deadline:
+                    raise refusal(what, error, is_creation=is_creation) from error
+            self._sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _pause_until(self, deadline: float, what: str) -> None:
+        if self._clock() >= deadline:
+            raise OperationTimeoutError(f"Waited in vain for {what}; look at it in the Cloud console.")
+        self._sleep(self.poll_s * random.uniform(0.8, 1.2))
+
+    def _method(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def _label(self, kind: str, name: str) -> str:
+        return f"{kind.replace('_', ' ')} {name!r} in {self.zone}"
+
+    def _parse(self, message: Any, name: str, body: Mapping[str, Any]) -> Any:
+        from google.protobuf.json_format import ParseError
+
+        whole = _with_parents(body, self.parent) if is_queue_body(body) else body
+        try:
+            return message.from_json(json.dumps(whole))
+        except ParseError as error:
+            raise BadSliceError(f"Slice {name!r} cannot be created: {error}") from error
+
+
+def _another(what: str) -> TpuConflictError:
+    return TpuConflictError(f"Cloud TPU API, {what}: it is another one by now, which is left alone.")
+
+
+def _with_parents(body: Mapping[str, Any], parent: str) -> dict[str, Any]:
+    specs = [{"parent": parent, **spec} for spec in body["tpu"].get("nodeSpec") or []]
+    return {**body, "tpu": {**body["tpu"], "nodeSpec": specs}}
+
+
+def _to_json(message: Any) -> dict[str, Any]:
+    """The JSON of the API; only what is set."""
+    from google.protobuf.json_format import MessageToDict
+
+    fields: dict[str, Any] = MessageToDict(type(message).pb(message))
+    return fields

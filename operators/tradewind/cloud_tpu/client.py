@@ -1,0 +1,91 @@
+"""Google's own Cloud TPU client, made for an endpoint and a transport. Only an endpoint on this machine gets no
+credentials, and only it may be reached without TLS."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tradewind.cloud_tpu.endpoints import parse_endpoint
+from tradewind.cloud_tpu.errors import BadEndpointError, TpuDeniedError
+
+ENDPOINT_VARIABLE: Final = "TRADEWIND_TPU_ENDPOINT"
+TRANSPORTS: Final = ("rest", "grpc")
+
+
+def make_client(endpoint: str | None, transport: str, credentials: Any, at_once: int) -> Any:
+    """A ``tpu_v2.TpuClient`` for so many calls at once.
+
+    Raises:
+        BadEndpointError: The endpoint or the transport is no good.
+        TpuDeniedError: No credentials were given, and none can be found.
+    """
+    if transport not in TRANSPORTS:
+        raise BadEndpointError(
+            "What is given as the transport to the Cloud TPU API (not shown, for it may be a secret in the wrong "
+            "field) is none: say 'rest' or 'grpc'."
+        )
+    from google.api_core.client_options import ClientOptions
+    from google.auth.exceptions import GoogleAuthError
+    from google.cloud.tpu_v2 import TpuClient
+
+    try:
+        if endpoint is None:
+            return _with_connections(TpuClient(transport=transport, credentials=credentials), at_once)
+        scheme, host, is_here = tpu_endpoint(endpoint)
+        if is_here:
+            return _with_connections(TpuClient(transport=_local_transport(scheme, host, transport)), at_once, scheme)
+        options = ClientOptions(api_endpoint=host)
+        client = TpuClient(transport=transport, credentials=credentials, client_options=options)
+        return _with_connections(client, at_once)
+    except GoogleAuthError as error:
+        raise TpuDeniedError(
+            f"No Google credentials for the Cloud TPU API were found here ({type(error).__name__}): name a connection "
+            "that has some, or give the machine a service account."
+        ) from None
+
+
+def _with_connections(client: Any, at_once: int, scheme: str = "https") -> Any:
+    """Keep a connection for each call at once: by itself, requests throws away more than ten, and begins anew.
+
+    Without TLS, which is on this machine, no proxy of the environment is asked.
+    """
+    from requests.adapters import HTTPAdapter
+
+    session = getattr(client.transport, "_session", None)  # of REST; gRPC has one connection for all
+    if session is not None:
+        session.mount(f"{scheme}://", HTTPAdapter(pool_maxsize=at_once))
+        session.trust_env = scheme != "http"
+    return client
+
+
+def tpu_endpoint(endpoint: str) -> tuple[str, str, bool]:
+    """Scheme, host with port, and whether it is on this machine.
+
+    Raises:
+        BadEndpointError: It is no URL, or asks for http to another machine.
+    """
+    parsed = parse_endpoint(endpoint)
+    if parsed is None:
+        raise BadEndpointError(
+            "What is given as the endpoint of the Cloud TPU API (not shown, for it may hold a password) is none: write "
+            "https://HOST or https://HOST:PORT, nothing else (http only on the loopback)."
+        )
+    return parsed
+
+
+def _local_transport(scheme: str, host: str, transport: str) -> Any:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport, TpuRestTransport
+
+    anonymous: Any = AnonymousCredentials()
+    if transport == "rest":
+        return TpuRestTransport(host=host, credentials=anonymous, url_scheme=scheme)
+    import grpc  # type: ignore[import-untyped]
+
+    options = [("grpc.max_receive_message_length", -1)]  # as Google's own transport has it: a page can be large
+    channel = (
+        grpc.insecure_channel(host, options)
+        if scheme == "http"
+        else grpc.secure_channel(host, grpc.ssl_channel_credentials(), options)
+    )
+    return TpuGrpcTransport(host=host, channel=channel)

@@ -1,0 +1,370 @@
+"""The actions of one pass: slices are deleted and created again, many at once, and watched by listing them all.
+
+A few go first, one of each kind: if the creation of such a one is refused in a way that waiting does not mend, nothing
+more of its kind is deleted. Everything is asked for at most ``AT_ONCE`` calls at a time; an operation is only asked
+after if the lists do not tell how it went, and ever more rarely. So the requests of a pass are bounded by its actions
+and the pages of the lists.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from tradewind.cloud_tpu.api import AT_ONCE, TpuApi, TpuOperation
+from tradewind.cloud_tpu.errors import (
+    BadSliceError,
+    OperationTimeoutError,
+    QuotaError,
+    StockOutError,
+    TpuApiError,
+    TpuConflictError,
+    TpuDeniedError,
+    TpuNotFoundError,
+    TpuPreconditionError,
+    TpuUnreachableError,
+)
+from tradewind.cloud_tpu.repair.records import Deletion, SliceRecord, SliceRecords
+from tradewind.cloud_tpu.repair.rules import decide
+from tradewind.cloud_tpu.repair.terms import Action, Finding, RepairSettings, Scope, Snapshot
+from tradewind.cloud_tpu.repair.turn import RepairTurn, boot_time
+from tradewind.cloud_tpu.resources import ANY_KIND, body_kind
+
+logger = logging.getLogger(__name__)
+
+FIRST_S: Final = 120.0
+"""For how long the first few are waited for before the others follow."""
+LONGEST_S: Final = 600.0
+"""For how long the others are waited for; what is not over by then, the next pass goes on with."""
+_FIRST_PAUSE_S: Final = 0.25
+SNAPSHOT_LASTS_S: Final = 10.0
+"""How old a snapshot may be when something is deleted: the process may have been frozen since."""
+TURN_PATIENCE_S: Final = 15.0
+"""For how long the turn is waited for while another repair has it."""
+_BATCH: Final = 512
+"""How many are deleted by one snapshot: it is two seconds old by the last of them."""
+
+_NO_PLACE: Final = (StockOutError, QuotaError)
+_FOR_ANY: Final = (TpuDeniedError,)
+_FOR_A_PERSON: Final = (BadSliceError, TpuDeniedError, TpuNotFoundError, TpuPreconditionError)
+T = TypeVar("T")
+
+
+class _Stage(Enum):
+    """How far the action about one slice is."""
+
+    DELETE = "to be deleted"
+    GOING = "being deleted"
+    CREATE = "to be created"
+    COMING = "being created"
+    OVER = "over"
+
+
+@dataclass
+class _Work:
+    """The action about one slice, as far as it is."""
+
+    finding: Finding
+    record: SliceRecord
+    stage: _Stage
+    words: str = ""
+    operation: TpuOperation | None = None
+    next_ask: int = 0
+    asks: int = 0
+
+    def end(self, words: str) -> None:
+        """It is over, for this pass."""
+        self.stage, self.words = _Stage.OVER, words
+
+    def may_ask(self, poll: int) -> bool:
+        """Whether it is time to ask for the operation itself: at the first, second, fourth, eighth poll…"""
+        if self.operation is None or poll < self.next_ask:
+            return False
+        self.asks += 1
+        self.next_ask = poll + 2**self.asks
+        return True
+
+
+class RepairActions:
+    """Carries out the actions of one pass.
+
+    Args:
+        api: Where the slices are.
+        observe: Everything that is to be seen, now.
+        scope: Which slices belong to the cluster.
+        settings: How long to wait, and how much to do at once.
+        records: What must not be forgotten.
+        clock: Seconds since the epoch.
+        turn: Whose turn it is to delete, where several repairs share the records.
+
+    Attributes:
+        denied: Whose creation was refused in a way that waiting does not mend.
+    """
+
+    def __init__(
+        self,
+        api: TpuApi,
+        observe: Callable[[], Snapshot],
+        scope: Scope,
+        settings: RepairSettings,
+        records: SliceRecords,
+        clock: Callable[[], float],
+        turn: RepairTurn | None = None,
+    ) -> None:
+        self.denied: set[str] = set()
+        self._api = api
+        self._observe = observe
+        self._scope = scope
+        self._settings = settings
+        self._records = records
+        self._clock = clock
+        self._turn = turn
+        self._refused: dict[str, str] = {}
+        self._pool: ThreadPoolExecutor
+
+    def carry_out(self, due: Sequence[Finding], records: Mapping[str, SliceRecord]) -> dict[str, str]:
+        """Do what is due; by name, what came of it in words."""
+        done: dict[str, str] = {}
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="slice-repair") as self._pool:
+            for wave, patience_s in waves(due):
+                works = [
+                    _Work(
+                        finding,
+                        records[finding.name],
+                        _Stage.CREATE if finding.action is Action.CREATE else _Stage.DELETE,
+                    )
+                    for finding in wave
+                ]
+                try:
+                    self._work_off(works, patience_s)
+                finally:
+                    self._write_notes(works, records)
+                done |= {work.finding.name: work.words for work in works}
+        return done
+
+    def _work_off(self, works: Sequence[_Work], patience_s: float) -> None:
+        self._delete_in_turn(_at(works, _Stage.DELETE))
+        self._each(self._create, _at(works, _Stage.CREATE))
+        poll, pause, waited_s = 0, min(_FIRST_PAUSE_S, self._api.poll_s), 0.0
+        while waiting := _at(works, _Stage.GOING, _Stage.COMING):
+            # Only what the API lists: whether hosts are with Ray is of no matter here.
+            snapshot = Snapshot(self._api.nodes(), self._api.queued_resources(), None, {}, self._clock())
+            self._each(lambda work, snapshot=snapshot, poll=poll: self._follow(work, snapshot, poll), waiting)  # type: ignore[misc]
+            self._each(self._create, _at(works, _Stage.CREATE))
+            if not _at(works, _Stage.GOING, _Stage.COMING) or waited_s > patience_s:
+                break
+            self._api.pause(pause)
+            waited_s, pause, poll = waited_s + pause, min(2 * pause, self._api.poll_s), poll + 1
+        for work in _at(works, _Stage.GOING, _Stage.COMING):
+            is_going = work.stage is _Stage.GOING
+            work.end("still being deleted: the next pass goes on" if is_going else "being created")
+
+    # ---- deletions
+
+    def _delete_in_turn(self, works: Sequence[_Work]) -> None:
+        """Have these deleted, while no other repair does."""
+        works = [work for work in works if not self._is_put_off(work)]
+        try:
+            for begin in range(0, len(works), _BATCH):
+                here = works[begin : begin + _BATCH]
+                if self._has_turn():
+                    self._delete(here)
+                else:
+                    for work in here:
+                        work.end("left alone: another repair is deleting slices at present")
+        finally:
+            if self._turn is not None:
+                self._turn.give_back()
+
+    def _has_turn(self) -> bool:
+        """Take the turn, for a while if another repair has it; with each batch anew, for its whole time."""
+        waited_s, pause = 0.0, _FIRST_PAUSE_S
+        while self._turn is not None and not self._turn.take():
+            if waited_s >= TURN_PATIENCE_S:
+                return False
+            self._api.pause(pause * random.uniform(0.5, 1.0))
+            waited_s, pause = waited_s + pause, min(2 * pause, self._api.poll_s)
+        return True
+
+    def _delete(self, works: Sequence[_Work]) -> None:
+        """Have these deleted, unless one more snapshot says otherwise."""
+        observed_at = boot_time()
+        snapshot = self._observe()
+        again = {finding.name: finding for finding in decide(snapshot, self._scope, self._settings)}
+        for work in works:
+            if why := _why_not(work.finding, again.get(work.finding.name), snapshot):
+                work.end(why)
+        works = _at(works, _Stage.DELETE)
+        now = self._clock()
+        self._records.write_deletions([_deletion(work.finding, now) for work in works])
+        is_few = len(works) <= AT_ONCE
+        self._each(lambda work: self._begin_deleting(work, is_few, observed_at), works)
+
+    def _begin_deleting(self, work: _Work, is_few: bool, observed_at: float) -> None:
+        """Among few, each is looked at by itself just before: it costs little, and leaves the least time.
+
+        So is one of which the list says that it is still there although it was deleted: the list may be an old one. And
+        so is each when the snapshot of all of them is not new any more.
+        """
+        finding = work.finding
+        is_old = boot_time() - observed_at > SNAPSHOT_LASTS_S / 2
+        if is_few or is_old or work.record.identity == finding.identity:
+            observed_at = boot_time()
+            there = self._api.found(finding.name, finding.is_queue)
+            if there is not None and there.identity != finding.identity:
+                work.end("left alone: somebody else has replaced it")
+                return
+
+        def may_send() -> bool:
+            is_ours = self._turn is None or self._turn.is_ours
+            return is_ours and boot_time() - observed_at < SNAPSHOT_LASTS_S
+
+        logger.info("Deleting slice %s: %s.", finding.name, finding.reason)
+        operation = self._api.begin_delete(finding.name, finding.is_queue, finding.identity, may_send)
+        work.stage, work.operation, work.next_ask = _Stage.GOING, operation, 2
+
+    def _follow(self, work: _Work, snapshot: Snapshot, poll: int) -> None:
+        if work.stage is _Stage.GOING:
+            self._follow_deletion(work, snapshot, poll)
+        else:
+            self._follow_creation(work, snapshot, poll)
+
+    def _follow_deletion(self, work: _Work, snapshot: Snapshot, poll: int) -> None:
+        finding = work.finding
+        there: Any = snapshot.queues_by_name if finding.is_queue else snapshot.nodes_by_name
+        there = there.get(finding.name)
+        if there is not None and there.identity == finding.identity:
+            if there.state != "DELETING" and work.may_ask(poll):
+                assert work.operation is not None
+                self._api.has_ended(work.operation)
+        elif there is not None:
+            work.end("left alone: somebody else has replaced it")
+        elif finding.action is Action.DELETE:
+            work.end("deleted")
+        elif not any(node.queue == finding.name or node.name in finding.slices for node in snapshot.nodes):
+            work.stage, work.operation = _Stage.CREATE, None
+
+    # ---- creations
+
+    def _create(self, work: _Work) -> None:
+        finding = work.finding
+        if self._is_put_off(work):
+            return
+        assert finding.body is not None
+        try:
+            work.operation = self._api.begin_create(finding.name, finding.body)
+        except TpuConflictError:
+            self._came(work, "there already")
+            return
+        work.stage, work.next_ask, work.asks = _Stage.COMING, 0, 0
+
+    def _follow_creation(self, work: _Work, snapshot: Snapshot, poll: int) -> None:
+        """Nothing of it in the lists: its operation tells why. A queued resource is accepted, or is not."""
+        finding, word = work.finding, "created" if work.finding.action is Action.CREATE else "replaced"
+        node = snapshot.nodes_by_name.get(finding.name)
+        if finding.name in snapshot.queues_by_name if finding.is_queue else node is not None and node.state == "READY":
+            self._came(work, word)
+        elif node is None and work.may_ask(poll):
+            assert work.operation is not None
+            if self._api.has_ended(work.operation):
+                self._came(work, word)
+
+    def _came(self, work: _Work, word: str) -> None:
+        work.record = work.record.begun()
+        work.end(word)
+        logger.info("Slice %s: %s.", work.finding.name, word)
+
+    def _refuse(self, work: _Work, error: TpuApiError) -> None:
+        """Try again later, and later still each time. The slice stays wanted."""
+        pause = self._settings.stock_out_pause_s * 2.0 ** min(work.record.refusals, 30)
+        pause = min(pause, self._settings.max_stock_out_pause_s) * random.uniform(0.8, 1.0)
+        denied = self._denied(work.finding, error) if isinstance(error, _FOR_A_PERSON) else ""
+        work.record = work.record.refused(str(error), self._clock() + pause, denied)
+        if isinstance(error, _NO_PLACE):
+            work.end(f"no capacity or quota; next try in {pause:.0f} s")
+        else:
+            work.end(f"{type(error).__name__}: {error}".splitlines()[0])
+        logger.warning("Slice %s cannot be created: %s Next try in %.0f s.", work.finding.name, error, pause)
+
+    def _denied(self, finding: Finding, error: TpuApiError) -> str:
+        kind = ANY_KIND if isinstance(error, _FOR_ANY) else body_kind(finding.body or {})
+        self._refused[kind] = finding.name
+        self.denied.add(finding.name)
+        return kind
+
+    def _is_put_off(self, work: _Work) -> bool:
+        """Whether something like it was refused in this pass."""
+        if not self._refused or work.finding.body is None or work.finding.action is Action.DELETE:
+            return False
+        refused = self._refused.get(ANY_KIND) or self._refused.get(body_kind(work.finding.body))
+        if refused is not None:
+            work.end(f"put off: the creation of {refused} was refused")
+        return refused is not None
+
+    # ---- what they have in common
+
+    def _each(self, action: Callable[[_Work], None], works: Iterable[_Work]) -> None:
+        """Do this about each, several at once; what goes wrong with one does not stop the others."""
+
+        def careful(work: _Work) -> None:
+            is_creation = work.stage in (_Stage.CREATE, _Stage.COMING)
+            try:
+                action(work)
+            except TpuApiError as error:
+                if is_creation and not isinstance(error, TpuUnreachableError | OperationTimeoutError):
+                    self._refuse(work, error)
+                else:
+                    logger.warning("Slice %s: %s", work.finding.name, error)
+                    work.end(f"{type(error).__name__}: {error}".splitlines()[0])
+
+        for _ in self._pool.map(careful, works):
+            pass
+
+    def _write_notes(self, works: Sequence[_Work], records: Mapping[str, SliceRecord]) -> None:
+        changed = {
+            work.finding.name: work.record
+            for work in works
+            if work.record.notes() != records[work.finding.name].notes()
+        }
+        if changed:
+            self._records.write_notes(changed)
+
+
+def waves(due: Sequence[Finding]) -> Iterator[tuple[Sequence[Finding], float]]:
+    """One of each kind, if possible one for which nothing need be deleted; then all others."""
+    first: dict[str, Finding] = {}
+    for finding in sorted(due, key=lambda finding: finding.is_deletion):
+        if finding.action is not Action.DELETE and finding.body is not None:
+            first.setdefault(body_kind(finding.body), finding)
+    others = [finding for finding in due if first.get(body_kind(finding.body or {})) is not finding]
+    yield list(first.values()), FIRST_S if others else LONGEST_S
+    if others:
+        yield others, LONGEST_S
+
+
+def _at(works: Iterable[_Work], *stages: _Stage) -> list[_Work]:
+    return [work for work in works if work.stage in stages]
+
+
+def _why_not(finding: Finding, again: Finding | None, snapshot: Snapshot) -> str:
+    """Why it is not deleted after all; empty if it is."""
+    if again is None or again.action is Action.CREATE:
+        return "left alone: it is gone already"
+    if again.identity != finding.identity:
+        return "left alone: somebody else has replaced it"
+    if again.hosts_alive > finding.hosts_alive:
+        return "left alone: its hosts are back"
+    if snapshot.hosts is None and finding.trouble == "HOSTS":
+        return "left alone: Ray does not answer any more"
+    return "" if again.is_deletion else f"left alone: {again.reason}"
+
+
+def _deletion(finding: Finding, now: float) -> Deletion:
+    """What is to be written down: all of it, because what was written before may just have been settled."""
+    body = finding.body if finding.action is Action.REPLACE else None
+    return Deletion(finding.name, finding.identity, now, body, finding.is_certain)

@@ -1,0 +1,117 @@
+"""Carrying out what ``repair`` decides: pass after pass, until every host is back.
+
+It can be killed at any moment, and two may run at once. What creates a slice again is written down before the slice is
+deleted, and forgotten only when its successor was seen READY, so the next pass goes on; what was judged is looked at
+once more before it is deleted, so that nobody's new slice is taken for the old one; and a name that is taken at
+creation means that somebody else has done it, or that the answer to an earlier try got lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.cloud_tpu.repair.actions import RepairActions
+from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecords
+from tradewind.cloud_tpu.repair.report import RepairReport
+from tradewind.cloud_tpu.repair.rules import decide, is_back
+from tradewind.cloud_tpu.repair.terms import Action, Finding, RepairSettings, Scope, SliceHealth, Snapshot
+from tradewind.cloud_tpu.repair.turn import RepairTurn
+
+Hosts = Mapping[str, int]
+"""Slice name → how many of its hosts are registered with Ray and alive."""
+
+
+class SliceRepair:
+    """Repairs the slices of one cluster.
+
+    Args:
+        api: Where the slices are.
+        registered_hosts: Asks Ray: slice name → live hosts; None if it does not answer.
+        scope: Which slices belong to the cluster.
+        records: What must not be forgotten between two passes.
+        settings: How long to wait, and how much to do at once.
+        dry_run: Only say what would be done.
+        clock: Seconds since the epoch.
+        turn: Whose turn it is to delete; None if no other repair has these records.
+    """
+
+    def __init__(
+        self,
+        api: TpuApi,
+        registered_hosts: Callable[[], Hosts | None],
+        scope: Scope,
+        records: SliceRecords,
+        settings: RepairSettings | None = None,
+        *,
+        dry_run: bool = False,
+        clock: Callable[[], float] = time.time,
+        turn: RepairTurn | None = None,
+    ) -> None:
+        self.api = api
+        self.registered_hosts = registered_hosts
+        self.scope = scope
+        self.records = records
+        self.settings = settings or RepairSettings()
+        self.dry_run = dry_run
+        self.turn = turn
+        self._clock = clock
+
+    def run_once(self) -> RepairReport:
+        """Look once, and do what is to be done now; waits for deletions and creations, up to some minutes in all.
+
+        Raises:
+            TpuApiError: The slices cannot be listed. What goes wrong with one slice is in the report.
+            SliceRecordError: A record is damaged.
+        """
+        snapshot = self._observe(self.records.read)
+        findings = decide(snapshot, self.scope, self.settings)
+        due = [finding for finding in findings if finding.action is not Action.NOTHING]
+        if self.dry_run:
+            return RepairReport(
+                findings, {finding.name: f"would {finding.action.value}" for finding in due}, is_dry=True
+            )
+        self.records.settle(lambda deletion: is_back(deletion, snapshot), snapshot.now)
+        records = self._note(findings, snapshot)
+        if not due:
+            return RepairReport(findings)
+        actions = RepairActions(
+            self.api,
+            lambda: self._observe(lambda: snapshot.records),
+            self.scope,
+            self.settings,
+            self.records,
+            self._clock,
+            self.turn,
+        )
+        done = actions.carry_out(due, records)
+        told = [
+            replace(finding, needs_person=True) if finding.name in actions.denied else finding for finding in findings
+        ]
+        return RepairReport(told, done)
+
+    def _observe(self, read: Callable[[], Mapping[str, SliceRecord]]) -> Snapshot:
+        return Snapshot(
+            nodes=self.api.nodes(),
+            queues=self.api.queued_resources(),
+            hosts=self.registered_hosts(),
+            records=read(),
+            now=self._clock(),
+        )
+
+    def _note(self, findings: list[Finding], snapshot: Snapshot) -> dict[str, SliceRecord]:
+        """Write down what each slice waits for, since when; or that it is well again."""
+        records, changed = {}, {}
+        for finding in findings:
+            old = snapshot.records.get(finding.name) or SliceRecord(finding.name)
+            new = old.in_trouble(finding.trouble, snapshot.now)
+            if finding.verdict is SliceHealth.WORKS:
+                new = new.begun()
+            if new.notes() != old.notes():
+                changed[finding.name] = new
+            records[finding.name] = new
+        if changed:
+            self.records.write_notes(changed)
+        return records

@@ -1,0 +1,318 @@
+"""What a repair must not forget: a slice's way back is written down before the slice is deleted.
+
+Two kinds of files lie in one folder of any store, and a pass reads each of them once however many slices there are.
+``notes.json`` says since when slices have been in trouble, and when to ask again for what was refused; of two repairs
+at once the last one writes it, and what is lost of it costs time only. ``deleted-*.json`` hold what was deleted, and
+what creates it again: each is written once, before the deletions that it tells of, and never changed, so that no
+repair can overwrite what another one wrote. They hold the bodies of create calls, the nodes' metadata included: keep
+the folder as private as the project. To give a slice up for good, take its entry out of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, TypeVar
+
+from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.storage import file_system_at
+
+KEEP_S: Final = 3600.0
+"""For how long a deletion counts towards the limits, and is kept."""
+_NOTES: Final = "notes.json"
+_DELETED: Final = "deleted-"
+_SUFFIX: Final = ".json"
+_MANY_FILES: Final = 8
+_READERS: Final = 16
+_NOTED: Final = ("trouble", "since", "refusals", "refusal", "retry_at", "denied")
+_MOST_BYTES: Final = 64 << 20
+"""Of one file; a deletion has a few thousand."""
+_LATEST: Final = 1e11
+"""In seconds since 1970, of what calendars reach to."""
+_MOST_REFUSALS: Final = 10**9
+
+T = TypeVar("T")
+
+
+class SliceRecordError(Exception):
+    """A record cannot be read."""
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """One deletion for repair, as it is written down before it.
+
+    Attributes:
+        name: What is deleted.
+        identity: Which one of that name.
+        at: When, in seconds since the epoch.
+        body: What creates it again; None if nobody waits for it, or no more.
+        is_certain: Google itself said that it was gone, so no limit is meant for it.
+    """
+
+    name: str
+    identity: str
+    at: float
+    body: Mapping[str, Any] | None = None
+    is_certain: bool = False
+
+
+@dataclass(frozen=True)
+class SliceRecord:
+    """What is known of one node or queued resource beyond what Google and Ray say.
+
+    Attributes:
+        name: Its name.
+        trouble: What it was last seen waiting for; empty if nothing.
+        since: Since when, in seconds since the epoch.
+        is_wanted: It was deleted for repair, and its successor was not seen READY yet.
+        body: What creates it again.
+        identity: Which one was deleted last.
+        deleted_at: When it was deleted for repair, as far as limits are meant for it.
+        refusals: How often in a row its creation was refused, or failed.
+        refusal: The last such refusal in words.
+        retry_at: When to try again.
+        denied: Of a refusal that waiting does not mend: the kind of body that was refused, or ``*`` for any.
+    """
+
+    name: str
+    trouble: str = ""
+    since: float | None = None
+    is_wanted: bool = False
+    body: Mapping[str, Any] | None = None
+    identity: str = ""
+    deleted_at: tuple[float, ...] = ()
+    refusals: int = 0
+    refusal: str = ""
+    retry_at: float = 0.0
+    denied: str = ""
+
+    def in_trouble(self, trouble: str, now: float) -> SliceRecord:
+        """The record of the slice, seen in this trouble at ``now``."""
+        if trouble == self.trouble:
+            return self
+        return replace(self, trouble=trouble, since=now if trouble else None)
+
+    def begun(self) -> SliceRecord:
+        """The record once its creation was accepted."""
+        return replace(self, refusals=0, refusal="", retry_at=0.0, denied="")
+
+    def refused(self, refusal: str, retry_at: float, denied: str = "") -> SliceRecord:
+        """The record after a creation that was refused."""
+        return replace(self, refusals=self.refusals + 1, refusal=refusal, retry_at=retry_at, denied=denied)
+
+    def deleted(self, deletion: Deletion) -> SliceRecord:
+        """The record with one deletion more."""
+        is_counted = deletion.is_certain or deletion.at in self.deleted_at  # two repairs may have tidied up at once
+        counted = self.deleted_at if is_counted else (*self.deleted_at, deletion.at)
+        if deletion.body is None:
+            return replace(self, deleted_at=counted)
+        return replace(self, deleted_at=counted, is_wanted=True, body=deletion.body, identity=deletion.identity)
+
+    def notes(self) -> dict[str, Any]:
+        """What of it is a note; empty if there is nothing to note."""
+        noted = {key: getattr(self, key) for key in _NOTED}
+        return noted if self.trouble or self.refusals else {}
+
+
+class SliceRecords:
+    """The records in one folder, which is a path or a URL that fsspec understands."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder.rstrip("/")
+        self._fs, self._root = file_system_at(self.folder)
+        self._files: dict[str, list[Deletion]] = {}
+
+    def read(self) -> dict[str, SliceRecord]:
+        """All records, by slice name.
+
+        Raises:
+            SliceRecordError: One of them is damaged.
+        """
+        self._fs.invalidate_cache()
+        try:
+            listed = [entry for entry in self._fs.ls(self._root, detail=True) if entry["name"].endswith(_SUFFIX)]
+        except FileNotFoundError:
+            listed = []
+        for entry in listed:
+            _check_file(entry["name"], entry["type"] == "file" and not entry.get("islink"), entry["size"] or 0)
+        paths = [entry["name"] for entry in listed]
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="slice-records") as pool:
+            texts = list(pool.map(self._text, paths))
+        found = {path: text for path, text in zip(paths, texts, strict=True) if text is not None}
+        notes = {path: text for path, text in found.items() if path.endswith(f"/{_NOTES}")}
+        self._files = {path: _parsed(path, text, _deletions) for path, text in found.items() if path not in notes}
+        records: dict[str, SliceRecord] = {}
+        for path, text in notes.items():
+            records.update(_parsed(path, text, _noted))
+        for deletion in sorted(
+            (deletion for file in self._files.values() for deletion in file), key=lambda deletion: deletion.at
+        ):
+            records[deletion.name] = records.get(deletion.name, SliceRecord(deletion.name)).deleted(deletion)
+        return records
+
+    def write_notes(self, records: Mapping[str, SliceRecord]) -> None:
+        """Write the notes of these slices; those of all others stay as they are."""
+        path = f"{self._root}/{_NOTES}"
+        text = self._text(path)
+        known = _parsed(path, text, _noted) if text is not None else {}
+        notes = {name: record.notes() for name, record in known.items()}
+        notes |= {name: record.notes() for name, record in records.items()}
+        self._write(path, {name: note for name, note in notes.items() if note})
+
+    def write_deletions(self, deletions: Sequence[Deletion]) -> None:
+        """Write down what is about to be deleted; afterwards it is there."""
+        if deletions:
+            path = f"{self._root}/{_DELETED}{uuid.uuid4().hex}{_SUFFIX}"
+            self._write(path, [asdict(deletion) for deletion in deletions])
+
+    def settle(self, is_back: Callable[[Deletion], bool], now: float) -> None:
+        """Forget, of what was read, the way back of slices that are back, and deletions that are long over."""
+        deletions = [deletion for file in self._files.values() for deletion in file]
+        kept = [
+            replace(deletion, body=None) if deletion.body is not None and is_back(deletion) else deletion
+            for deletion in _newest(deletions)
+        ]
+        kept = [
+            deletion
+            for deletion in kept
+            if deletion.body is not None or (deletion.at > now - KEEP_S and not deletion.is_certain)
+        ]
+        if kept == deletions and len(self._files) <= _MANY_FILES:
+            return
+        self.write_deletions(kept)
+        for path in self._files:
+            try:
+                self._fs.rm_file(path)
+            except FileNotFoundError:  # another repair has done the same
+                continue
+
+    def _text(self, path: str) -> bytes | None:
+        try:
+            if isinstance(self._fs, LocalFileSystem):
+                itself = os.lstat(path)  # a pipe is never opened: that would wait for its other end
+                _check_file(path, stat.S_ISREG(itself.st_mode), itself.st_size)
+            return bytes(self._fs.cat_file(path))
+        except FileNotFoundError:  # removed since the listing
+            return None
+
+    def _write(self, path: str, fields: Any) -> None:
+        text = json.dumps(fields, sort_keys=True, indent=1).encode()
+        if isinstance(self._fs, LocalFileSystem):
+            _replace_file(path, text)
+        else:
+            self._fs.pipe_file(path, text)
+
+
+def _newest(deletions: Sequence[Deletion]) -> list[Deletion]:
+    """Each, but the way back only with the newest of the same slice: it may have been tried many times."""
+    newest = {
+        (deletion.name, deletion.identity): deletion
+        for deletion in sorted(deletions, key=lambda deletion: deletion.at)
+        if deletion.body is not None
+    }
+    return [
+        deletion if newest.get((deletion.name, deletion.identity)) is deletion else replace(deletion, body=None)
+        for deletion in deletions
+    ]
+
+
+def _noted(fields: Any) -> dict[str, SliceRecord]:
+    _check(isinstance(fields, dict), "it holds no JSON object")
+    return {name: SliceRecord(name, **_fields(entry, _NOTE_KINDS, ())) for name, entry in fields.items()}
+
+
+def _deletions(fields: Any) -> list[Deletion]:
+    _check(isinstance(fields, list), "it holds no list")
+    return [Deletion(**_fields(entry, _DELETION_KINDS, ("name", "identity", "at"))) for entry in fields]
+
+
+def _fields(value: Any, kinds: Mapping[str, Callable[[Any], bool]], required: Sequence[str]) -> dict[str, Any]:
+    """An entry's fields. One that nobody knows is refused: the file may tell of a slice what must not be lost."""
+    _check(isinstance(value, dict), "an entry is no object")
+    _check(value.keys() <= kinds.keys(), "an entry has a field that is not known")
+    for name in required:
+        _check(name in value, f"an entry has no {name}")
+    for name, field in value.items():
+        _check(kinds[name](field), f"what an entry has as {name} is not of its kind")
+    return dict(value)
+
+
+def _check(is_right: bool, flaw: str) -> None:
+    if not is_right:
+        raise ValueError(flaw)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_moment(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _LATEST
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_REFUSALS
+
+
+_NOTE_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "trouble": _is_text,
+    "since": lambda value: value is None or _is_moment(value),
+    "refusals": _is_count,
+    "refusal": _is_text,
+    "retry_at": _is_moment,
+    "denied": _is_text,
+}
+_DELETION_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "name": _is_text,
+    "identity": _is_text,
+    "at": _is_moment,
+    "body": lambda value: value is None or isinstance(value, dict),
+    "is_certain": lambda value: isinstance(value, bool),
+}
+
+
+def _check_file(path: str, is_file: bool, size: int) -> None:
+    flaw = "" if is_file else "it is no regular file"
+    if is_file and size > _MOST_BYTES:
+        flaw = f"it has more than {_MOST_BYTES:,} bytes"
+    if flaw:
+        raise _damaged(path, flaw)
+
+
+def _parsed(path: str, text: bytes, parse: Callable[[Any], T]) -> T:
+    try:
+        fields = json.loads(text)
+    except RecursionError:
+        raise _damaged(path, "it is nested too deeply") from None
+    except ValueError:
+        raise _damaged(path, "it holds no JSON, or only the beginning of one") from None
+    try:
+        return parse(fields)
+    except ValueError as flaw:
+        raise _damaged(path, str(flaw)) from None
+
+
+def _damaged(path: str, flaw: str) -> SliceRecordError:
+    return SliceRecordError(
+        f"The slice record {path} is damaged ({flaw}): see that its slices are there, and remove the file."
+    )
+
+
+def _replace_file(path: str, text: bytes) -> None:
+    """Readers see the old file or the new one, never a part; only its owner can read it."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder)
+    with os.fdopen(handle, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

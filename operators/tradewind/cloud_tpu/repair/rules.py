@@ -1,0 +1,386 @@
+"""Which slices are dead, and what may be done about each: decided from what Google Cloud and Ray say, and nothing else.
+
+What works is never touched: a slice of which all hosts are registered with Ray is left alone, whatever Google says of
+it. Reserved capacity is never deleted. Where Ray does not answer, nothing is dead that Google does not call dead. A
+slice on its way (being repaired, created, or just up) gets a grace period. A node is judged only if it is expected by
+name or has the labels of the cluster, because a project's zone also holds what belongs to others. A node of a queued
+resource is never judged by itself: the queued resource is, if it is expected or all of its nodes are the cluster's.
+Nothing more is deleted while a creation is refused in a way that waiting does not mend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tradewind.cloud_tpu.repair.records import KEEP_S, Deletion, SliceRecord
+from tradewind.cloud_tpu.repair.terms import Action, Finding, RepairSettings, Scope, SliceHealth, Snapshot
+from tradewind.cloud_tpu.resources import (
+    ANY_KIND,
+    QueuedTpu,
+    TpuNode,
+    body_kind,
+    is_name,
+    is_queue_body,
+    labelled_body,
+    node_names,
+)
+
+_CERTAIN: Final = frozenset({"PREEMPTED", "TERMINATED"})
+_GONE: Final = frozenset({"PREEMPTED", "TERMINATED", "STOPPED", "UNKNOWN"})
+_ON_ITS_WAY: Final = frozenset({"CREATING", "STARTING", "STOPPING", "RESTARTING", "REIMAGING", "REPAIRING"})
+_QUEUE_GONE: Final = frozenset({"SUSPENDING", "SUSPENDED", "FAILED"})
+_QUEUED: Final = frozenset({"CREATING", "ACCEPTED", "PROVISIONING", "WAITING_FOR_RESOURCES"})
+
+
+def decide(snapshot: Snapshot, scope: Scope, settings: RepairSettings) -> list[Finding]:
+    """How every slice of the cluster is and what is to be done about it, within the limits; by name."""
+    findings = []
+    nodes_of = _nodes_by_queue(snapshot)
+    queued = {node.name for nodes in nodes_of.values() for node in nodes}
+    for queue in snapshot.queues:
+        if (share := _share(queue, nodes_of[queue.name], scope)) is not None:
+            findings.append(_queue_finding(queue, nodes_of[queue.name], share, snapshot, scope, settings))
+    findings += [
+        _node_finding(node, snapshot, scope, settings)
+        for node in snapshot.nodes
+        if node.name not in queued and not node.is_head and scope.has([node.name], node.labels)
+    ]
+    there = {name for finding in findings for name in (finding.name, *finding.slices)}
+    there |= snapshot.nodes_by_name.keys() | snapshot.queues_by_name.keys()
+    wanted = {name for name, record in snapshot.records.items() if record.is_wanted and _record_is_ours(record, scope)}
+    findings += [_absent(name, snapshot, scope) for name in {*scope.expected, *wanted} - there]
+    findings = _under_refusals(sorted(findings, key=lambda finding: finding.name), snapshot)
+    return _within_limits(findings, snapshot, settings)
+
+
+def is_back(deletion: Deletion, snapshot: Snapshot) -> bool:
+    """Whether the slice that was deleted, or was to be, is there again and READY, so that nothing need be remembered.
+
+    The same one being READY means that it was not deleted; another repair may be just about to, so that is believed
+    only once the deletion is long over.
+    """
+    found = snapshot.queues_by_name.get(deletion.name) or snapshot.nodes_by_name.get(deletion.name)
+    if found is None or found.state not in ("READY", "ACTIVE"):
+        return False
+    if isinstance(found, QueuedTpu) and any(
+        name not in snapshot.nodes_by_name or snapshot.nodes_by_name[name].state != "READY" for name in found.nodes
+    ):
+        return False
+    return found.identity != deletion.identity or deletion.at <= snapshot.now - KEEP_S
+
+
+# ---- one slice
+
+
+@dataclass(frozen=True)
+class _State:
+    """How one node is."""
+
+    verdict: SliceHealth
+    reason: str
+    trouble: str = ""
+
+
+def _node_state(node: TpuNode, unit: str, snapshot: Snapshot, settings: RepairSettings) -> _State:
+    """How ``node`` is; ``unit`` is what it is repaired with: itself, or its queued resource."""
+    alive = None if snapshot.hosts is None else snapshot.hosts.get(node.name, 0)
+    if alive and alive >= (node.hosts or 1):
+        return _all_hosts_live(node, alive)
+    if node.state in _GONE:
+        if node.state == "UNKNOWN" and alive is None:
+            return _State(SliceHealth.GRACE, "Google lost sight of it (UNKNOWN), and Ray does not answer", "UNKNOWN")
+        return _State(SliceHealth.DEAD, f"Google says {node.state}", node.state)
+    if node.state in _ON_ITS_WAY:
+        return _waiting(unit, node.state, f"Google says {node.state}", settings.transition_grace_s, snapshot)
+    if node.state == "READY":
+        return _ready_without_hosts(node, unit, snapshot, settings)
+    return _State(SliceHealth.GRACE, f"Google says {node.state}", node.state)
+
+
+def _all_hosts_live(node: TpuNode, alive: int) -> _State:
+    if node.state == "READY":
+        return _State(SliceHealth.WORKS, f"READY, and all {alive} hosts are registered with Ray")
+    return _State(SliceHealth.GRACE, f"Google says {node.state}, but all of its hosts are still with Ray", "LEAVING")
+
+
+def _ready_without_hosts(node: TpuNode, unit: str, snapshot: Snapshot, settings: RepairSettings) -> _State:
+    if snapshot.hosts is None:
+        return _State(SliceHealth.GRACE, "Google says READY, and Ray does not answer", "RAY")
+    total = node.hosts or 1
+    words = f"READY, but {total - snapshot.hosts.get(node.name, 0)} of {total} hosts have no live Ray node"
+    if node.created_at is not None and snapshot.now < node.created_at + settings.start_grace_s:
+        return _State(SliceHealth.GRACE, f"{words}; it is new", "HOSTS")
+    grace_s = settings.host_grace_s if any(snapshot.hosts.values()) else settings.start_grace_s
+    return _waiting(unit, "HOSTS", words, grace_s, snapshot)
+
+
+def _waiting(unit: str, trouble: str, words: str, grace_s: float, snapshot: Snapshot) -> _State:
+    """Dead if it has been in the same trouble for longer than ``grace_s``, as far as the records know."""
+    record = snapshot.records.get(unit)
+    since = record.since if record is not None and record.trouble == trouble else None
+    lasts_s = 0.0 if since is None else snapshot.now - since
+    if snapshot.hosts is None:
+        return _State(SliceHealth.GRACE, f"{words}, and Ray does not answer", trouble)
+    if lasts_s <= grace_s:
+        return _State(SliceHealth.GRACE, f"{words} (for {lasts_s:.0f} s; it has {grace_s:.0f} s)", trouble)
+    return _State(SliceHealth.DEAD, f"{words}, for {lasts_s:.0f} s now", trouble)
+
+
+def _node_finding(node: TpuNode, snapshot: Snapshot, scope: Scope, settings: RepairSettings) -> Finding:
+    state = _node_state(node, node.name, snapshot, settings)
+    if node.queue and state.verdict is SliceHealth.DEAD:
+        words = f"{state.reason}, and its queued resource {node.queue} is not there"
+        state = _waiting(node.name, "ORPHAN", words, settings.transition_grace_s, snapshot)
+    finding = Finding(
+        node.name,
+        state.verdict,
+        state.reason,
+        slices=(node.name,),
+        slice_type=node.slice_type,
+        hosts=_hosts([node], snapshot),
+        trouble=state.trouble,
+        identity=node.identity,
+        body=scope.expected.get(node.name) or node.body,
+        is_certain=state.verdict is SliceHealth.DEAD and node.state in _CERTAIN and not node.queue,
+    )
+    return _with_action(finding, node.is_reserved, node.is_of_autoscaler and node.name not in scope.expected)
+
+
+# ---- one queued resource
+
+
+def _queue_finding(
+    queue: QueuedTpu,
+    nodes: Sequence[TpuNode],
+    share: _Share,
+    snapshot: Snapshot,
+    scope: Scope,
+    settings: RepairSettings,
+) -> Finding:
+    state = _queue_state(queue, nodes, snapshot, settings)
+    finding = Finding(
+        queue.name,
+        state.verdict,
+        state.reason,
+        slices=tuple(dict.fromkeys([*queue.nodes, *(node.name for node in nodes)])),
+        slice_type=nodes[0].slice_type if nodes else _queue_type(queue),
+        hosts=_hosts(nodes, snapshot),
+        trouble=state.trouble,
+        is_queue=True,
+        identity=queue.identity,
+        body=scope.expected.get(queue.name) or labelled_body(queue, nodes),
+        is_certain=state.verdict is SliceHealth.DEAD and _is_certainly_gone(queue, nodes),
+    )
+    if share.others and finding.verdict is SliceHealth.DEAD:
+        reason = f"{finding.reason}; it also has {', '.join(share.others)} of others: repair it by hand"
+        return replace(finding, reason=reason, needs_person=True)
+    is_reserved = queue.is_reserved or any(node.is_reserved for node in nodes)
+    return _with_action(finding, is_reserved, is_left_to_autoscaler=False)
+
+
+def _queue_state(queue: QueuedTpu, nodes: Sequence[TpuNode], snapshot: Snapshot, settings: RepairSettings) -> _State:
+    states = {node.name: _node_state(node, queue.name, snapshot, settings) for node in nodes}
+    troubled = {name: state for name, state in states.items() if state.verdict is not SliceHealth.WORKS}
+    missing = [name for name in queue.nodes if name not in states]
+    if queue.state == "ACTIVE" and not troubled and not missing:
+        return _State(
+            SliceHealth.WORKS, "; ".join(dict.fromkeys(state.reason for state in states.values())) or "ACTIVE"
+        )
+    there = [node.name for node in nodes if _may_work(node, snapshot)]
+    if keeper := next(iter([*there, *(name for name in missing if (snapshot.hosts or {}).get(name))]), None):
+        return _kept(queue, keeper, troubled, missing)
+    if queue.state in _QUEUE_GONE:
+        return _State(
+            SliceHealth.DEAD, f"Google says {queue.state}{f' ({queue.why})' if queue.why else ''}", queue.state
+        )
+    if queue.state in _QUEUED:
+        return _State(SliceHealth.GRACE, f"Google says {queue.state}: it waits for capacity", queue.state)
+    if queue.state != "ACTIVE":
+        return _State(SliceHealth.GRACE, f"Google says {queue.state}", queue.state)
+    if missing:
+        words = f"Google says ACTIVE, but there is no node {', '.join(missing)}"
+        return _waiting(queue.name, "MISSING", words, settings.transition_grace_s, snapshot)
+    return next(
+        (state for state in troubled.values() if state.verdict is SliceHealth.DEAD), next(iter(troubled.values()))
+    )
+
+
+def _is_certainly_gone(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> bool:
+    """Whether Google itself calls all of it gone; one that FAILED may do so again, and again."""
+    if not nodes:
+        return queue.state == "SUSPENDED"
+    return queue.state != "FAILED" and all(node.state in _CERTAIN for node in nodes)
+
+
+def _kept(queue: QueuedTpu, keeper: str, troubled: Mapping[str, _State], missing: Sequence[str]) -> _State:
+    """A queued resource is deleted whole or not at all."""
+    others = [f"slice {name} of it is not well: {state.reason}" for name, state in troubled.items() if name != keeper]
+    others += [f"slice {name} of it is not there" for name in missing if name != keeper]
+    words = "; ".join(others) or f"Google says {queue.state}"
+    return _State(SliceHealth.GRACE, f"{words}; left alone while slice {keeper} of it may be at work", "SIBLING")
+
+
+def _may_work(node: TpuNode, snapshot: Snapshot) -> bool:
+    """Whether all of its hosts are with Ray, or may be, as far as anyone knows."""
+    if snapshot.hosts is None:
+        return node.state not in _GONE - {"UNKNOWN"}
+    return snapshot.hosts.get(node.name, 0) >= (node.hosts or 1)
+
+
+def _nodes_by_queue(snapshot: Snapshot) -> dict[str, list[TpuNode]]:
+    """The nodes of each queued resource that was seen."""
+    found: dict[str, list[TpuNode]] = {queue.name: [] for queue in snapshot.queues}
+    by_name = {name: queue.name for queue in snapshot.queues for name in queue.nodes}
+    for node in snapshot.nodes:
+        queue = node.queue or by_name.get(node.name)
+        if queue in found:
+            found[queue].append(node)
+    return found
+
+
+@dataclass(frozen=True)
+class _Share:
+    """That a queued resource is the cluster's, except for these nodes, which are others'."""
+
+    others: tuple[str, ...] = ()
+
+
+def _share(queue: QueuedTpu, nodes: Sequence[TpuNode], scope: Scope) -> _Share | None:
+    """Whether it is the cluster's; labels may be on the nodes only. None: it is not, or has the head of a cluster."""
+    if any(node.is_head for node in nodes):
+        return None
+    if scope.has([queue.name, *queue.nodes, *(node.name for node in nodes)], queue.labels):
+        return _Share()
+    others = tuple(node.name for node in nodes if not scope.has([], node.labels))
+    return _Share(others) if len(others) < len(nodes) else None
+
+
+def _queue_type(queue: QueuedTpu) -> str:
+    specs = (queue.body.get("tpu") or {}).get("nodeSpec") or [{}]
+    return str((specs[0].get("node") or {}).get("acceleratorType", ""))
+
+
+# ---- what is not there
+
+
+def _absent(name: str, snapshot: Snapshot, scope: Scope) -> Finding:
+    record = snapshot.records.get(name) or SliceRecord(name)
+    body = scope.expected.get(name) or (record.body if record.is_wanted else None)
+    why = "deleted for repair, and not created again yet" if record.is_wanted else "expected, but not there"
+    if body is None:
+        reason = f"{why}, and nothing says what creates it: create it by hand, or give its body in `expected`"
+        return Finding(name, SliceHealth.DEAD, reason, trouble="ABSENT", slices=(name,), needs_person=True)
+    if not is_name(name):
+        reason = f"{why}; {name[:80]!r} is no name that Google takes: lower-case letters, digits and hyphens, up to 63"
+        return Finding(name, SliceHealth.DEAD, reason, trouble="ABSENT", slices=(name,), needs_person=True)
+    is_queue = is_queue_body(body)
+    finding = Finding(
+        name,
+        SliceHealth.DEAD,
+        why,
+        Action.CREATE,
+        slices=node_names(name, body) if is_queue else (name,),
+        slice_type=str(body.get("acceleratorType", "")),
+        trouble="ABSENT",
+        is_queue=is_queue,
+        body=body,
+    )
+    if record.retry_at > snapshot.now and not is_corrected(record, body):
+        pause = f"; {record.refusal} Next try in {record.retry_at - snapshot.now:.0f} s"
+        if record.denied:
+            return replace(finding, reason=why + pause, action=Action.NOTHING, needs_person=True)
+        return replace(finding, verdict=SliceHealth.GRACE, reason=why + pause, action=Action.NOTHING)
+    return finding
+
+
+def _record_is_ours(record: SliceRecord, scope: Scope) -> bool:
+    body = record.body or {}
+    specs = (body.get("tpu") or {}).get("nodeSpec") or [{"node": body}]
+    return all(scope.has([record.name], (spec.get("node") or {}).get("labels") or {}) for spec in specs)
+
+
+# ---- actions
+
+
+def _with_action(finding: Finding, is_reserved: bool, is_left_to_autoscaler: bool) -> Finding:
+    if finding.verdict is not SliceHealth.DEAD:
+        return finding
+    if is_reserved:
+        reason = f"{finding.reason}; it is reserved capacity, which is never deleted: repair it by hand"
+        return replace(finding, reason=reason, needs_person=True)
+    if is_left_to_autoscaler:
+        return replace(finding, action=Action.DELETE, reason=f"{finding.reason}; Ray's autoscaler made it")
+    return replace(finding, action=Action.REPLACE)
+
+
+def is_corrected(record: SliceRecord, body: Mapping[str, Any]) -> bool:
+    """Whether something else is asked for now than what was refused."""
+    return bool(record.denied) and record.denied not in (ANY_KIND, body_kind(body))
+
+
+def _under_refusals(findings: Sequence[Finding], snapshot: Snapshot) -> list[Finding]:
+    """While a creation is refused for good, nothing more is deleted that would be refused like it."""
+    standing: dict[str, str] = {}
+    for finding in findings:
+        record = snapshot.records.get(finding.name)
+        if (
+            record
+            and record.denied
+            and finding.trouble == "ABSENT"
+            and finding.body
+            and not is_corrected(record, finding.body)
+        ):
+            standing.setdefault(record.denied, finding.name)
+    if not standing:
+        return list(findings)
+    return [_unless_refused(finding, standing, snapshot) for finding in findings]
+
+
+def _unless_refused(finding: Finding, standing: Mapping[str, str], snapshot: Snapshot) -> Finding:
+    record = snapshot.records.get(finding.name)
+    is_probe = record is not None and record.denied and finding.action is Action.CREATE
+    if is_probe or finding.body is None or finding.action not in (Action.CREATE, Action.REPLACE):
+        return finding
+    if (refused := standing.get(ANY_KIND) or standing.get(body_kind(finding.body))) is None:
+        return finding
+    reason = f"{finding.reason}; put off: the creation of {refused} is refused, and this one's would be"
+    return replace(finding, action=Action.NOTHING, reason=reason, needs_person=True)
+
+
+def _within_limits(findings: Sequence[Finding], snapshot: Snapshot, settings: RepairSettings) -> list[Finding]:
+    """The first actions that the limits allow; the others are put off."""
+    lately = sum(at > snapshot.now - KEEP_S for record in snapshot.records.values() for at in record.deleted_at)
+    left = min(settings.max_deletes_per_pass, settings.max_deletes_per_hour - lately)
+    kept = []
+    for finding in findings:
+        if finding.is_deletion and not finding.is_certain:
+            if wait_s := _pause_s(finding, snapshot, settings):
+                finding = _put_off(
+                    finding, f"deleted before in the last hour, and again in {wait_s:.0f} s at the soonest"
+                )
+            elif (left := left - 1) < 0:
+                finding = _put_off(finding, f"{lately} were deleted in the last hour, or enough in this pass")
+        kept.append(finding)
+    return kept
+
+
+def _put_off(finding: Finding, why: str) -> Finding:
+    return replace(finding, action=Action.NOTHING, reason=f"{finding.reason}; put off: {why}")
+
+
+def _pause_s(finding: Finding, snapshot: Snapshot, settings: RepairSettings) -> float:
+    """How long to wait still: what dies again and again waits longer each time, and leaves the limits to others."""
+    record = snapshot.records.get(finding.name)
+    deleted_at = [at for at in record.deleted_at if at > snapshot.now - KEEP_S] if record else []
+    if not deleted_at:
+        return 0.0
+    pause = min(settings.stock_out_pause_s * 2.0 ** (len(deleted_at) - 1), settings.max_stock_out_pause_s)
+    return max(0.0, max(deleted_at) + pause - snapshot.now)
+
+
+def _hosts(nodes: Sequence[TpuNode], snapshot: Snapshot) -> str:
+    alive = "?" if snapshot.hosts is None else str(sum(snapshot.hosts.get(node.name, 0) for node in nodes))
+    total = "?" if any(node.hosts is None for node in nodes) else str(sum(node.hosts or 0 for node in nodes))
+    return f"{alive}/{total}"

@@ -1,0 +1,198 @@
+"""The ``ray`` connections in Airflow's database beside the fleet file: in what they differ, and written as it has them.
+
+A connection that this module wrote names its cluster in the extra ``fleet_cluster``. Any other was made by hand and is
+replaced only if that is asked for. Of what a connection says, only what follows from the fleet file is compared and
+written: ``ca``, ``verify`` and whatever else people add stays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from airflow.models.connection import Connection
+from airflow.utils.session import create_session
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from tradewind.deployment.fleet_connection import fleet_extra
+from tradewind.deployment.ray_connection import RayHook, address_of
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.errors import FleetError
+from tradewind.steps import SecretReference
+
+_MARK: Final = "fleet_cluster"
+_SET: Final = "(set)"
+_DESCRIPTION: Final = "Written from the fleet file by 'tradewind cluster connections --apply'"
+
+
+class ConnectionStoreError(FleetError):
+    """Airflow's database cannot be used."""
+
+
+class ConnectionState(StrEnum):
+    """How a connection is beside the fleet file."""
+
+    AS_IN_FILE = "as in the file"
+    MISSING = "missing"
+    DIFFERS = "differs"
+    BY_HAND = "differs, made by hand"
+    ELSEWHERE = "differs, not in Airflow's database"
+    """Airflow reads it from the environment or a secrets backend, which comes before its database."""
+
+
+@dataclass(frozen=True)
+class FieldDifference:
+    """A field that is not as the fleet file has it; secrets are only said to be set."""
+
+    field: str
+    found: str
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.found or 'nothing'} -> {self.wanted or 'nothing'}"
+
+
+@dataclass(frozen=True)
+class ComparedConnection:
+    """The connection of one cluster."""
+
+    conn_id: str
+    cluster: str
+    state: ConnectionState
+    differences: tuple[FieldDifference, ...] = ()
+    source: str = "Airflow's database"
+    """Where Airflow reads it."""
+
+
+def compare_connection(cluster: FleetCluster, address: str | None) -> ComparedConnection:
+    """The connection of ``cluster`` as it is; without an ``address``, where it leads to is not compared.
+
+    Raises:
+        ConnectionStoreError: Airflow's database cannot be used.
+    """
+    source, found = _found(cluster.connection)
+    if found is None:
+        return ComparedConnection(cluster.connection, cluster.name, ConnectionState.MISSING)
+    differences = tuple(_differences(found, cluster, address))
+    state = _state(found, source, cluster) if differences else ConnectionState.AS_IN_FILE
+    return ComparedConnection(cluster.connection, cluster.name, state, differences, source or "Airflow's database")
+
+
+def write_connection(cluster: FleetCluster, address: str | None) -> None:
+    """Make the connection of ``cluster`` what the fleet file has; without an ``address`` the one that is there stays.
+
+    Raises:
+        ConnectionStoreError: Airflow's database cannot be used, or somebody else has written it just now.
+    """
+    with _database() as session:
+        row = session.scalar(select(Connection).where(Connection.conn_id == cluster.connection))
+        extra, port = {}, None
+        host, schema, login = address, None, None
+        if row is not None:  # removed and added, since Airflow's model keeps the password that it has
+            extra, login = row.extra_dejson, row.login
+            if address is None:
+                host, schema, port = row.host, row.schema, row.port
+            session.delete(row)
+            session.flush()
+        kept = {key: value for key, value in extra.items() if key != "token_file"}
+        fields: dict[str, Any] = {
+            "host": host,
+            "schema": schema,
+            "port": port,
+            "login": login,
+            "description": _DESCRIPTION,
+        }
+        new = Connection(conn_id=cluster.connection, conn_type=RayHook.conn_type, **fields)
+        new.set_extra(json.dumps({**kept, **fleet_extra(cluster)}))
+        session.add(new)
+
+
+def ray_connection_ids() -> list[str]:
+    """The ids of the ``ray`` connections in Airflow's database; none if that cannot be used."""
+    try:
+        with _database() as session:
+            return list(session.scalars(select(Connection.conn_id).where(Connection.conn_type == RayHook.conn_type)))
+    except ConnectionStoreError:
+        return []
+
+
+def _found(conn_id: str) -> tuple[str, Connection | None]:
+    """Where Airflow finds the connection, if that is not its database, and the connection."""
+    from airflow.configuration import ensure_secrets_loaded
+    from airflow.secrets.metastore import MetastoreBackend
+
+    for backend in ensure_secrets_loaded():
+        if not isinstance(backend, MetastoreBackend) and (found := backend.get_connection(conn_id)) is not None:
+            return type(backend).__name__, found
+    with _database() as session:
+        row = session.scalar(select(Connection).where(Connection.conn_id == conn_id))
+        if row is not None:
+            session.expunge(row)
+        return "", row
+
+
+def _state(found: Connection, source: str, cluster: FleetCluster) -> ConnectionState:
+    if source:
+        return ConnectionState.ELSEWHERE
+    is_ours = found.extra_dejson.get(_MARK) == cluster.name
+    return ConnectionState.DIFFERS if is_ours else ConnectionState.BY_HAND
+
+
+def _differences(found: Connection, cluster: FleetCluster, address: str | None) -> Iterator[FieldDifference]:
+    if found.conn_type != RayHook.conn_type:
+        yield FieldDifference("type", str(found.conn_type), RayHook.conn_type)
+    if address is not None and address_of(found) != address:  # an address is no secret, but one with a user in it is
+        shown = address_of(found) if found.host else ""
+        yield FieldDifference("address", "(not shown)" if "@" in shown else shown, address)
+    extra, wanted = found.extra_dejson, fleet_extra(cluster)
+    for name in ("region", "bucket", "slice_types", "token_secret"):
+        is_, should = _normal(name, extra.get(name)), _normal(name, wanted[name])
+        if is_ != should:
+            yield FieldDifference(name, is_, should)
+    for name, value in (("password", found.password), ("token_file", extra.get("token_file"))):
+        if value:
+            yield FieldDifference(name, _SET, "")
+
+
+def _normal(name: str, value: Any) -> str:
+    """The value of an extra as it is compared and shown, whichever way it was written."""
+    if name == "slice_types":
+        items: Iterable[Any] = value.split(",") if isinstance(value, str) else value or []
+        return ", ".join(sorted(str(item).strip() for item in items))
+    if name == "token_secret" and value:
+        reference = SecretReference.parse(str(value))
+        return "(not shown)" if reference is None else str(reference)
+    return str(value or "")
+
+
+@contextmanager
+def _database() -> Iterator[Any]:
+    logging.getLogger("airflow.models.connection").setLevel(logging.WARNING)
+    try:
+        with create_session() as session:
+            yield session
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]
+        raise ConnectionStoreError(
+            f"Airflow's database cannot be used here ({reason}): run this where Airflow is set up, after 'airflow db "
+            "migrate'."
+        ) from None
+
+
+def compared_json(compared: ComparedConnection) -> Mapping[str, Any]:
+    """What programs are told of it."""
+    return {
+        "connection": compared.conn_id,
+        "cluster": compared.cluster,
+        "state": compared.state.name.lower(),
+        "source": compared.source,
+        "differences": [
+            {"field": each.field, "found": each.found, "wanted": each.wanted} for each in compared.differences
+        ],
+    }

@@ -1,0 +1,52 @@
+"""The fleet file of this deployment, if it has one: what Airflow's tasks know of the clusters without a connection."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from airflow.sdk import conf
+
+from tradewind.fleet.clusters import Fleet
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.file.load import FLEET_VARIABLE, load_fleet
+
+logger = logging.getLogger(__name__)
+
+
+def configured_fleet_file() -> str | None:
+    """The path in ``[tradewind] fleet_file``, if it is set."""
+    return str(conf.get("tradewind", "fleet_file", fallback=None) or "") or None
+
+
+def configured_fleet() -> Fleet | None:
+    """The fleet of this deployment; None if nothing says where its file is.
+
+    Raises:
+        FleetError: The file cannot be used.
+    """
+    file = os.environ.get(FLEET_VARIABLE) or configured_fleet_file()
+    if not file:
+        return None
+    path = Path(file).expanduser()
+    return _loaded(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(file: Path, written_ns: int) -> Fleet:
+    """The fleet in a file as it was at some time: tasks ask for it often, and it changes seldom."""
+    return load_fleet(file)
+
+
+@functools.cache
+def fleet_bucket_regions() -> Mapping[str, str]:
+    """Bucket → region of the fleet's clusters; empty without a fleet file, or with one that cannot be used."""
+    try:
+        fleet = configured_fleet()
+        return fleet.bucket_regions() if fleet else {}
+    except FleetError as error:
+        logger.warning("The fleet file does not say where buckets are, so the store is asked: %s", error)
+        return {}

@@ -1,0 +1,119 @@
+"""From what a task says to a repair of its cluster's slices: the connections of Google and Ray, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from tradewind.cloud_tpu.errors import BadSliceError
+from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
+from tradewind.steps.values.amounts import check_amount
+
+if TYPE_CHECKING:
+    from tradewind.cloud_tpu.repair.passes import SliceRepair
+    from tradewind.ray_jobs.cluster import RayCluster
+
+RECORDS_FOLDER = "slice-records"
+"""Where records lie in the cluster's bucket unless the task names a folder."""
+
+
+TURN_FILE = "turn"
+"""In that folder: whose turn it is to delete."""
+
+
+@dataclass(frozen=True)
+class RepairRequest:
+    """Which slices to look after, and how: the arguments of the sensor, as plain JSON without any secret."""
+
+    gcp_conn_id: str
+    zone: str
+    ray_conn_id: str
+    project_id: str | None = None
+    impersonation_chain: str | Sequence[str] | None = None
+    expected: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    records: str | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.expected and not self.labels:
+            raise BadSliceError(
+                "Say which slices belong to the cluster: their names in `expected`, or `labels` that they have."
+            )
+        known = [setting.name for setting in fields(RepairSettings)]
+        if unknown := sorted(set(self.settings) - set(known)):
+            raise BadSliceError(f"There is no repair setting {unknown[0]!r}; there are {', '.join(known)}.")
+        for name, value in self.settings.items():
+            try:
+                check_amount(value, f"Repair setting {name!r}")
+            except ValueError as error:
+                raise BadSliceError(str(error)) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; ``RepairRequest(**...)`` reads it."""
+        return asdict(self)
+
+
+def build_repair(request: RepairRequest, sleep: Callable[[float], None] = time.sleep) -> SliceRepair:
+    """The repair that ``request`` asks for. It blocks: it loads Google's libraries and reads connections.
+
+    Raises:
+        TpuApiError: The API cannot be used as the connection says.
+        RayJobsError: The Ray connection is no good.
+    """
+    from tradewind.cloud_tpu.repair.passes import SliceRepair
+    from tradewind.cloud_tpu.repair.records import SliceRecords
+    from tradewind.cloud_tpu.repair.turn import RepairTurn
+    from tradewind.deployment.cloud_tpu import CloudTpuHook
+    from tradewind.deployment.ray_connection import RayHook
+    from tradewind.storage.swap import read_stored, write_if
+
+    ray = RayHook(request.ray_conn_id)
+    cluster = ray.cluster()
+    api = CloudTpuHook(request.gcp_conn_id, request.impersonation_chain).tpu_api(
+        request.zone, request.project_id, sleep=sleep
+    )
+    folder = _folder(request, ray.bucket(), api.project)
+    return SliceRepair(
+        api,
+        lambda: registered_hosts(cluster),
+        Scope(request.expected, request.labels),
+        SliceRecords(folder),
+        RepairSettings(**request.settings),  # type: ignore[arg-type]
+        dry_run=request.dry_run,
+        turn=RepairTurn(f"{folder}/{TURN_FILE}", read_stored, write_if),
+    )
+
+
+def registered_hosts(cluster: RayCluster) -> dict[str, int] | None:
+    """Slice name → live hosts, as the cluster's head says; None if it does not answer."""
+    from tradewind.ray_jobs.errors import RayUnreachableError
+    from tradewind.ray_jobs.nodes.slices import hosts_alive
+
+    try:
+        return asyncio.run(_hosts(cluster, hosts_alive))
+    except RayUnreachableError:
+        return None
+
+
+async def _hosts(cluster: RayCluster, count: Callable[..., dict[str, int]]) -> dict[str, int]:
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.nodes.nodes import fetch_nodes
+
+    async with JobsApi(cluster) as api:
+        return count(await fetch_nodes(api))
+
+
+def _folder(request: RepairRequest, bucket: str | None, project: str) -> str:
+    """A folder of the zone's own: names of slices are only unique there."""
+    if not request.records and not bucket:
+        raise BadSliceError(
+            f"Slices that are being replaced must be written down: name a folder in `records`, or a bucket in "
+            f"connection {request.ray_conn_id!r}."
+        )
+    root = request.records or f"{str(bucket).rstrip('/')}/{RECORDS_FOLDER}"
+    return f"{root.rstrip('/')}/{project}/{request.zone}"

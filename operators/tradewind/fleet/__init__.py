@@ -1,0 +1,1 @@
+"""Our Ray clusters: one file that describes them all, and what is made from it."""

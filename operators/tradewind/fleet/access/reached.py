@@ -1,0 +1,50 @@
+"""A cluster of the fleet as jobs are given to it: through a tunnel, with its token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tradewind.fleet.access.kept_token import fetched_token, kept_token
+from tradewind.fleet.access.tunnel import tunnel
+from tradewind.fleet.cloud.google_api import google_api
+from tradewind.fleet.cloud.heads import find_head, host_keys
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import RayAuthenticationError
+from tradewind.ray_jobs.probe import glance
+
+
+@contextmanager
+def reached(cluster: FleetCluster) -> Iterator[RayCluster]:
+    """``cluster`` at an address of this machine, for the length of the block.
+
+    Raises:
+        FleetError: It has no head, or Google Cloud or the head does not let us.
+        RayJobsError: The head answers, and its Ray does not, or refuses the token that is in Secret Manager.
+    """
+    compute = google_api("compute")
+    head = find_head(cluster, compute)
+    with tunnel(cluster, head, host_keys(cluster, head, compute)) as address:
+        yield _with_token(RayCluster(cluster.name, address), cluster)
+
+
+def _with_token(there: RayCluster, cluster: FleetCluster) -> RayCluster:
+    """``there`` with the token that is kept, if the cluster takes it, else with the one in Secret Manager now."""
+    if token := kept_token(cluster):
+        try:
+            kept = replace(there, token=token)
+            glance(kept)
+            return kept
+        except RayAuthenticationError:
+            pass
+    fetched = replace(there, token=fetched_token(cluster))
+    try:
+        glance(fetched)
+    except RayAuthenticationError:
+        raise RayAuthenticationError(
+            f"Cluster {cluster.name} refuses the token in projects/{cluster.project}/secrets/{cluster.token_secret}: "
+            "it was changed since the cluster started: restart the cluster, or put the old token back."
+        ) from None
+    return fetched

@@ -1,0 +1,1 @@
+"""What Google Cloud is asked about our clusters besides their slices."""

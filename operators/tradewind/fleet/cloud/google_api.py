@@ -1,0 +1,153 @@
+"""Google's own client for Python, made for one of its REST APIs, with its errors as ours.
+
+A variable for each API names another endpoint: a private one (``https://...``), or the rehearsal's on this machine,
+which alone gets no credentials.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from tradewind.cloud_tpu.endpoints import parse_endpoint
+from tradewind.fleet.errors import FleetError
+
+ENDPOINT_VARIABLES: Final = {
+    "artifactregistry": "TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT",
+    "cloudresourcemanager": "TRADEWIND_RESOURCE_MANAGER_ENDPOINT",
+    "compute": "TRADEWIND_COMPUTE_ENDPOINT",
+    "secretmanager": "TRADEWIND_SECRET_MANAGER_ENDPOINT",
+    "tpu": "TRADEWIND_TPU_ENDPOINT",
+}
+"""API → the variable that names its endpoint."""
+_VERSIONS: Final = {"cloudresourcemanager": "v3", "tpu": "v2alpha1"}
+_USUAL_VERSION: Final = "v1"
+_BASE_PATHS: Final = {"compute": "/compute/v1/"}
+_RETRIES: Final = 2
+"""Of Google's client, with growing pauses, after answers that pass and lost connections."""
+_TIMEOUT_S: Final = 60.0
+_PASSING: Final = frozenset({408, 429, *range(500, 600)})
+
+
+class CloudError(FleetError):
+    """Google Cloud did not do what it was asked."""
+
+
+class CloudUnreachableError(CloudError):
+    """It does not answer, or not now."""
+
+
+class CloudDeniedError(CloudError):
+    """We may not, or there are no credentials here."""
+
+
+class CloudNotFoundError(CloudError):
+    """There is no such thing."""
+
+
+class CloudConflictError(CloudError):
+    """There is such a thing already, or it is being changed."""
+
+
+def google_api(name: str, endpoint: str | None = None) -> Any:
+    """The client of one API, which several threads may use.
+
+    Args:
+        endpoint: Another one than Google's; default: what the API's variable names.
+
+    Raises:
+        CloudDeniedError: There are no credentials here.
+        CloudError: Google's client is not installed, or the endpoint is no good.
+    """
+    try:
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.exceptions import GoogleAuthError
+        from googleapiclient.discovery import build  # type: ignore[import-untyped]
+    except ImportError:
+        raise CloudError(
+            "Google's client for Python is not installed here: install airflow-provider-tradewind[fleet]."
+        ) from None
+    variable = ENDPOINT_VARIABLES[name]
+    version = _VERSIONS.get(name, _USUAL_VERSION)
+    build_api = functools.partial(
+        build, name, version, static_discovery=True, cache_discovery=False, requestBuilder=_request
+    )
+    options: dict[str, Any] = {}
+    if endpoint := endpoint or os.environ.get(variable):
+        parsed = parse_endpoint(endpoint)
+        if parsed is None:
+            raise CloudError(f"{variable} must be https://HOST (http only on the loopback).")
+        scheme, host, is_here = parsed
+        options["client_options"] = {"api_endpoint": f"{scheme}://{host}{_BASE_PATHS.get(name, '/')}"}
+        if is_here:
+            options["credentials"] = AnonymousCredentials()
+    try:
+        return build_api(**options)
+    except GoogleAuthError as error:
+        raise CloudDeniedError(
+            f"No Google credentials were found here ({type(error).__name__}): run 'gcloud auth application-default "
+            "login', or give the machine a service account."
+        ) from None
+
+
+def own_connection(http: Any) -> Any:
+    """A new connection with the credentials of ``http``, since no two threads may share one."""
+    from google.auth.credentials import AnonymousCredentials
+    from google_auth_httplib2 import AuthorizedHttp  # type: ignore[import-untyped]
+    from httplib2 import Http  # type: ignore[import-untyped]
+
+    # What is on this machine is asked without a proxy.
+    options = {"proxy_info": None} if isinstance(http.credentials, AnonymousCredentials) else {}
+    return AuthorizedHttp(http.credentials, http=Http(timeout=_TIMEOUT_S, **options))
+
+
+def _request(http: Any, *args: Any, **kwargs: Any) -> Any:
+    from googleapiclient.http import HttpRequest  # type: ignore[import-untyped]
+
+    return HttpRequest(own_connection(http), *args, **kwargs)
+
+
+def answer_of(request: Any, what: str, *, is_write: bool = False) -> Mapping[str, Any]:
+    """The answer to a request of Google's client; ``what`` was asked, for messages. A write is sent once.
+
+    Raises:
+        CloudError: There is none; see its kinds.
+    """
+    from google.auth.exceptions import GoogleAuthError
+    from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
+    from httplib2 import HttpLib2Error
+
+    try:
+        answer: Mapping[str, Any] = request.execute(num_retries=0 if is_write else _RETRIES)
+        return answer
+    except HttpError as error:
+        raise _refusal(int(error.resp.status), str(error.reason).strip().rstrip("."), what) from None
+    except GoogleAuthError as error:
+        raise CloudDeniedError(
+            f"{what}: Google's credentials here are of no use ({type(error).__name__}): run 'gcloud auth "
+            "application-default login'."
+        ) from None
+    except (OSError, HttpLib2Error) as error:
+        raise CloudUnreachableError(f"{what}: Google Cloud does not answer ({error}): try again later.") from None
+
+
+def pages_of(list_page: Callable[..., Any], what: str, key: str, **query: Any) -> Iterator[Mapping[str, Any]]:
+    """The items below ``key`` of all pages of a list. Raises the same."""
+    token: str | None = None
+    while True:
+        page = answer_of(list_page(**query, **({"pageToken": token} if token else {})), what)
+        yield from page.get(key, [])
+        token = page.get("nextPageToken")
+        if not token:
+            return
+
+
+def _refusal(status: int, words: str, what: str) -> CloudError:
+    if status in _PASSING:
+        return CloudUnreachableError(f"{what}: Google Cloud answers {status} ({words}): try again later.")
+    if status in (401, 403):
+        return CloudDeniedError(f"{what}: access is denied ({words}).")
+    kinds = {404: CloudNotFoundError, 409: CloudConflictError}
+    return kinds.get(status, CloudError)(f"{what}: Google Cloud answers {status}: {words}.")

@@ -1,0 +1,95 @@
+"""The head of a cluster, which has another name and address each time it is made: it is found by its labels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, answer_of, google_api, pages_of
+from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
+from tradewind.fleet.errors import FleetError
+
+TYPE_LABEL: Final = "ray-node-type"
+HEAD: Final = "head"
+RUNNING: Final = "RUNNING"
+_HOST_KEYS: Final = "hostkeys/"
+_KEY: Final = re.compile(r"[a-z0-9@.-]{1,100} [A-Za-z0-9+/=]{16,10000}")
+
+
+class NoHeadError(FleetError):
+    """The cluster has no head that runs, or none that is surely its own."""
+
+
+class SeveralHeadsError(NoHeadError):
+    """The cluster has more than one head."""
+
+
+@dataclass(frozen=True)
+class ClusterHead:
+    """The machine with the head of a cluster.
+
+    Attributes:
+        internal_ip: Its address in the project's network.
+        external_ip: Its address in the world, if it has one.
+    """
+
+    name: str
+    internal_ip: str
+    external_ip: str | None
+
+
+def find_head(cluster: FleetCluster, compute: Any = None) -> ClusterHead:
+    """The head of ``cluster``.
+
+    Args:
+        compute: The client of Compute Engine; default: one of this machine's credentials.
+
+    Raises:
+        NoHeadError: None runs, or two do.
+        CloudError: Google Cloud does not say.
+    """
+    compute = compute or google_api("compute")
+    labels = {CLUSTER_LABEL: cluster.name, TYPE_LABEL: HEAD}
+    query = " AND ".join(f"(labels.{label} = {value})" for label, value in labels.items())
+    what = f"The head of cluster {cluster.name} in {cluster.project}, {cluster.zone}"
+    found = pages_of(compute.instances().list, what, "items", project=cluster.project, zone=cluster.zone, filter=query)
+    ours = [machine for machine in found if labels.items() <= machine.get("labels", {}).items()]
+    heads = [machine for machine in ours if machine.get("status") == RUNNING]
+    if len(heads) > 1:
+        names = ", ".join(sorted(machine["name"] for machine in heads))
+        raise SeveralHeadsError(f"Cluster {cluster.name} has {len(heads)} heads: {names}. Stop it, and start it again.")
+    if not heads:
+        state = f" Its head {ours[0]['name']} is {ours[0].get('status')}." if ours else ""
+        raise NoHeadError(f"Cluster {cluster.name} has no head that runs in {cluster.zone}.{state} Start it first.")
+    return _head(heads[0])
+
+
+def host_keys(cluster: FleetCluster, head: ClusterHead, compute: Any = None) -> tuple[str, ...]:
+    """The SSH host keys that the head wrote down when it was made, each as ``known_hosts`` has them, without a name.
+
+    Raises:
+        NoHeadError: It wrote none.
+        CloudError: Google Cloud does not say.
+    """
+    compute = compute or google_api("compute")
+    what = f"The host keys of {head.name}"
+    place = {"project": cluster.project, "zone": cluster.zone, "instance": head.name}
+    try:
+        found = answer_of(compute.instances().getGuestAttributes(**place, queryPath=_HOST_KEYS), what)
+    except CloudNotFoundError:
+        found = {}
+    items = found.get("queryValue", {}).get("items", [])
+    keys = tuple(line for item in items if _KEY.fullmatch(line := f"{item.get('key')} {item.get('value')}"))
+    if not keys:
+        raise NoHeadError(
+            f"{head.name} has written down no SSH host keys, so nobody can say whether it is the head: wait a minute "
+            "if it is new; else its image lacks Google's guest agent, or guest attributes are switched off."
+        )
+    return keys
+
+
+def _head(machine: Any) -> ClusterHead:
+    interface = machine["networkInterfaces"][0]
+    external = [config["natIP"] for config in interface.get("accessConfigs", []) if config.get("natIP")]
+    return ClusterHead(machine["name"], interface["networkIP"], external[0] if external else None)

@@ -1,0 +1,126 @@
+"""What Artifact Registry removes by itself: versions of images after a month, but never the newest ones.
+
+Policies that somebody else has set on a repository stay beside ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, answer_of
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.errors import FleetError
+
+OLDEST_DAYS: Final = 30
+NEWEST_KEPT: Final = 16
+POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    f"delete-after-{OLDEST_DAYS}-days": {
+        "action": "DELETE",
+        "condition": {"tagState": "ANY", "olderThan": f"{OLDEST_DAYS * 86_400}s"},
+    },
+    f"keep-newest-{NEWEST_KEPT}": {"action": "KEEP", "mostRecentVersions": {"keepCount": NEWEST_KEPT}},
+}
+
+
+class NoImageError(FleetError):
+    """The image of a cluster is not in its repository."""
+
+
+@dataclass(frozen=True, order=True)
+class ImageRepository:
+    """One repository of images."""
+
+    project: str
+    region: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Its name for the API."""
+        return f"projects/{self.project}/locations/{self.region}/repositories/{self.name}"
+
+
+@dataclass(frozen=True)
+class CleanupState:
+    """How a repository's clean-up is.
+
+    Attributes:
+        missing: Those of our policies that it has not.
+        others: The ids of policies that are not ours.
+        is_dry_run: Nothing is removed; it is only logged what would be.
+    """
+
+    policies: Mapping[str, Mapping[str, Any]]
+    missing: tuple[str, ...]
+    others: tuple[str, ...]
+    is_dry_run: bool
+
+    @property
+    def is_right(self) -> bool:
+        return not self.missing and not self.is_dry_run
+
+
+def fleet_repositories(fleet: Fleet) -> list[ImageRepository]:
+    """Where the clusters' images come from, but for images that name a registry of their own."""
+    clusters = [cluster for cluster in fleet.clusters.values() if "/" not in cluster.image]
+    return sorted({ImageRepository(each.project, each.region, each.repository) for each in clusters})
+
+
+def check_image(cluster: FleetCluster, client: Any) -> None:
+    """See that the image of ``cluster`` is there. One of another registry is not looked for.
+
+    Raises:
+        NoImageError: It is not.
+        CloudError: Google Cloud does not say.
+    """
+    if "/" in cluster.image:
+        return
+    repository = ImageRepository(cluster.project, cluster.region, cluster.repository)
+    tags = client.projects().locations().repositories().packages().tags()
+    request = tags.get(name=f"{repository.path}/packages/{cluster.image}/tags/{cluster.tag}")
+    try:
+        answer_of(request, f"Image {cluster.full_image}")
+    except CloudNotFoundError:
+        raise NoImageError(
+            f"Cluster {cluster.name}: there is no image {cluster.full_image}: push it with 'make cluster_docker', or "
+            "name another tag in the fleet file. Nothing was started."
+        ) from None
+
+
+def cleanup_state(repository: ImageRepository, client: Any) -> CleanupState:
+    """How it is.
+
+    Raises:
+        CloudError: There is no such repository, or Google Cloud does not say.
+    """
+    request = client.projects().locations().repositories().get(name=repository.path)
+    found = answer_of(request, f"Repository {repository.name} in {repository.project}, {repository.region}")
+    policies: Mapping[str, Mapping[str, Any]] = found.get("cleanupPolicies", {})
+    there = [_rule(policy) for policy in policies.values()]
+    missing = tuple(name for name, policy in POLICIES.items() if _rule(policy) not in there)
+    others = tuple(name for name, policy in policies.items() if _rule(policy) not in map(_rule, POLICIES.values()))
+    return CleanupState(policies, missing, others, bool(found.get("cleanupPolicyDryRun")))
+
+
+def set_cleanup(repository: ImageRepository, state: CleanupState, client: Any) -> None:
+    """Give ``repository``, which was found in ``state``, our policies.
+
+    Raises:
+        CloudError: Google Cloud does not do it.
+    """
+    ours = {name: {"id": name, **POLICIES[name]} for name in state.missing}
+    body = {"cleanupPolicies": {**state.policies, **ours}, "cleanupPolicyDryRun": False}
+    mask = "cleanupPolicies,cleanupPolicyDryRun"
+    request = client.projects().locations().repositories().patch(name=repository.path, updateMask=mask, body=body)
+    answer_of(request, f"To set the clean-up of {repository.path}", is_write=True)
+
+
+def _rule(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy does, whatever it is called."""
+    rule = {name: value for name, value in policy.items() if name != "id"}
+    kept = rule.get("mostRecentVersions", {})
+    if "keepCount" in kept:
+        rule["mostRecentVersions"] = {**kept, "keepCount": int(kept["keepCount"])}
+    return rule

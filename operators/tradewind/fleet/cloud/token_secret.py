@@ -1,0 +1,153 @@
+"""The secret with the token of a cluster: made once, never written over, and never changed under a cluster that runs.
+
+One Ray cluster knows one token, the one that it was started with. So a new version is only added while no cluster that
+shares the secret has a head; with one, it takes a restart (``rotate-token``).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.fleet.cloud.google_api import CloudConflictError, CloudNotFoundError, answer_of, google_api, pages_of
+from tradewind.fleet.cloud.heads import NoHeadError, SeveralHeadsError, find_head
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.errors import FleetError
+
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{16,4096}")
+_ENABLED: Final = "ENABLED"
+
+
+class TokenSecretError(FleetError):
+    """The token's secret stays as it is, for what the message says."""
+
+
+@dataclass(frozen=True)
+class SecretVersion:
+    """One version of a secret.
+
+    Attributes:
+        number: Counted from 1, in the order in which they were added.
+        state: ``ENABLED``, ``DISABLED`` or ``DESTROYED``.
+    """
+
+    name: str
+    number: int
+    state: str
+
+
+class TokenSecret:
+    """The secret of one or more clusters.
+
+    Args:
+        client: That of Secret Manager; default: one of this machine's credentials.
+    """
+
+    def __init__(self, project: str, secret: str, client: Any = None) -> None:
+        self.name = f"projects/{project}/secrets/{secret}"
+        self._project = project
+        self._secret = secret
+        self._secrets = (client or google_api("secretmanager")).projects().secrets()
+
+    def versions(self) -> list[SecretVersion]:
+        """Its versions, the newest first; none if there is no such secret.
+
+        Raises:
+            CloudError: Google Cloud does not say.
+        """
+        what = f"The versions of {self.name}"
+        try:
+            found = list(pages_of(self._secrets.versions().list, what, "versions", parent=self.name))
+        except CloudNotFoundError:
+            return []
+        versions = [SecretVersion(each["name"], int(each["name"].rpartition("/")[2]), each["state"]) for each in found]
+        return sorted(versions, key=lambda version: -version.number)
+
+    def create(self, token: str) -> SecretVersion:
+        """Make it with ``token`` as its first version.
+
+        Raises:
+            TokenSecretError: It has a version already, or somebody else has added one just now.
+            CloudError: Google Cloud does not do it.
+        """
+        self._check_empty()
+        body: dict[str, Any] = {"replication": {"automatic": {}}}
+        request = self._secrets.create(parent=f"projects/{self._project}", secretId=self._secret, body=body)
+        with suppress(CloudConflictError):  # made before, and left without a version
+            answer_of(request, f"To create {self.name}", is_write=True)
+        added = self.add(token)
+        first = min(version.number for version in self.versions() if version.state == _ENABLED)
+        if first != added.number:
+            self.change(added, "destroy")
+            raise TokenSecretError(f"{self.name} was made by somebody else just now: theirs is the token.")
+        return added
+
+    def add(self, token: str) -> SecretVersion:
+        """Add a version. Raises ``CloudError`` if Google Cloud does not do it."""
+        body = {"payload": {"data": base64.b64encode(token.encode()).decode()}}
+        request = self._secrets.addVersion(parent=self.name, body=body)
+        name = answer_of(request, f"To add a version to {self.name}", is_write=True)["name"]
+        return SecretVersion(name, int(name.rpartition("/")[2]), _ENABLED)
+
+    def change(self, version: SecretVersion, how: str) -> None:
+        """``enable``, ``disable`` or ``destroy`` a version. Raises ``CloudError`` if Google Cloud does not do it."""
+        call = getattr(self._secrets.versions(), how)
+        answer_of(call(name=version.name, body={}), f"To {how} {version.name}", is_write=True)
+
+    def _check_empty(self) -> None:
+        if enabled := [version for version in self.versions() if version.state == _ENABLED]:
+            raise TokenSecretError(
+                f"{self.name} has a token (version {enabled[0].number}), which is never written over unasked: add a "
+                "new one with --rotate."
+            )
+
+
+def check_token(token: str) -> str:
+    """``token`` without the white space around it. The error does not show it.
+
+    Raises:
+        TokenSecretError: It is none that Ray and HTTP can carry.
+    """
+    bare = token.strip()
+    if not _TOKEN.fullmatch(bare):
+        raise TokenSecretError(
+            "What was given is no token (it is not shown): it has 16 to 4096 letters, digits and signs, and no spaces."
+        )
+    return bare
+
+
+def new_token() -> str:
+    """A token that nobody can guess."""
+    return secrets.token_hex(32)
+
+
+def check_nobody_runs(clusters: Iterable[FleetCluster]) -> None:
+    """Refuse to go on while one of ``clusters`` has a head.
+
+    Raises:
+        TokenSecretError: One has.
+        CloudError: Nobody can say.
+    """
+    compute = google_api("compute")
+    for cluster in clusters:
+        try:
+            head = find_head(cluster, compute).name
+        except SeveralHeadsError:
+            head = "more than one head"
+        except NoHeadError:
+            continue
+        raise TokenSecretError(
+            f"Cluster {cluster.name} runs ({head}) and knows only the token that it was started with: stop it first, "
+            f"or run 'tradewind cluster rotate-token {cluster.name}', which restarts it. Nothing was changed."
+        )
+
+
+def sharing(fleet: Fleet, cluster: FleetCluster) -> list[FleetCluster]:
+    """The clusters that have the token of ``cluster``, itself included."""
+    ours = (cluster.project, cluster.token_secret)
+    return [other for other in fleet.clusters.values() if (other.project, other.token_secret) == ours]

@@ -1,0 +1,1 @@
+"""What a person needs before a cluster can be started, looked at and said with how to mend it."""

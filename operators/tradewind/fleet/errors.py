@@ -1,0 +1,45 @@
+"""What can be wrong with the fleet file and with the cluster files: each problem with its line, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+class FleetError(ValueError):
+    """What was asked of the fleet cannot be done as things stand."""
+
+
+class UnknownClusterError(FleetError):
+    """The fleet file describes no cluster of this name."""
+
+
+@dataclass(frozen=True, order=True)
+class FileProblem:
+    """One thing to mend in a file: the line, counted from 1, and what is wrong and what to do, in one sentence."""
+
+    line: int
+    sentence: str
+
+
+class BadFileError(FleetError):
+    """A file cannot be used: each line of the message names the file, the line and what to do about it."""
+
+    def __init__(self, file: str, problems: Iterable[FileProblem]) -> None:
+        self.problems = tuple(sorted(set(problems)))
+        lines = (f"{file}:{problem.line}: {problem.sentence}" for problem in self.problems)
+        super().__init__("\n".join(map(_on_one_line, lines)))
+
+
+def _on_one_line(text: str) -> str:
+    """A sentence quotes what stands in the file, and that may be anything."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown ``name``: the nearest of those that there are, else all of them."""
+    names = list(known)
+    if near := get_close_matches(name, names, n=3):
+        return f"did you mean {' or '.join(near)}?"
+    return f"there is only {', '.join(names)}." if names else "there is none."

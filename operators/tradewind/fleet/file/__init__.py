@@ -1,0 +1,1 @@
+"""The fleet file: read with line numbers, checked, and turned into values."""

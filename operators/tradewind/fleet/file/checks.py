@@ -1,0 +1,112 @@
+"""What a schema cannot say of a fleet file: which fields must fit each other, within a cluster and between clusters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tradewind.cloud_tpu.slice_types import SliceType, UnknownSliceTypeError, slice_type
+from tradewind.fleet.errors import FileProblem, meant
+from tradewind.fleet.file.yaml_document import YamlDocument, YamlPath
+from tradewind.fleet.generations import GENERATIONS
+
+Settings = Mapping[str, Any]
+"""The fields of one cluster, with the defaults filled in."""
+
+NEEDED: Final = ("project", "zone", "generation", "bucket", "head_service_account", "worker_service_account")
+"""What each cluster must have, from itself or from the defaults."""
+
+
+def place_in_fleet(path: YamlPath) -> str:
+    """How a sentence about ``path`` begins: the cluster and the field."""
+    match [str(part) for part in path]:
+        case ["clusters", cluster]:
+            return f"cluster {cluster}"
+        case ["clusters", cluster, *fields]:
+            return f"cluster {cluster}, {'.'.join(fields)}"
+        case fields:
+            return ".".join(fields) or "the fleet"
+
+
+def line_problems(value: Any, document: YamlDocument, path: YamlPath = ()) -> Iterator[FileProblem]:
+    """Texts of several lines, which no field has: they would break the files that are made from them."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from line_problems(name, document, (*path, name))
+            yield from line_problems(item, document, (*path, name))
+    elif isinstance(value, str) and not value.isprintable():
+        sentence = f"{place_in_fleet(path)}: a line break or a control character does not belong there: leave it out."
+        yield FileProblem(document.line_of(path), sentence)
+
+
+def fleet_problems(document: YamlDocument, clusters: Mapping[str, Settings]) -> Iterator[FileProblem]:
+    """What does not fit in a document that fits the schema; ``clusters`` with their defaults."""
+    default = document.value["default_cluster"]
+    if default not in clusters:
+        line = document.line_of(("default_cluster",))
+        yield FileProblem(line, f"default_cluster: there is no cluster {default!r}: {meant(default, clusters)}")
+    for name, settings in clusters.items():
+        for fields, sentence in _cluster_problems(settings):
+            path = ("clusters", name, *fields)
+            yield FileProblem(document.line_of(path), f"{place_in_fleet(path)}: {sentence}")
+    for name, sentence in _connection_problems(clusters):
+        path = ("clusters", name, "connection")
+        yield FileProblem(document.line_of(path), f"{place_in_fleet(path)}: {sentence}")
+
+
+def _cluster_problems(settings: Settings) -> Iterator[tuple[YamlPath, str]]:
+    for name in NEEDED:
+        if name not in settings:
+            yield (), f"{name} is missing: write it here, or in defaults if all clusters share it."
+    zone, region = settings.get("zone"), settings.get("region")
+    if zone and region and zone.rpartition("-")[0] != region:
+        yield ("region",), f"zone {zone} is not in region {region}: leave the region out, it follows from the zone."
+    if generation := settings.get("generation"):
+        yield from _slice_problems(settings, generation)
+
+
+def _slice_problems(settings: Settings, generation: str) -> Iterator[tuple[YamlPath, str]]:
+    base = settings.get("base_slice_type", GENERATIONS[generation].smallest)
+    if "base_slice_type" in settings:
+        yield from ((("base_slice_type",), sentence) for sentence in _kind_problems(base, generation))
+    most, at_once = settings["max_workers"], settings["min_workers"]
+    for name, pool in settings["slices"].items():
+        path = ("slices", name)
+        yield from ((path, sentence) for sentence in _kind_problems(name, generation))
+        if name == base:
+            yield path, "this is the base type: its minimum is min_workers, its maximum max_workers."
+        least, maximum = pool.get("min", 0), pool.get("max", most)
+        if least > maximum:
+            yield (*path, "min"), f"the minimum {least} is above the maximum {maximum}: lower one or raise the other."
+        if maximum > most:
+            yield (
+                (*path, "max"),
+                f"the maximum {maximum} is above max_workers, {most}: lower it or raise that.",
+            )
+        at_once += least
+    if at_once > most:
+        yield (), f"its minimums add up to {at_once} slices, and max_workers is {most}: lower them or raise that."
+
+
+def _kind_problems(name: str, generation: str) -> Iterator[str]:
+    try:
+        kind: SliceType = slice_type(name)
+    except UnknownSliceTypeError as error:
+        yield str(error)
+        return
+    if not GENERATIONS[generation].has(kind):
+        offered = [known.name for known in GENERATIONS[generation].offered]
+        yield f"{name} is no slice of generation {generation}, which has {', '.join(offered[:3])} and so on."
+
+
+def _connection_problems(clusters: Mapping[str, Settings]) -> Iterator[tuple[str, str]]:
+    """Clusters that would be mixed up: ``--cluster`` takes names and connection ids alike."""
+    connections = {name: settings.get("connection", name) for name, settings in clusters.items()}
+    shared = Counter(connections.values())
+    for name, connection in connections.items():
+        others = [other for other, theirs in connections.items() if theirs == connection and other != name]
+        if shared[connection] > 1:
+            yield name, f"connection {connection!r} is also that of {', '.join(others)}: give each its own."
+        elif connection in clusters and connection != name:
+            yield name, f"{connection!r} is the name of another cluster: give the connection another id."

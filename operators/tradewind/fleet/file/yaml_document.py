@@ -1,0 +1,143 @@
+"""A YAML file as plain values that know their lines; what could fill the memory or the stack is refused first.
+
+PyYAML keeps the last of two entries with one key and says nothing; here that is a problem. Only the plain types of
+YAML are read, so no tag makes an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
+
+from tradewind.fleet.errors import BadFileError, FileProblem
+
+YamlPath = tuple[str | int, ...]
+
+LARGEST_BYTES: Final = 1 << 20
+DEEPEST: Final = 30
+MOST_VALUES: Final = 100_000
+"""How many values a file may stand for, with what its aliases repeat."""
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_COLLECTIONS: Final = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
+
+@dataclass(frozen=True)
+class YamlDocument:
+    """What a file holds, and where in it each value stands."""
+
+    file: str
+    value: Any
+    lines: Mapping[YamlPath, int]
+
+    def line_of(self, path: YamlPath) -> int:
+        """The line of the value at ``path``, else of the nearest above it that the file has."""
+        while path not in self.lines:
+            path = path[:-1]
+        return self.lines[path]
+
+
+def read_yaml(file: Path) -> YamlDocument:
+    """The only document in ``file``.
+
+    Raises:
+        BadFileError: It cannot be read, is no YAML, has a key twice, or is too large or too deep.
+    """
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(LARGEST_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise _broken(file, 1, f"the file cannot be read ({error.strerror}): name another one, or mend that.") from None
+    except UnicodeDecodeError:
+        raise _broken(file, 1, "the file is no text in UTF-8: save it as such.") from None
+    if len(data) > LARGEST_BYTES:
+        raise _broken(file, 1, f"the file is larger than {LARGEST_BYTES >> 20} MiB, and no cluster needs so much.")
+    try:
+        _refuse_depth(file, text)
+        root = yaml.compose(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        said = getattr(error, "problem", None) or "a character that YAML does not allow"
+        sentence = f"this is no YAML ({said}): look at the indentation, quotes and colons here and just above."
+        raise _broken(file, _line(getattr(error, "problem_mark", None)), sentence) from None
+    reader = _NodeReader(file)
+    value = {} if root is None else reader.value(root, (), 0)
+    if reader.problems:
+        raise BadFileError(str(file), reader.problems)
+    return YamlDocument(str(file), value, {(): 1} | reader.lines)
+
+
+def _refuse_depth(file: Path, text: str) -> None:
+    """What nests deeply must not reach ``compose``, which calls itself for each level."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise _broken(file, _line(event.start_mark), f"values nest more than {DEEPEST} deep: write them flatter.")
+
+
+class _NodeReader:
+    """Turns composed nodes into values, and notes the line of each and what is wrong with it."""
+
+    def __init__(self, file: Path) -> None:
+        self.lines: dict[YamlPath, int] = {}
+        self.problems: list[FileProblem] = []
+        self._file = file
+        self._read = 0
+        self._construct = yaml.SafeLoader("").construct_object
+
+    def value(self, node: yaml.Node, path: YamlPath, depth: int) -> Any:
+        self._read += 1
+        if self._read > MOST_VALUES or depth > DEEPEST:  # only aliases get as far as this
+            raise _broken(
+                self._file, _line(node.start_mark), "its aliases repeat too much, or themselves: write the values out."
+            )
+        self.lines.setdefault(path, _line(node.start_mark))
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if node.tag not in _COLLECTIONS:
+            self._add(node, f"the tag {node.tag} means nothing here: write the value without a tag.")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, depth)
+        return [self.value(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return self._construct(node)
+        except (yaml.YAMLError, ValueError, OverflowError):
+            self._add(node, f"{node.value[:40]!r} is not what its tag {node.tag} says: write it without a tag.")
+            return None
+
+    def _mapping(self, node: yaml.MappingNode, path: YamlPath, depth: int) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for key, value in sorted(node.value, key=lambda entry: bool(entry[0].tag != _MERGE)):
+            if key.tag == _MERGE:
+                for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    found = self.value(one, path, depth + 1)
+                    merged = {**(found if isinstance(found, dict) else {}), **merged}
+            elif key.tag != "tag:yaml.org,2002:str":
+                self._add(key, f"the key {str(key.value)[:40]!r} is no text: write it in quotes.")
+            elif key.value in own:
+                name = ".".join(map(str, (*path, key.value)))
+                first = self.lines[*path, key.value]
+                self._add(key, f"{name} stands here and in line {first}: give one another name, or leave it out.")
+            else:
+                self.lines[*path, key.value] = _line(key.start_mark)
+                own[key.value] = self.value(value, (*path, key.value), depth + 1)
+        return {**merged, **own}
+
+    def _add(self, node: yaml.Node, sentence: str) -> None:
+        self.problems.append(FileProblem(_line(node.start_mark), sentence))
+
+
+def _broken(file: Path, line: int, sentence: str) -> BadFileError:
+    return BadFileError(str(file), [FileProblem(line, sentence)])
+
+
+def _line(mark: Any) -> int:
+    return 1 if mark is None else mark.line + 1

@@ -1,0 +1,199 @@
+"""A cluster is started, stopped, restarted and changed: each under its marker, and each to be run again if it ended
+before it was done.
+
+What may be done is decided by what there is, read anew once the marker is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.lifecycle.inventory import CONFIG_LABEL, ClusterState, Inventory
+from tradewind.fleet.lifecycle.launcher import RayLauncher
+from tradewind.fleet.lifecycle.relaunch import relaunched
+from tradewind.fleet.lifecycle.teardown import Teardown
+from tradewind.fleet.lifecycle.zone import CloudZone
+from tradewind.fleet.marker import ClusterMarker, MarkerHolding
+
+
+class WrongStateError(FleetError):
+    """The cluster is not in a state in which this can be done."""
+
+
+class OtherConfigError(WrongStateError):
+    """The cluster runs, and was made from another file."""
+
+
+class RelaunchRefusedError(FleetError):
+    """Ray would make nodes anew, with all that runs on them."""
+
+
+class ClusterActs:
+    """What is done to one cluster.
+
+    Args:
+        config_hash: The hash in its cluster file, of which its nodes have a label.
+        tell: Given a sentence for each thing that is done.
+
+    Raises (every method):
+        ClusterBusyError: Somebody else is changing the cluster.
+        InterruptedOperationError: Another operation ended before it was done.
+        MarkerLostError: The marker could not be renewed, so others may be changing the cluster.
+        CloudError: Google Cloud refuses, or does not answer.
+        LauncherError: Ray's launcher failed.
+        StoreError: The bucket with the marker cannot be used.
+    """
+
+    def __init__(
+        self,
+        cluster: FleetCluster,
+        config_hash: str,
+        *,
+        zone: CloudZone,
+        marker: ClusterMarker,
+        launcher: RayLauncher,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._config_hash = config_hash
+        self._zone = zone
+        self._marker = marker
+        self._launcher = launcher
+        self._tell = tell
+
+    def inventory(self) -> Inventory:
+        """What there is of the cluster."""
+        return self._zone.inventory().of(self._cluster.name)
+
+    def start(self) -> None:
+        """Have a head that is set up. What an earlier start has left is gone on with.
+
+        Raises:
+            OtherConfigError: One is, from another file.
+            WrongStateError: There is more than one.
+        """
+        if self._is_started(self.inventory()):
+            return
+        with self._marker.take("start", "making the head") as held:
+            found = self.inventory()
+            if not self._is_started(found):
+                self._prepare(found, held)
+                self._launcher.up()
+                self._label_head()
+            held.finish()
+
+    def stop(self, *, include_reserved: bool = False, delete_state: bool = False) -> None:
+        """Have nothing of it left, but what is reserved and its state, unless they are to go too.
+
+        It begins anew whatever was interrupted: afterwards nothing is half-done.
+        """
+        with self._marker.take("stop", "deleting", is_anew=True) as held:
+            delete_nodes(
+                self._zone, self._cluster.name, self._tell, include_reserved=include_reserved, check=held.check
+            )
+            if delete_state:
+                held.check()
+                self._zone.delete_disk(self._cluster.state_disk)
+                self._tell(f"Deleted disk {self._cluster.state_disk}.")
+            held.finish()
+
+    def restart(self) -> None:
+        """End Ray on the head, or what is left of the head, and start it again from the file as it is now.
+
+        Raises:
+            WrongStateError: There is no head, or more than one.
+        """
+        self._want(self.inventory(), ClusterState.UP, ClusterState.HALF_MADE)
+        with self._marker.take("restart", "restarting Ray") as held:
+            self._prepare(self.inventory(), held)
+            self._launcher.up()
+            self._label_head()
+            held.finish()
+
+    def apply(self, *, is_dry: bool = False) -> None:
+        """Have the head's autoscaler follow the file as it is now, while all goes on that runs.
+
+        Args:
+            is_dry: Only say whether it can.
+
+        Raises:
+            WrongStateError: There is no head that was set up.
+            RelaunchRefusedError: That would end what runs.
+        """
+        found = self.inventory()
+        self._want(found, ClusterState.UP)
+        if found.heads[0].labels.get(CONFIG_LABEL) == self._config_hash:
+            self._tell(f"Cluster {self._cluster.name} is as its file has it: nothing was done.")
+            return
+        if again := relaunched(found, self._launcher.launch_hashes()):
+            raise RelaunchRefusedError(
+                f"Cluster {self._cluster.name}: Ray would make {', '.join(again)} anew, and end what runs there: "
+                f"'tradewind cluster restart {self._cluster.name}' does that, and asks first. Nothing was changed."
+            )
+        if is_dry:
+            self._tell(f"Cluster {self._cluster.name} can follow its file while it runs.")
+            return
+        with self._marker.take("apply", "changing the autoscaler's file") as held:
+            self._launcher.up(is_restart=False)
+            self._label_head()
+            held.finish()
+
+    def _is_started(self, found: Inventory) -> bool:
+        """Whether there is nothing to start."""
+        name = self._cluster.name
+        if found.state is ClusterState.DOUBLE:
+            heads = ", ".join(one.name for one in found.heads)
+            raise WrongStateError(f"Cluster {name} has more than one head ({heads}): stop it, and start it again.")
+        if found.state is not ClusterState.UP:
+            return False
+        if found.heads[0].labels.get(CONFIG_LABEL) != self._config_hash:
+            raise OtherConfigError(
+                f"Cluster {name} runs already, from another file than the one that it has now: 'tradewind cluster "
+                f"apply {name}' changes it while it runs, 'tradewind cluster restart {name}' ends what runs there."
+            )
+        self._tell(f"Cluster {name} was started already: {found.heads[0].name}.")
+        return True
+
+    def _want(self, found: Inventory, *states: ClusterState) -> None:
+        if found.state not in states:
+            advice = "stop it, and start it again" if found.state is ClusterState.DOUBLE else "start it"
+            raise WrongStateError(f"Cluster {self._cluster.name}: {found.state.value}: {advice}. Nothing was changed.")
+
+    def _prepare(self, found: Inventory, held: MarkerHolding) -> None:
+        """Nothing is in the head's way, and what it needs is there."""
+        held.check()
+        if found.dead_heads:
+            self._zone.delete_machines(found.dead_heads)
+            self._tell(f"Deleted {', '.join(one.name for one in found.dead_heads)}, which did not run any more.")
+        if self._zone.make_disk(self._cluster):
+            self._tell(f"Made disk {self._cluster.state_disk}.")
+        held.check()
+
+    def _label_head(self) -> None:
+        """A head that was made earlier gets the hash of the file that it follows from now on."""
+        (head,) = self.inventory().heads
+        if head.labels.get(CONFIG_LABEL) != self._config_hash:
+            self._zone.label_machine(head.name, {CONFIG_LABEL: self._config_hash})
+
+
+def delete_nodes(
+    zone: CloudZone,
+    cluster: str,
+    tell: Callable[[str], None],
+    *,
+    include_reserved: bool,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Delete what there is of a cluster, and look again, until nothing is left. Raises what ``check`` does, and
+
+    Raises:
+        CloudError: Google Cloud refuses, or does not answer.
+    """
+    while not (plan := Teardown.of(zone.inventory().of(cluster), include_reserved=include_reserved)).is_empty:
+        check()
+        if plan.machines:
+            zone.delete_machines(plan.machines)
+            tell(f"Deleted {', '.join(one.name for one in plan.machines)}.")
+        zone.delete_slices(plan.slices, plan.queues, lambda name: tell(f"Deleted {name}."))

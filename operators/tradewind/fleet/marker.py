@@ -1,0 +1,287 @@
+"""Who changes a cluster: one object in its bucket, which start, stop, restart, apply and rotate-token hold in turn.
+
+It is written by compare-and-swap only and never removed. Whoever holds it renews it, and has nothing done any more once
+it could not for ``fence_s``; after ``stale_s`` without a change, by the store's own clock, another one may take it. The
+times are those of leases. An operation that ended before it was done leaves its phase behind: the same operation, run
+again, goes on from there, and any other is refused until somebody does that or says that it is to be abandoned.
+
+A phase is written before what it names is begun, so whoever goes on does that phase again: its acts must bear that.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final
+
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.marker_value import FoundMarker, Marker, MarkerState
+from tradewind.records.leases.store import Read, Write, boot_time
+from tradewind.records.leases.times import HEARTBEAT_S
+from tradewind.storage.errors import StoreError
+from tradewind.storage.swap import read_stored, write_if
+
+_RETRY_S: Final = 1.0
+
+
+class ClusterBusyError(FleetError):
+    """Somebody else is changing the cluster; the message says who, and until when."""
+
+
+class InterruptedOperationError(FleetError):
+    """Another operation on the cluster has ended before it was done."""
+
+
+class MarkerLostError(FleetError):
+    """The marker is no longer ours, so nothing may be changed any more."""
+
+
+class ClusterMarker:
+    """The marker of one cluster.
+
+    Args:
+        cluster: Its name, for messages.
+        path: Where the object lies; see ``marker_path``.
+        now: The time, for people; no judgement rests on it.
+        clock: Seconds that never stand still, by which a holder counts how long ago it renewed.
+        read: Reads the object.
+        write: Swaps it.
+        pause: Waits between two tries of a write that the store refuses.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        path: str,
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = boot_time,
+        read: Read = read_stored,
+        write: Write = write_if,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.cluster = cluster
+        self.path = path
+        self.now = now
+        self.clock = clock
+        self.pause = pause
+        self._read = read
+        self._write = write
+
+    @staticmethod
+    def of(cluster: FleetCluster) -> ClusterMarker:
+        """That of a cluster of the fleet."""
+        return ClusterMarker(cluster.name, marker_path(cluster))
+
+    def read(self) -> FoundMarker | None:
+        """The marker, or None if nothing was ever done to the cluster.
+
+        Raises:
+            StoreError: The store refuses or does not answer.
+            BadRecordError: It cannot be read.
+        """
+        stored = self._read(self.path)
+        return None if stored is None else FoundMarker(Marker.of(stored, self.path), stored.tag, stored.age_s)
+
+    def take(
+        self,
+        operation: str,
+        phase: str,
+        *,
+        holder: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        is_anew: bool = False,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> MarkerHolding:
+        """Hold the cluster for ``operation``, which begins with ``phase``, or goes on where it was interrupted.
+
+        Args:
+            holder: Who does it; default: this user on this machine.
+            details: What the operation needs to go on, if it begins.
+            is_anew: Begin, whatever was interrupted.
+
+        Raises:
+            ClusterBusyError: Somebody else holds it.
+            InterruptedOperationError: Another operation was interrupted.
+            StoreError: The store refuses or does not answer. If it took the marker all the same, it is stale soon.
+            BadRecordError: The marker cannot be read.
+        """
+        over = self.read()
+        if over is not None and over.is_held:
+            raise self._busy(over)
+        now, who = self.now(), holder or this_user()
+        is_resumed = over is not None and over.is_interrupted and not is_anew
+        if over is not None and is_resumed:
+            if over.marker.operation != operation:
+                raise InterruptedOperationError(
+                    f"{over.sentence(self.cluster, now)} Run '{over.marker.operation}' again, which goes on from "
+                    "there, or have it abandoned."
+                )
+            marker = over.marker.resumed(now, who, heartbeat_s)
+        else:
+            marker = Marker.begun(
+                now, operation, phase, who, heartbeat_s, dict(details or {}), over.marker if over else None
+            )
+        asked_at = self.clock()
+        taken = self.swap(marker, over.tag if over else None)
+        if taken is None:
+            raise self._busy(self.read())
+        return MarkerHolding(self, taken, asked_at, is_resumed=is_resumed)
+
+    def swap(self, marker: Marker, expected: str | None) -> FoundMarker | None:
+        """Put ``marker`` where the object with the tag ``expected`` is; None if another one is there."""
+        stored = self._write(self.path, marker.to_json(), expected)
+        return None if stored is None else FoundMarker(marker, stored.tag, stored.age_s)
+
+    def _busy(self, found: FoundMarker | None) -> ClusterBusyError:
+        if found is None or not found.is_held:
+            return ClusterBusyError(f"Cluster {self.cluster}: somebody else has changed it just now: try again.")
+        return ClusterBusyError(f"{found.sentence(self.cluster, self.now())} Nothing was done: try again then.")
+
+
+class MarkerHolding:
+    """A marker that this process holds. In a ``with`` block it is renewed; at the end, unless done, it is left.
+
+    What changes the cluster asks ``check`` first, each time.
+    """
+
+    def __init__(self, store: ClusterMarker, found: FoundMarker, renewed_at: float, *, is_resumed: bool) -> None:
+        self.is_resumed = is_resumed
+        """Whether this goes on with what was interrupted."""
+        self._store = store
+        self._found = found
+        self._renewed_at = renewed_at
+        self._is_lost = False
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew_in_time, daemon=True, name="cluster-marker")
+
+    @property
+    def marker(self) -> Marker:
+        """As it was written last."""
+        return self._found.marker
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the cluster may be changed; nobody is asked."""
+        is_fresh = self._store.clock() - self._renewed_at < self.marker.times.fence_s
+        return is_fresh and not self._is_lost and self.marker.state is MarkerState.HELD
+
+    def check(self) -> None:
+        """Refuse to change anything more.
+
+        Raises:
+            MarkerLostError: Others may hold the marker by now.
+        """
+        if not self.is_ours:
+            raise MarkerLostError(
+                f"Cluster {self._store.cluster}: {self._store.path} could not be renewed in time, so others may be "
+                f"changing the cluster: look at it, then run '{self.marker.operation}' again."
+            )
+
+    def advance(self, phase: str, **details: Any) -> None:
+        """Begin ``phase``; ``details`` replace those of the same names.
+
+        Raises:
+            MarkerLostError: The marker is no longer ours.
+            StoreError: The store has refused or been silent for too long.
+        """
+        self._write(phase=phase, details={**self.marker.details, **details})
+
+    def finish(self) -> None:
+        """Say that the operation is done. Raises the same."""
+        try:
+            self._write(state=MarkerState.DONE)
+        except MarkerLostError:
+            found = self._store.read()
+            if found is None or found.marker.after != self.marker.token:  # else it was written, and no answer came
+                raise
+        self._over.set()
+
+    def renew(self) -> None:
+        """Write it again as it is. Raises the same, the errors of the store at once."""
+        with self._lock:
+            self._change()
+
+    def leave(self) -> None:
+        """Let others have it at once, though the operation is not done; nothing if it is, or if it is not ours."""
+        if self.is_ours:
+            try:
+                with self._lock:
+                    self._change(state=MarkerState.LEFT)
+            except (MarkerLostError, StoreError) as failure:
+                _warn(f"{self._store.path} is not given back, and so held until it is stale ({failure}).")
+
+    def __enter__(self) -> MarkerHolding:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self.leave()
+
+    def _write(self, **changes: Any) -> None:
+        while True:
+            self.check()
+            try:
+                with self._lock:
+                    return self._change(**changes)
+            except StoreError as error:
+                self._store.pause(min(_RETRY_S, self.marker.times.look_s))
+                if not self.is_ours:
+                    raise error
+
+    def _change(self, **changes: Any) -> None:
+        """The next value of our own marker; what we wrote before and heard no answer of is ours too."""
+        while True:
+            self.check()
+            asked_at = self._store.clock()
+            changed = self._store.swap(self.marker.changed(self._store.now(), **changes), self._found.tag)
+            if changed is not None:
+                self._found, self._renewed_at = changed, asked_at
+                return
+            found = self._store.read()
+            if found is None or found.marker.token != self.marker.token:
+                self._is_lost = True
+            else:
+                self._found = replace(found, marker=replace(found.marker, state=MarkerState.HELD))
+
+    def _renew_in_time(self) -> None:
+        while not self._over.wait(self.marker.times.look_s):
+            if self._store.clock() - self._renewed_at < self.marker.heartbeat_s:
+                continue
+            try:
+                self.renew()
+            except MarkerLostError:
+                return
+            except StoreError as error:
+                _warn(f"{self._store.path} cannot be renewed ({error}); going on until it is too old.")
+
+
+def marker_path(cluster: FleetCluster) -> str:
+    """Where the marker of ``cluster`` lies."""
+    return f"gs://{cluster.bucket}/.tradewind/clusters/{cluster.name}/marker.json"
+
+
+def this_user() -> str:
+    """Who this is, as others are told."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user of a container without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _warn(sentence: str) -> None:
+    print(f"tradewind: {sentence}", file=sys.stderr, flush=True)

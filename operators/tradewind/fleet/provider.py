@@ -1,0 +1,98 @@
+"""Ray's node provider for Google Cloud, as the cluster files name it: it writes nothing to IAM and makes no keys.
+
+Only Ray imports this module: on the machine that runs ``ray up``, and on the head.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any, Final
+
+import click
+from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
+from ray.autoscaler._private.gcp import config as gcp
+from ray.autoscaler._private.gcp.node import GCPNodeType
+from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider
+from ray.autoscaler._private.util import check_legacy_fields
+from ray.autoscaler.node_launch_exception import NodeLaunchException
+from ray.autoscaler.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
+
+from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES, google_api
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.on_google.resources import Slices, VirtualMachines, only_not_found
+
+_ENDPOINTS: Final = {f"{api}_endpoint": ENDPOINT_VARIABLES[api] for api in ("compute", "tpu")}
+"""The provider's own settings, and the variables that they come from on the machine that runs ``ray up``."""
+_PROXY: Final = "ssh_proxy_command"
+
+
+class TradewindNodeProvider(GCPNodeProvider):
+    """``GCPNodeProvider`` for clusters whose service accounts and keys exist and are named.
+
+    Its settings are Ray's for ``gcp``, ``labels``: what every node that it creates carries besides Ray's labels, and
+    what ``bootstrap_config`` adds: other endpoints than Google's, and by which command one gets from node to node.
+    """
+
+    def _construct_clients(self) -> None:
+        settings = self.provider_config
+        place = (settings["project_id"], settings["availability_zone"], self.cluster_name)
+        compute = google_api("compute", settings.get("compute_endpoint"))
+        self.resources = {GCPNodeType.COMPUTE: VirtualMachines(compute, *place)}
+        if settings.get(gcp.HAS_TPU_PROVIDER_FIELD):
+            tpu = google_api("tpu", settings.get("tpu_endpoint"))
+            self.resources[GCPNodeType.TPU] = Slices(tpu, *place)
+
+    @staticmethod
+    def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:
+        """What Ray's own bootstrap adds to a config, but for what it writes to the project.
+
+        Ray's makes a project that it may not see, a service account, and an SSH key pair, and grants roles. Here the
+        config has to name the key, and each node's service account.
+
+        Raises:
+            FleetError: It does not.
+        """
+        config = copy.deepcopy(cluster_config)
+        check_legacy_fields(config)
+        if "ssh_private_key" not in config["auth"]:
+            raise FleetError("auth.ssh_private_key is missing: name the file of a key that the project knows.")
+        for name, node_type in config["available_node_types"].items():
+            if not {"serviceAccount", "serviceAccounts"} & node_type["node_config"].keys():
+                raise FleetError(f"{name} names no service account: add one that exists to its node_config.")
+        provider = config["provider"]
+        provider[gcp.HAS_TPU_PROVIDER_FIELD] = gcp._has_tpus_in_node_configs(config)
+        provider |= {name: os.environ[variable] for name, variable in _ENDPOINTS.items() if os.environ.get(variable)}
+        if _PROXY in config["auth"]:
+            provider[_PROXY] = config["auth"][_PROXY]
+        return dict(gcp._configure_subnet(config, google_api("compute", provider.get("compute_endpoint"))))
+
+    def prepare_for_head_node(self, cluster_config: dict[str, Any]) -> dict[str, Any]:
+        """Ray takes the proxy command out of what the head gets, with which it has to reach the slices."""
+        config = dict(super().prepare_for_head_node(cluster_config))
+        if _PROXY in self.provider_config:
+            config["auth"] = {**config["auth"], _PROXY: self.provider_config[_PROXY]}
+        return config
+
+    def create_node(self, base_config: dict[str, Any], tags: dict[str, str], count: int) -> dict[str, dict[str, Any]]:
+        """Create nodes. Ray's own holds the lock that all else waits for until the last one is there."""
+        labels = {**self.provider_config.get("labels", {}), **tags}
+        resource = self.resources[gcp.get_node_type(base_config)]
+        if isinstance(resource, Slices):
+            resource.delete_dead(tags.get(TAG_RAY_USER_NODE_TYPE, ""))
+        try:
+            return {name: made for made, name in resource.create_instances(base_config, labels, count)}
+        except NodeLaunchException as error:
+            if tags.get(TAG_RAY_NODE_KIND) != NODE_KIND_HEAD:
+                raise
+            raise click.ClickException(f"The head could not be created: {error.description}") from None
+
+    def terminate_node(self, node_id: str) -> dict[str, Any] | None:
+        """Have a node deleted; None if it is gone already, where Ray's own fails. Only for a head one waits."""
+        resource = self._get_resource_depending_on_node_name(node_id)
+        try:
+            is_slice = isinstance(resource, Slices)
+            return dict(resource.delete_instance(node_id=node_id, wait_for_operation=not is_slice))
+        except HttpError as error:
+            only_not_found(error)
+        return None

@@ -1,0 +1,133 @@
+"""What upkeep found out about the clusters of the fleet, as one table, and what belongs to no cluster any more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from tradewind.cloud_tpu.resources import TpuNode
+from tradewind.fleet.clusters import CLUSTER_LABEL, Fleet
+from tradewind.text_table import aligned
+
+_HEADS: Final = ("cluster", "about", "name", "state", "done")
+
+
+class About(StrEnum):
+    """What a line of the report is about."""
+
+    SLICE = "slice"
+    JOB = "job"
+    HOST = "host"
+    NODE = "node of no cluster"
+
+
+@dataclass(frozen=True)
+class UpkeepLine:
+    """One thing that was found.
+
+    Attributes:
+        cluster: The cluster's name; for a node of no cluster the name that its label has.
+        about: What it is.
+        name: Of the slice, job, host or node.
+        state: How it was found.
+        done: What was done about it, or would be in a dry run.
+        needs_person: Whether no further upkeep will mend it.
+        is_well: Whether there is nothing to say of it.
+    """
+
+    cluster: str
+    about: About
+    name: str
+    state: str
+    done: str = ""
+    needs_person: bool = False
+    is_well: bool = False
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What could not be looked at, and why: of a cluster, or of a zone."""
+
+    where: str
+    why: str
+
+
+def slice_lines(cluster: str, repair: Mapping[str, Any], *, is_dry: bool = False) -> Iterator[UpkeepLine]:
+    """From the XCom of a ``TpuSliceRecoverySensor``."""
+    stuck = {text.partition(":")[0] for text in repair.get("stuck", ())}
+    for row in repair.get("slices", ()):
+        name, state = row["slice"], f"{row['verdict']}: {row['reason']}"
+        yield UpkeepLine(cluster, About.SLICE, name, state, row["done"], name in stuck, row["verdict"] == "works")
+
+
+def job_lines(cluster: str, stopped: Iterable[str], *, is_dry: bool = False) -> Iterator[UpkeepLine]:
+    """From the XCom of a ``RayReconcileOperator``."""
+    for job in stopped:
+        yield UpkeepLine(cluster, About.JOB, job, "its task has ended", "would be stopped" if is_dry else "stopped")
+
+
+def host_lines(cluster: str, rows: Iterable[Mapping[str, Any]], *, is_dry: bool = False) -> Iterator[UpkeepLine]:
+    """From what ``sweep_hosts`` returned."""
+    for row in rows:
+        disk = "" if row["free_disk_percent"] is None else f", {row['free_disk_percent']} % of its disk free"
+        state = f"{row['slice']}: {row['use']}{disk}" + (f"; {row['problem']}" if row["problem"] else "")
+        done, is_bad = "; ".join(row["done"]), bool(row["problem"])
+        yield UpkeepLine(
+            cluster, About.HOST, row["host"], state, done, is_bad, is_well=not (done or is_bad or row["use"] == "gone")
+        )
+
+
+def orphan_lines(fleet: Fleet, project: str, zone: str, nodes: Iterable[TpuNode]) -> Iterator[UpkeepLine]:
+    """The TPU nodes of a zone that Ray's autoscaler has made for a cluster that the fleet file does not have there.
+
+    A person deletes them: the cluster may be somebody's own.
+    """
+    known = {cluster.name for cluster in fleet.clusters.values() if (cluster.project, cluster.zone) == (project, zone)}
+    for node in nodes:
+        cluster = node.labels.get(CLUSTER_LABEL)
+        if cluster is not None and cluster not in known:
+            yield UpkeepLine(cluster, About.NODE, node.name, f"{node.state} in {project}, {zone}", needs_person=True)
+
+
+@dataclass(frozen=True)
+class UpkeepReport:
+    """Everything that one round of upkeep found.
+
+    Attributes:
+        lines: What was found.
+        unseen: What could not be looked at.
+    """
+
+    lines: Sequence[UpkeepLine]
+    unseen: Sequence[Unseen] = ()
+
+    @property
+    def for_a_person(self) -> list[str]:
+        """What upkeep will not mend, a sentence each."""
+        return [f"{line.cluster}, {line.about} {line.name}: {line.state}" for line in self.lines if line.needs_person]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON: counts, what is for a person, what could not be looked at, and every line of news."""
+        counts: dict[str, Counter[str]] = {}
+        for line in self.lines:
+            counts.setdefault(line.cluster, Counter())[line.about] += 1
+        return {
+            "counts": {cluster: dict(found) for cluster, found in sorted(counts.items())},
+            "news": [asdict(line) for line in self.lines if not line.is_well],
+            "for_a_person": self.for_a_person,
+            "unseen": [f"{unseen.where}: {unseen.why}" for unseen in self.unseen],
+        }
+
+    def table(self) -> str:
+        """What is news, to be read; and in one line what is not."""
+        news = [line for line in self.lines if not line.is_well]
+        rows = [(line.cluster, line.about.value, line.name, line.state, line.done) for line in news]
+        texts = aligned([_HEADS, *rows]) if rows else []
+        texts += [f"{unseen.where}: {unseen.why}" for unseen in self.unseen]
+        well = Counter(line.about for line in self.lines if line.is_well)
+        if well:
+            texts.append(f"All is well with {', '.join(f'{count} {about}s' for about, count in well.items())}.")
+        return "\n".join(texts) or "There is nothing to look after."

@@ -1,0 +1,1 @@
+"""An experiment as a script, on this machine."""

@@ -1,0 +1,280 @@
+"""Running an experiment as a script: planned as every other run, then each step as soon as its inputs are there.
+
+Drivers run on this machine; inside a Ray job those of steps on slices, GPUs or several hosts reserve these on its
+cluster.
+
+A step that fails keeps only those from running that read its output; what the others make is reused by the next run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn
+
+from tradewind.calls.references import CodeFolder, function_name
+from tradewind.calls.spec import encode_resources, step_spec
+from tradewind.cli.output import as_text
+from tradewind.local.job_driver import in_ray_job
+from tradewind.local.step import Drivers, LocalStep, LocalStepFailedError, make_output
+from tradewind.plans.places.step_places import check_output_places
+from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.plans.planning import plan_now, read_outputs
+from tradewind.plans.selection import Selection
+from tradewind.plans.table import plan_table
+from tradewind.records.attempts import utc_now
+from tradewind.records.experiment_info import write_experiment_info
+from tradewind.records.leases.unreadable import check_readable
+from tradewind.records.record import Record, RecordState
+from tradewind.records.step_info import step_info
+from tradewind.steps import (
+    Cpu,
+    ExecutorStep,
+    Gpu,
+    Hosts,
+    InputName,
+    ResolvedExperiment,
+    ResolvedStep,
+    TpuSlice,
+    UnknownRunValueError,
+    resolve,
+    wanted_steps,
+)
+from tradewind.steps.values.run_values import RunValue
+from tradewind.storage import Roots
+from tradewind.tasks.jobs.exposed_secrets import check_spec
+from tradewind.turns.start import Task
+
+MOST_AT_ONCE: Final = 8
+"""How many steps run at a time unless somebody says otherwise, as in Marin's executor."""
+
+
+class ExperimentFailedError(RuntimeError):
+    """Some steps have no result. ``failures`` are their errors, the first of which is the cause."""
+
+    def __init__(self, failures: Mapping[str, Exception]) -> None:
+        super().__init__(f"{len(failures)} step(s) failed: {', '.join(sorted(failures))}")
+        self.failures = failures
+
+
+class PreviousTaskFailedError(RuntimeError):
+    """A step failed in an earlier run, and this run is not to try it again."""
+
+
+class ScriptValues:
+    """What a script, which belongs to no DAG run, has for the placeholders of a run's values: nothing."""
+
+    def value_of(self, wanted: RunValue) -> NoReturn:
+        """Refuse ``wanted``.
+
+        Raises:
+            UnknownRunValueError: Always.
+        """
+        raise UnknownRunValueError(
+            f"{wanted!s} has no value in a script, whose options are no params: write the value into the config, or "
+            "run the experiment as a DAG."
+        )
+
+
+@dataclass(frozen=True)
+class _ScriptRun:
+    """What is known before anything starts."""
+
+    experiment: ResolvedExperiment
+    steps: Sequence[ResolvedStep]
+    records: Mapping[str, Record]
+    plan: Plan
+    roots: Roots
+
+    def decided(self, *decisions: Decision) -> list[tuple[ResolvedStep, PlannedStep]]:
+        """The steps with one of these decisions, in execution order."""
+        both = zip(self.steps, self.plan.steps, strict=True)
+        return [(step, planned) for step, planned in both if planned.decision in decisions]
+
+
+def run_experiment(
+    steps: Sequence[ExecutorStep | InputName],
+    prefix: str,
+    code: CodeFolder,
+    *,
+    selection: Selection,
+    max_concurrent: int = MOST_AT_ONCE,
+    dry_run: bool = False,
+    caller: str | None = None,
+    info_folder: str | None = None,
+    allow_outside: Sequence[str] = (),
+) -> dict[ExecutorStep, str]:
+    """Make the outputs of ``steps`` and of all that they wait for; the output path of each step.
+
+    Args:
+        code: The folder that the steps' functions are imported from.
+        max_concurrent: How many steps run at a time.
+        dry_run: Print the plan, and write nothing.
+        caller: The file that defines the experiment, to be told in the experiment's file; without it there is none.
+        info_folder: The folder of that file, if not ``experiments`` below the prefix.
+        allow_outside: Names of steps whose outputs may lie elsewhere than below the prefix, and paths below which any
+            may.
+
+    Raises:
+        ValueError: ``max_concurrent`` is not positive.
+        ExperimentError: The steps make no valid experiment.
+        SpecError: A step that must run has no function, or none that a process of its own could import.
+        ExposedSecretError: The options of its Ray task hold a secret, which its records would show.
+        PreviousTaskFailedError: A step that is needed failed before, and ``selection`` does not force it.
+        UnreadableLeaseError: The lease of a step that is needed cannot be read.
+        UnsafeOutputPathError: A step's output would lie outside of the prefix.
+        ExperimentFailedError: At least one step failed; everything that does not need it was made.
+    """
+    if max_concurrent < 1:
+        raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
+    run = _plan(steps, prefix, selection, allow_outside)
+    print(as_text(plan_table(run.plan)), flush=True)
+    due = [_local_step(step, planned, code, run.roots) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
+    _tell_of_resources([local.step for local in due])
+    if not dry_run:
+        _refuse_blocked(run)
+        if caller is not None:
+            _write_experiment(run, code, caller, info_folder)
+        _make_all(due, code, max_concurrent, selection.force_run_failed)
+    return {step: resolved.output_path for step, resolved in run.experiment.by_object.items()}
+
+
+def _plan(
+    steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Selection, allow_outside: Sequence[str]
+) -> _ScriptRun:
+    experiment = resolve(steps, prefix, ScriptValues())
+    roots = check_output_places(experiment.steps, prefix, lambda: Roots.of([prefix]), allow_outside)
+    wanted = wanted_steps(steps)
+    # Who names a step that is only read without waiting wants it all the same.
+    candidates = experiment.steps if selection.run_only or selection.force else experiment.needed(wanted)
+    outputs = read_outputs([step.output_path for step in candidates])
+    tasks = [(step.version_json, step) for step in candidates]
+    wanted_texts = {experiment.of(step).version_json for step in wanted}
+    plan = plan_now(prefix, tasks, wanted_texts, outputs, selection, roots=roots)
+    return _ScriptRun(experiment, candidates, outputs.records, plan, roots)
+
+
+def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder, roots: Roots) -> LocalStep:
+    spec = check_spec(replace(step_spec(step, code), resources=encode_resources(_place(step))))
+    return LocalStep(step, spec, planned, roots)
+
+
+def _place(step: ResolvedStep) -> Cpu | TpuSlice | Hosts:
+    """Where the function of a step runs: on hosts of its own that are reserved, or beside its driver.
+
+    A step on GPUs is a group of one host, which starts again where its node is lost, and fails as a job does.
+    """
+    wanted = step.step.resources
+    if in_ray_job(os.environ):
+        match wanted:
+            case TpuSlice() | Hosts():
+                return wanted
+            case Gpu(count, kind, num_cpus):
+                return Hosts(1, num_cpus, gpus=math.ceil(count), gpu_type=kind, max_failures=0)
+    return Cpu()
+
+
+def _tell_of_resources(due: Sequence[ResolvedStep]) -> None:
+    """Say which steps would run elsewhere in a DAG: a training on CPUs should surprise nobody."""
+    wishing = [step for step in due if isinstance(step.step.resources, (TpuSlice, Hosts, Gpu))]
+    if here := [step for step in wishing if isinstance(_place(step), Cpu)]:
+        print(
+            f"{_wishes(here)} will run on the CPUs of this machine: outside a Ray job, a script does not look at "
+            "resources. Run the experiment as a DAG to run each step where its resources say.",
+            flush=True,
+        )
+    elif rounded := [step for step in wishing if _asks_for_a_part(step.step.resources)]:
+        print(f"{_wishes(rounded)} will have whole GPUs: a script does not share them among steps.", flush=True)
+
+
+def _asks_for_a_part(resources: object) -> bool:
+    return isinstance(resources, Gpu) and resources.count != int(resources.count)
+
+
+def _wishes(steps: Sequence[ResolvedStep]) -> str:
+    return ", ".join(f"{step.name!r} ({step.step.resources!r})" for step in steps)
+
+
+def _refuse_blocked(run: _ScriptRun) -> None:
+    for step, _ in run.decided(Decision.BLOCKED):
+        check_readable(step.output_path, run.records[step.output_path].lease)
+    failed = [
+        step for step, _ in run.decided(Decision.BLOCKED) if run.records[step.output_path].state is RecordState.FAILED
+    ]
+    if failed:
+        raise PreviousTaskFailedError(
+            f"Step {failed[0].version_name} failed previously, output path {failed[0].output_path}. Allow "
+            "force_run_failed to run it again."
+        )
+
+
+def _write_experiment(run: _ScriptRun, code: CodeFolder, caller: str, folder: str | None) -> None:
+    infos = [step_info(step, function_name(step.step.fn, code)) for step in run.experiment.steps]
+    name = os.path.splitext(os.path.basename(caller))[0]
+    path = write_experiment_info(run.plan.prefix, name, infos, caller, code.commit(), folder)
+    print(f"Experiment: {path}", flush=True)
+
+
+def _make_all(due: Sequence[LocalStep], code: CodeFolder, max_concurrent: int, retries_failures: bool) -> None:
+    """Run all that is due, at most ``max_concurrent`` at a time."""
+    by = {"script": sys.argv[0], "host": socket.gethostname(), "pid": os.getpid(), "since": utc_now()}
+    task = Task(by, retries_failures=retries_failures)
+    drivers = Drivers(code.path, has_labels=min(max_concurrent, len(due)) > 1)
+    schedule = _Schedule(due)
+    running: dict[Future[None], LocalStep] = {}
+    with ThreadPoolExecutor(max_concurrent) as pool:
+        try:
+            while True:
+                for local in schedule.take_ready():
+                    running[pool.submit(make_output, local, drivers, task)] = local
+                if not running:
+                    break
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    schedule.end(running.pop(future), future.exception())
+        except BaseException:  # a person's Ctrl-C above all: the drivers are in sessions of their own
+            drivers.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    if schedule.failures:
+        raise ExperimentFailedError(schedule.failures) from next(iter(schedule.failures.values()))
+
+
+class _Schedule:
+    """Which steps may start: those whose inputs are made. ``failures`` are the errors of those that failed so far."""
+
+    def __init__(self, due: Sequence[LocalStep]) -> None:
+        ours = {local.step for local in due}
+        self._waiting = {local: ours.intersection(local.step.dependencies) for local in due}
+        self.failures: dict[str, LocalStepFailedError] = {}
+
+    def take_ready(self) -> list[LocalStep]:
+        """The steps that wait for nothing any more, each once, in execution order."""
+        ready = [local for local, inputs in self._waiting.items() if not inputs]
+        for local in ready:
+            del self._waiting[local]
+        return ready
+
+    def end(self, local: LocalStep, error: BaseException | None) -> None:
+        """Note that a step has ended, and give up what needs it if it failed."""
+        if error is None:
+            for inputs in self._waiting.values():
+                inputs.discard(local.step)
+            return
+        if not isinstance(error, LocalStepFailedError):
+            failure = LocalStepFailedError(f"Step failed: {local.version_name}. {type(error).__name__}: {error}")
+            failure.__cause__, error = error, failure
+        print(as_text(str(error)), flush=True)  # who reads on learns which step, and why it has no result
+        self.failures[local.version_name] = error
+        self._give_up_readers(local.step)
+
+    def _give_up_readers(self, step: ResolvedStep) -> None:
+        for local in [local for local, inputs in self._waiting.items() if step in inputs]:
+            if self._waiting.pop(local, None) is not None:
+                print(f"Step {local.step.name!r} does not run, because its input {step.name!r} failed.", flush=True)
+                self._give_up_readers(local.step)

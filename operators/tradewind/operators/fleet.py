@@ -1,0 +1,153 @@
+"""Upkeep of the clusters of the fleet file: which there are, and what the tasks that looked after them found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, Context
+
+from tradewind.cloud_tpu.errors import TpuApiError
+from tradewind.deployment.fleet import configured_fleet
+from tradewind.fleet.clusters import CLUSTER_LABEL
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.upkeep import (
+    Unseen,
+    UpkeepLine,
+    UpkeepReport,
+    host_lines,
+    job_lines,
+    orphan_lines,
+    slice_lines,
+)
+from tradewind.tasks.errors import BadInputError
+
+if TYPE_CHECKING:
+    from tradewind.fleet.clusters import Fleet
+
+
+class FleetClustersOperator(BaseOperator):
+    """Tells which clusters there are, so that other tasks can be mapped over them.
+
+    The fleet file is read when the task runs, never when a DAG file is parsed.
+
+    XCom: a list with one mapping for each cluster: ``name``, ``ray_conn_id``, ``project_id``, ``zone``, ``labels``,
+    which its TPU nodes have, and ``dry_run``, the param of that name of the run.
+
+    Args:
+        clusters: Only these; all of the fleet file without it.
+    """
+
+    ui_color = "#d7e3fc"
+    template_fields: Sequence[str] = ("clusters",)
+
+    def __init__(self, *, clusters: Sequence[str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.clusters = clusters
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Read the fleet file."""
+        fleet = _fleet(self.task_id)
+        try:
+            wanted = [fleet.cluster(name) for name in self.clusters or fleet.clusters]
+        except FleetError as error:
+            raise BadInputError(f"Task {self.task_id!r}: {error}") from error
+        return [
+            {
+                "name": cluster.name,
+                "ray_conn_id": cluster.connection,
+                "project_id": cluster.project,
+                "zone": cluster.zone,
+                "labels": {CLUSTER_LABEL: cluster.name},
+                "dry_run": bool(context["params"].get("dry_run", False)),
+            }
+            for cluster in wanted
+        ]
+
+
+class FleetReportOperator(BaseOperator):
+    """Puts together what the tasks found that were mapped over the clusters of a ``FleetClustersOperator``.
+
+    It also looks for TPU nodes of clusters that the fleet file does not have any more; it never deletes them. The table
+    is in the log. Let it run ``all_done``, since a task that needs a person fails.
+
+    XCom: ``counts`` by cluster, ``news`` (what was done, or needs a person), ``for_a_person`` and ``unseen`` as
+    sentences. The same is the extra of its asset events.
+
+    Args:
+        clusters: What the ``FleetClustersOperator`` told.
+        slices: Id of the mapped ``TpuSliceRecoverySensor``.
+        jobs: Id of the mapped ``RayReconcileOperator``.
+        hosts: Id of the mapped task that runs ``sweep_hosts``.
+        gcp_conn_id: Google Cloud connection; see ``CloudTpuHook`` for its extras.
+    """
+
+    ui_color = "#d7e3fc"
+    template_fields: Sequence[str] = ("clusters", "gcp_conn_id")
+
+    def __init__(
+        self,
+        *,
+        clusters: Sequence[Mapping[str, Any]],
+        slices: str,
+        jobs: str,
+        hosts: str,
+        gcp_conn_id: str = "google_cloud_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.clusters = clusters
+        self.slices = slices
+        self.jobs = jobs
+        self.hosts = hosts
+        self.gcp_conn_id = gcp_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Read what the tasks told, and list the nodes of each zone."""
+        seen = [*self._told(context), *self._orphans()]
+        lines = [line for found in seen if not isinstance(found, Unseen) for line in found]
+        report = UpkeepReport(lines, [found for found in seen if isinstance(found, Unseen)])
+        self.log.info("%s", report.table())
+        told = report.to_json()
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = told
+        return told
+
+    def _told(self, context: Context) -> Iterator[Iterable[UpkeepLine] | Unseen]:
+        tasks: Mapping[str, Callable[..., Iterable[UpkeepLine]]] = {
+            self.slices: slice_lines,
+            self.jobs: job_lines,
+            self.hosts: host_lines,
+        }
+        for index, cluster in enumerate(self.clusters):
+            for task_id, lines_of in tasks.items():
+                told = context["ti"].xcom_pull(task_ids=task_id, map_indexes=index)
+                if told is None:
+                    yield Unseen(cluster["name"], f"task {task_id} told nothing: see its log")
+                else:
+                    yield lines_of(cluster["name"], told, is_dry=cluster["dry_run"])
+
+    def _orphans(self) -> Iterator[Iterable[UpkeepLine] | Unseen]:
+        from tradewind.deployment.cloud_tpu import CloudTpuHook
+
+        fleet = _fleet(self.task_id)
+        for project, zone in sorted({(cluster["project_id"], cluster["zone"]) for cluster in self.clusters}):
+            try:
+                nodes = CloudTpuHook(self.gcp_conn_id).tpu_api(zone, project).nodes()
+            except TpuApiError as error:
+                yield Unseen(f"{project}, {zone}", f"its nodes cannot be listed: {error}")
+            else:
+                yield orphan_lines(fleet, project, zone, nodes)
+
+
+def _fleet(task_id: str) -> Fleet:
+    try:
+        fleet = configured_fleet()
+    except FleetError as error:
+        raise BadInputError(f"Task {task_id!r}: {error}") from error
+    if fleet is None:
+        raise BadInputError(
+            f"Task {task_id!r}: nothing says which clusters there are: set fleet_file in the [tradewind] section of "
+            "airflow.cfg, or the variable TRADEWIND_FLEET."
+        )
+    return fleet

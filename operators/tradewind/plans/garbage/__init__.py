@@ -1,0 +1,1 @@
+"""What no DAG needs any more, and how it is taken away."""

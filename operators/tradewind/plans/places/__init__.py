@@ -1,0 +1,1 @@
+"""Where steps may write, and where their data lies."""

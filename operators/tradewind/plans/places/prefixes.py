@@ -1,0 +1,87 @@
+"""Where a step runs and where its outputs go: the first of several sources that says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tradewind.steps import ExecutorStep, MissingPrefixError, RelativePrefixError
+from tradewind.storage import Location, Roots
+
+PREFIX_VARIABLES = ("TRADEWIND_PREFIX", "MARIN_PREFIX")
+
+
+def choose_cluster(step: ExecutorStep | None, of_dag: str | None, default: str) -> str:
+    """The cluster of a step: its own, else the DAG's, else the deployment's default."""
+    return (step.cluster if step else None) or of_dag or default
+
+
+@dataclass(frozen=True)
+class ChosenPrefix:
+    """A prefix, and what gave it, in words."""
+
+    path: str
+    source: str
+
+
+def choose_prefix(
+    argument: str | None,
+    param: Any,
+    environ: Mapping[str, str],
+    configured: str | None,
+    bucket: Callable[[], str | None],
+) -> ChosenPrefix:
+    """The prefix: the argument, the DAG param, the environment, the configuration, or the cluster's bucket.
+
+    ``bucket`` is asked last, since it may have to look up a connection.
+
+    Raises:
+        MissingPrefixError: None of them says anything.
+        RelativePrefixError: What is said first means another place in each process.
+        UnusablePathError: It is none that may be opened.
+        UnsupportedStoreError: It is of another store.
+    """
+    given = [(argument, "The prefix"), (param, "The run's param 'prefix'")]
+    given += [(environ.get(name), name) for name in PREFIX_VARIABLES]
+    given += [(configured, "prefix in the [tradewind] section of airflow.cfg")]
+    prefix, source = next((pair for pair in given if pair[0]), (None, "The bucket of the cluster's connection"))
+    prefix = prefix or bucket()
+    if not prefix:
+        raise MissingPrefixError(
+            "Nothing says where outputs go: give experiment_dag(prefix=...) or a DAG param 'prefix', set "
+            "TRADEWIND_PREFIX, set prefix in the [tradewind] section of airflow.cfg, or give the cluster's connection "
+            "a bucket."
+        )
+    if not Location.of(prefix, source).is_absolute:
+        raise RelativePrefixError(
+            f"{source}: {prefix!r} is a relative path, which workers and clusters would each look up from where they "
+            "are: give an absolute path or a URL."
+        )
+    return ChosenPrefix(prefix, source)
+
+
+def roots_in(text: str | None) -> Roots | None:
+    """The roots that a configuration names, one a line or with commas; None where it names none.
+
+    Raises:
+        UnusablePathError: One of them is no path, or a relative one.
+        UnsupportedStoreError: One of them is of another store.
+    """
+    paths = [path.strip() for path in re.split(r"[,\n]", text or "") if path.strip()]
+    return Roots.of(paths, "allowed_roots in the [tradewind] section of airflow.cfg") if paths else None
+
+
+def configured_roots(allowed: str | None, environ: Mapping[str, str], configured: str | None) -> Roots:
+    """What whoever runs this deployment allows: ``allowed_roots``, else where its outputs go by default.
+
+    Raises:
+        UnusablePathError: The configuration names something else than absolute paths.
+        UnsupportedStoreError: It names another store.
+    """
+    if (named := roots_in(allowed)) is not None:
+        return named
+    given = {name: environ.get(name) for name in PREFIX_VARIABLES}
+    given["prefix in the [tradewind] section of airflow.cfg"] = configured
+    return Roots(tuple(path for where, each in given.items() if each for path in Roots.of([each], where).paths))

@@ -1,0 +1,1 @@
+"""Why a step runs again, down to the change that caused it."""

@@ -1,0 +1,199 @@
+"""Version records as a graph in which each version is one node, however often the records repeat it.
+
+A record holds its dependencies whole down to depth 4 and names deeper ones as ``name-hash``. Those are looked up only
+when somebody asks for what is in them. The hash of a version says nothing here: two nodes are one when their contents
+are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tradewind.steps.values.walk import describe
+
+Version = Mapping[str, Any]
+"""A version record as E20 writes it: name, config, dependencies and, if there are any, pseudo_dependencies."""
+
+Lookup = Callable[[str, str], Version | None]
+"""Finds the record of a version by the name and the hash of its step."""
+
+_REFERENCE = re.compile(r"DEP\[(\d+)\](?:/(.*))?", re.DOTALL)
+_INDEX = re.compile(r"\[\d+\]")
+
+
+@dataclass(frozen=True, eq=False)
+class VersionNode:
+    """One version of a step.
+
+    Attributes:
+        record: What it is made of; None for one that is known by its hash only.
+        given_hash: The hash, where a record names it.
+        inputs: The steps that it waits for, one for each reference.
+        pseudo_inputs: The steps that it refers to without waiting.
+    """
+
+    name: str
+    record: Version | None
+    given_hash: str = ""
+    inputs: tuple[VersionNode, ...] = ()
+    pseudo_inputs: tuple[VersionNode, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """The first six digits of the version's MD5."""
+        return self.given_hash or version_hash(self.record or {})
+
+    @cached_property
+    def references(self) -> dict[str, InputReference]:
+        """Config path → what it refers to."""
+        return {reference.path: reference for reference in self._find_references()}
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Config path → value, for all that are no references."""
+        config = self.record["config"] if self.record else {}
+        return {path: value for path, value in config.items() if path not in self.references}
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the record does not say which reference means which step.
+
+        References are numbered together, but the record lists the steps that are waited for apart from the others.
+        """
+        return bool(self.inputs and self.pseudo_inputs)
+
+    def _find_references(self) -> Iterator[InputReference]:
+        targets = self.inputs + self.pseudo_inputs
+        waits = bool(self.inputs)
+        unseen = dict.fromkeys(range(len(targets)))
+        for path, value in (self.record or {"config": {}})["config"].items():
+            found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if found and int(found[1]) < len(targets):
+                index = int(found[1])
+                unseen.pop(index, None)
+                yield InputReference(path, index, found[2] or "", None if self.is_mixed else targets[index], waits)
+        for index in unseen:  # another field has the same path, and only the last one is in the record
+            yield InputReference(f"(input {index})", index, "", None if self.is_mixed else targets[index], waits)
+
+
+@dataclass(frozen=True, eq=False)
+class InputReference:
+    """A config path at which a step's output is read.
+
+    Attributes:
+        index: Its number among the references of the config.
+        inside: The path inside the output; empty for all of it.
+        target: The step; None if the record does not say which.
+        waits: Whether the step is waited for.
+    """
+
+    path: str
+    index: int
+    inside: str
+    target: VersionNode | None
+    waits: bool
+
+    @property
+    def where(self) -> str:
+        """The config path as people write it."""
+        return describe(self.path)
+
+    @property
+    def pattern(self) -> str:
+        """The config path without positions in lists."""
+        return _INDEX.sub("[]", self.path)
+
+    @property
+    def text(self) -> str:
+        """What is read."""
+        if self.target is None:
+            return f"{self.inside} inside an input" if self.inside else "all of an input"
+        return f"`{self.target.name}`/{self.inside}" if self.inside else f"`{self.target.name}`"
+
+
+class VersionTable:
+    """The nodes that are known so far."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._nodes: dict[object, VersionNode] = {}
+        self._resolved: dict[VersionNode, VersionNode] = {}
+
+    def node(self, record: Version) -> VersionNode:
+        """The node of a valid record; dependencies come first, without recursion."""
+        pending, found = [record], []
+        while pending:
+            found.append(pending.pop())
+            pending.extend(child for child in _children(found[-1]) if not isinstance(child, str))
+        made: dict[int, VersionNode] = {}
+        for version in reversed(found):
+            made[id(version)] = self._made(version, made)
+        return made[id(record)]
+
+    def resolved(self, node: VersionNode) -> VersionNode:
+        """The node with its record, or the same node if nothing is known of it."""
+        if node.record is not None:
+            return node
+        if node not in self._resolved:
+            record = self._lookup(node.name, node.hash)
+            self._resolved[node] = node if record is None else self.node(record)
+        return self._resolved[node]
+
+    def _made(self, version: Version, made: Mapping[int, VersionNode]) -> VersionNode:
+        groups = [version["dependencies"], version.get("pseudo_dependencies", [])]
+        inputs, pseudo_inputs = (
+            tuple(self._named(child) if isinstance(child, str) else made[id(child)] for child in group)
+            for group in groups
+        )
+        key = (version["name"], json.dumps(version["config"], sort_keys=True), inputs, pseudo_inputs)
+        return self._nodes.setdefault(key, VersionNode(version["name"], version, "", inputs, pseudo_inputs))
+
+    def _named(self, text: str) -> VersionNode:
+        name, _, hash_ = text.rpartition("-")
+        return self._nodes.setdefault(text, VersionNode(name, None, hash_))
+
+
+def version_hash(version: Version) -> str:
+    """The hash of a record, as far as its text still is what was hashed."""
+    text = json.dumps(version, sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:6]
+
+
+def deep_inputs(version: Version) -> set[str]:
+    """The ``name-hash`` texts in a valid record, at whatever depth."""
+    pending, deep = [version], set()
+    while pending:
+        for child in _children(pending.pop()):
+            if isinstance(child, str):
+                deep.add(child)
+            else:
+                pending.append(child)
+    return deep
+
+
+def is_version(value: Any) -> bool:
+    """Whether a parsed text is a version record, down to its last dependency."""
+    pending = [value]
+    while pending:
+        version = pending.pop()
+        if isinstance(version, str):
+            if "-" not in version:
+                return False
+            continue
+        if not isinstance(version, dict) or not isinstance(version.get("name"), str):
+            return False
+        groups = [version.get("dependencies"), version.get("pseudo_dependencies", [])]
+        if not isinstance(version.get("config"), dict) or not all(isinstance(group, list) for group in groups):
+            return False
+        pending.extend(_children(version))
+    return True
+
+
+def _children(version: Version) -> list[Any]:
+    return [*version["dependencies"], *version.get("pseudo_dependencies", [])]

@@ -1,0 +1,1 @@
+"""What a Ray job's processes find: code, packages, variables."""

@@ -1,0 +1,1 @@
+"""From a submitted job to how it ended."""

@@ -1,0 +1,132 @@
+"""A job is stopped when it has ended, not when Ray says that it was told.
+
+Ray answers ``true`` to a stop that does nothing: a job that waits for resources or for its environment reads the
+message only when it starts, and starts (ray#58353). So a job that stays pending loses its supervisor, by a small job
+on the head (``supervisor_ender``); one for all that are being stopped at the moment. A running job that ignores
+SIGTERM is killed by Ray after 3 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.errors import RayUnreachableError
+from tradewind.ray_jobs.nodes.lost import LostNodes
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.api import JobsApi
+
+ENDER_PREFIX = "tradewind-stop-"
+"""Of the ids of the small jobs."""
+PATIENCE_S = 2.0
+"""How long a job may stay pending after it was told."""
+_AGAIN_S = 10.0
+_POLL_S = 0.3
+_GATHER_S = 0.2
+_LONGEST_PAUSE_S = 30.0
+_SILENCE_NOTICE_S = 60.0
+_MOST_JOBS = 500
+_SOURCE = Path(__file__).with_name("supervisor_ender.py")
+
+
+async def stop_job(api: JobsApi, job: str, say: Callable[[str], None]) -> JobDetails | None:
+    """Stop ``job`` and return it once it has ended; None when the cluster does not know it.
+
+    One that had not started never will. Goes on while the cluster does not answer, until it is cancelled.
+
+    Raises:
+        RayAuthenticationError: The cluster refuses the token.
+    """
+    stop = _Stop(api, job, say)
+    failures, noticed_at = 0, float("-inf")
+    while True:
+        try:
+            details = await stop.advance()
+        except RayUnreachableError as error:
+            if time.monotonic() - noticed_at >= _SILENCE_NOTICE_S:
+                noticed_at = time.monotonic()
+                say(f"{error} Going on with stopping job {job}.")
+            failures += 1
+            await asyncio.sleep(min(2.0 ** min(failures, 10) / 2, _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0))
+            continue
+        if details is None or details.has_ended:
+            return details
+        failures = 0
+        await asyncio.sleep(_POLL_S)
+
+
+class _Stop:
+    """One job's stop: what was done last, and when."""
+
+    def __init__(self, api: JobsApi, job: str, say: Callable[[str], None]) -> None:
+        self._api = api
+        self._job = job
+        self._say = say
+        self._lost_nodes = LostNodes(api)
+        self._tell_at = float("-inf")
+        self._end_at: float | None = None
+
+    async def advance(self) -> JobDetails | None:
+        """Look at the job, do what is due, and return what was seen."""
+        found = await self._lost_nodes.judged({self._job: await self._api.details(self._job)})
+        details = found[self._job]
+        if details is None or details.has_ended:
+            return details
+        now = time.monotonic()
+        if now >= self._tell_at:
+            async with self._api.request("POST", f"/api/jobs/{self._job}/stop"):
+                pass  # what Ray answers means little; the job's status decides
+            self._tell_at = now + _AGAIN_S
+            self._end_at = self._end_at or now + PATIENCE_S
+        elif details.status == "PENDING" and self._end_at is not None and now >= self._end_at:
+            self._say(f"Ray job {self._job} is still waiting to start, where Ray's stop does nothing: ending its wait.")
+            ender = _enders.setdefault(asyncio.get_running_loop(), {}).setdefault(self._api.cluster, _Ender())
+            if problem := await ender.end(self._api, self._job):
+                self._say(f"That failed, and is tried again: {problem}")
+            self._end_at = time.monotonic() + _AGAIN_S
+        return details
+
+
+class _Ender:
+    """Ends the supervisors of pending jobs, of all that are asked for while it is at work together."""
+
+    def __init__(self) -> None:
+        self._wanted: set[str] = set()
+        self._at_work = asyncio.Lock()
+
+    async def end(self, api: JobsApi, job: str) -> str | None:
+        """End the supervisor of ``job``; what went wrong, if anything did."""
+        self._wanted.add(job)
+        async with self._at_work:
+            await asyncio.sleep(_GATHER_S)
+            if job not in self._wanted:  # it went along with another
+                return None
+            jobs = sorted({job, *sorted(self._wanted)[:_MOST_JOBS]})
+            self._wanted.difference_update(jobs)
+            return await _run_ender(api, jobs)
+
+
+_enders: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _Ender]] = WeakKeyDictionary()
+
+
+async def _run_ender(api: JobsApi, jobs: list[str]) -> str | None:
+    """Run it to its end. It stays in Ray's list: one that is deleted right away comes back there as failed."""
+    ender = ENDER_PREFIX + secrets.token_hex(6)
+    entrypoint = shlex.join(["python", "-c", _SOURCE.read_text(encoding="utf-8"), *jobs])
+    async with api.request("POST", "/api/jobs/", json={"submission_id": ender, "entrypoint": entrypoint}):
+        pass
+    while (details := await api.details(ender)) is not None and not details.has_ended:
+        await asyncio.sleep(_POLL_S)
+    if details is None or details.status != "SUCCEEDED":
+        return f"job {ender} ended as {details.status}: {details.message[-500:]}" if details else f"{ender} is unknown"
+    return None

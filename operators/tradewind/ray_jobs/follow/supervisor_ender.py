@@ -1,0 +1,64 @@
+"""Runs on a cluster: ends the supervisors of jobs that have not started, so that they never will.
+
+Ray's own ``stop`` is a message to the supervisor, and one that waits for resources or for its environment reads none
+until it has them: its entrypoint would start then. Killing the supervisor ends the wait. The job is marked as stopped
+right after, since nobody else would do it for one that has no supervisor (its submission broke off).
+
+A job that is running is left alone: its supervisor has read the message. Sent as source, so it imports only Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+ROUNDS = 3
+"""A submission that breaks off can make its supervisor a moment after it was looked for."""
+
+
+def main(jobs: list[str]) -> None:
+    """End the supervisors of ``jobs``."""
+    import ray
+    from ray.dashboard.modules.job.common import JOB_ACTOR_NAME_TEMPLATE, SUPERVISOR_ACTOR_RAY_NAMESPACE
+
+    ray.init(address="auto", namespace=SUPERVISOR_ACTOR_RAY_NAMESPACE, log_to_driver=False)
+    left, rounds = set(jobs), 0
+    while left and rounds < ROUNDS:
+        if rounds:
+            time.sleep(1.0)
+        for job in sorted(left):
+            if str(asyncio.run(_info().get_status(job))) == "RUNNING":
+                left.discard(job)
+                continue
+            try:
+                ray.kill(ray.get_actor(JOB_ACTOR_NAME_TEMPLATE.format(job_id=job)), no_restart=True)
+                left.discard(job)
+                print("ended the supervisor of", job)
+            except ValueError:
+                print("no supervisor of", job)
+            _mark_as_stopped(job)
+        rounds += 1
+
+
+def _mark_as_stopped(job: str) -> None:
+    from ray.job_submission import JobStatus
+
+    async def mark() -> None:
+        if await _info().get_status(job) == JobStatus.PENDING:
+            await _info().put_status(job, JobStatus.STOPPED, message="Job was stopped before it started.")
+
+    asyncio.run(mark())
+
+
+def _info() -> Any:
+    from ray._private import worker
+    from ray.dashboard.modules.job.common import JobInfoStorageClient
+
+    connected: Any = worker.global_worker
+    return JobInfoStorageClient(connected.gcs_client)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""The nodes of a cluster: which there are, which are lost, which are asked for."""

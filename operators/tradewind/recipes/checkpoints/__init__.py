@@ -1,0 +1,1 @@
+"""Checkpoints: where they lie, which is the newest, when one is saved."""

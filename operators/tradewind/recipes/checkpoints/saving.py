@@ -1,0 +1,142 @@
+"""After every step: say that it is done, and when a preemption was announced, save a checkpoint and end.
+
+Levanter's checkpointer is kept as it is; ours adds to it. As with Levanter's own time-based checkpoints, process 0
+decides and the others are told in the collective that every step has anyway, so a notice costs nothing until it comes
+and all processes save the same step. The pod's hosts write a notice for every process, process 0 included.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, NoReturn
+
+from tradewind.recipes.checkpoints.files import make_incomplete, write_file_list
+from tradewind.recipes.metrics.tracking import flush_metrics, flush_trackers
+from tradewind.runtime.pods.on_host.heartbeat import beat, saved
+from tradewind.runtime.pods.on_host.notices import preemption_notice
+from tradewind.runtime.pods.verdicts import NOTICED
+
+KEPT_TEMPORARY = 2
+"""Temporary checkpoints that are kept, so that there is one before the newest if that turns out to be damaged."""
+LEAVE_S = 10
+"""How long process 0, which serves the others' coordination, waits for them to leave before it."""
+
+
+def checkpointer_config(permanent: str, temporary: str | None, seconds: float, every: int | None) -> Any:
+    """Levanter's configuration of checkpoints, with ours in place of its checkpointer.
+
+    Args:
+        permanent: Folder of the checkpoints that are kept for good: one every ``every`` steps, and the last.
+        temporary: Folder of the others, if it is another.
+        seconds: How often there is a temporary one.
+        every: Steps between permanent ones; None for only the last.
+    """
+    return _config_class()(
+        base_path=permanent,
+        temporary_base_path=temporary,
+        append_run_id_to_base_path=False,
+        save_interval=timedelta(seconds=seconds),
+        keep=[{"every": every}] if every else None,
+        keep_last_temporary_checkpoints=KEPT_TEMPORARY,
+    )
+
+
+@cache
+def _config_class() -> Any:
+    """Made on first use, since its base class needs Levanter."""
+    from levanter.checkpoint import CheckpointerConfig, CheckpointInterval
+
+    @dataclass
+    class TradewindCheckpointerConfig(CheckpointerConfig):
+        def create(self, run_id: str) -> Any:
+            return _checkpointer_class()(
+                self.expanded_path(run_id),
+                self.save_interval,
+                [CheckpointInterval(**interval) for interval in self.keep or []],
+                temporary_base_path=self.expanded_temporary_path(run_id),
+                keep_last_temporary_checkpoints=self.keep_last_temporary_checkpoints,
+            )
+
+    return TradewindCheckpointerConfig
+
+
+@cache
+def _checkpointer_class() -> Any:
+    import jax
+    from levanter.checkpoint import Checkpointer
+
+    class TradewindCheckpointer(Checkpointer):
+        def on_step(self, *, tree: Any, step: int, force: bool = False) -> None:
+            beat(int(step))
+            notice = preemption_notice() if jax.process_index() == 0 and not force else None
+            if notice is not None:
+                self._last_save_time = datetime.min  # a temporary checkpoint is overdue, and process 0 says so to all
+            saved_before = self._last_save_step
+            super().on_step(tree=tree, step=step, force=force)
+            if self._last_save_step != saved_before and not force and _of_process_0(notice is not None):
+                self._leave(int(step), "" if notice is None else notice.reason)
+
+        def save_checkpoint(
+            self, tree: Any, step: int, destination: str, commit_callback: Any = None, **options: Any
+        ) -> None:
+            flush_metrics()  # before it is complete: a training that goes on from it does not make these rows again
+            path = os.path.join(options.get("base_path_override") or self.base_path, destination)
+
+            def commit() -> None:  # called by process 0 once the checkpoint is complete
+                write_file_list(path)
+                saved(step)
+                if commit_callback is not None:
+                    commit_callback()
+
+            super().save_checkpoint(tree, step, destination, commit, **options)
+
+        def _prune_temporary_checkpoints(self, keep: int) -> None:
+            super()._prune_temporary_checkpoints(max(keep, 1))  # also a permanent one may turn out to be damaged
+
+        def _do_rm_checkpoint(self, cp_path: str) -> None:
+            make_incomplete(cp_path)
+            super()._do_rm_checkpoint(cp_path)
+
+        def _leave(self, step: int, reason: str) -> NoReturn:
+            self._manager.wait_until_finished()
+            if jax.process_index() == 0:
+                print(f"step {step + 1} is saved, because of a notice: {reason}; this process ends", flush=True)
+            flush_trackers()
+            _leave_in_order()
+
+    return TradewindCheckpointer
+
+
+def _of_process_0(value: bool) -> bool:
+    """What process 0 gives."""
+    import jax
+
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental.multihost_utils import broadcast_one_to_all
+
+    return bool(broadcast_one_to_all(value))
+
+
+def _leave_in_order() -> NoReturn:
+    """End with the code that means a checkpoint on notice; process 0 last, as the others abort when it is gone."""
+    import jax
+    from jax._src.distributed import global_state
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    client, rank = global_state.client, jax.process_index()
+    try:
+        if client is not None and rank > 0:
+            client.key_value_set(f"tradewind/left/{rank}", "")
+        elif client is not None:
+            for other in range(1, jax.process_count()):
+                client.blocking_key_value_get(f"tradewind/left/{other}", LEAVE_S * 1000)
+    except jax.errors.JaxRuntimeError as error:
+        print(f"not every process said that it leaves: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(NOTICED)

@@ -1,0 +1,1 @@
+"""Levanter: its config, its parts, its models."""

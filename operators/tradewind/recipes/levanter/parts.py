@@ -1,0 +1,169 @@
+"""The parts of Levanter's configuration that training, evaluation and the token cache share.
+
+This module may be imported anywhere; its functions load Levanter, so they are called on the cluster, inside a step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from tradewind.datasets.files import exists, is_remote, join, parent
+from tradewind.recipes.levanter.model_sizes import model_size
+
+if TYPE_CHECKING:
+    from levanter.data.text import LmDataConfig
+    from levanter.models.llama import LlamaConfig
+
+COMPONENT = "corpus"
+"""Levanter's name for our one data set; also the folder inside a token cache."""
+SPLITS = ("train", "validation")
+EXPORT_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def llama(size: str, seq_len: int, tokenizer: str) -> LlamaConfig:
+    """The Llama of that size with a context of ``seq_len`` tokens.
+
+    ``tokenizer`` (a local folder) is also the reference checkpoint: Levanter would look for both on a hub otherwise.
+    """
+    from levanter.models.llama import LlamaConfig
+
+    shape = model_size(size)
+    return LlamaConfig(
+        max_seq_len=seq_len,
+        hidden_dim=shape.hidden_dim,
+        intermediate_dim=shape.intermediate_dim,
+        num_layers=shape.num_layers,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        gradient_checkpointing=shape.hidden_dim >= 512,  # small activations are cheaper to keep than to recompute
+        tokenizer=tokenizer,
+        reference_checkpoint=tokenizer,
+    )
+
+
+def language_model(model: Any, size: str, seq_len: int, tokenizer: str) -> Any:
+    """The model config that was given, or else the Llama of that size, with our tokenizer.
+
+    Raises ``ValueError`` if it is no model config of Levanter's or has a shorter context than ``seq_len``.
+    """
+    if model is None:
+        return llama(size, seq_len, tokenizer)
+    from levanter.models.lm_model import LmConfig
+
+    if not isinstance(model, LmConfig):
+        raise ValueError(f"model is a {type(model).__name__}, which is no config of a language model of Levanter's.")
+    if seq_len > model.max_seq_len:
+        raise ValueError(f"seq_len={seq_len} is longer than the model's context, max_seq_len={model.max_seq_len}.")
+    ours = {"tokenizer", "reference_checkpoint"} & {field.name for field in dataclasses.fields(model)}
+    return dataclasses.replace(model, **dict.fromkeys(ours, tokenizer))
+
+
+def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
+    """The token cache at ``cache_path``, to read. Raises ``ValueError`` if a split is not there."""
+    from levanter.data.text import DatasetComponent, LmDataConfig
+
+    check_cache(cache_path)
+    return LmDataConfig(
+        tokenizer=tokenizer,
+        cache_dir=cache_path,
+        auto_build_caches=False,
+        components={COMPONENT: DatasetComponent()},
+        shuffle=True,  # Levanter's default keeps neighbours together, and small batches would then be of one document
+        mixture_block_size=64,
+    )
+
+
+def check_cache(cache_path: str) -> None:
+    """Raise ``ValueError`` if a split of the token cache is not there."""
+    for split in SPLITS:
+        if not exists(join(cache_path, COMPONENT, split, "shard_ledger.json")):
+            raise ValueError(f"There is no finished token cache for {split} under cache_path {cache_path}.")
+
+
+def on_tpu() -> bool:
+    """Whether JAX computes on TPUs here."""
+    import jax
+
+    return bool(jax.default_backend() == "tpu")
+
+
+def precision() -> Any:
+    """Levanter's mixed-precision policy: bfloat16 arithmetic on a TPU, float32 throughout elsewhere."""
+    import jmp
+
+    return jmp.get_policy("p=f32,c=bfloat16" if on_tpu() else "f32")
+
+
+def export_dtype(name: str | None) -> Any:
+    """What the weights of an export are written as. Raises ``ValueError`` for a name that is no such type."""
+    import jax.numpy as jnp
+
+    if name is not None and name not in EXPORT_DTYPES:
+        raise ValueError(f"levanter['hf_save_dtype']={name!r} is not one of {', '.join(EXPORT_DTYPES)}.")
+    return None if name is None else jnp.dtype(name)
+
+
+def mesh() -> Any:
+    """All devices of all hosts along the data axis."""
+    from levanter.utils.mesh import MeshConfig
+
+    return MeshConfig(axes={"data": -1})
+
+
+def device_count() -> int:
+    """Devices of all hosts."""
+    import jax
+
+    return jax.device_count()
+
+
+def all_tokens(cache: Any) -> Any:
+    """All tokens of a split of a token cache in a row: int32, shape ``[tokens]``."""
+    import numpy as np
+
+    return np.asarray(cache.store.tree["input_ids"].data[0 : cache.store.tree["input_ids"].data_size].read().result())
+
+
+def check_batch_size(batch_size: int, devices: int, axes: Any = None, num_slices: int = 1) -> None:
+    """Raise ``ValueError`` unless ``batch_size`` can be divided among the devices of all hosts.
+
+    ``axes`` is Levanter's mesh, if it may have other axes than the data axis: then fewer parts of a batch are enough.
+    ``num_slices`` is over how many slices the devices are spread.
+    """
+    parts = devices if axes is None else _batch_parts(axes, devices, num_slices)
+    if batch_size < 1 or batch_size % parts:
+        what = "the number of devices" if parts == devices else f"what a batch is divided into on {devices} devices"
+        raise ValueError(f"batch_size={batch_size} is not a positive multiple of {what}, {parts}.")
+
+
+def _batch_parts(mesh_config: Any, devices: int, num_slices: int) -> int:
+    """Into how many parts that mesh divides a batch. Raises ``ValueError`` if the mesh does not fit the devices."""
+    try:
+        ici, dcn = mesh_config.axis_shapes(devices, num_slices)
+    except ValueError as error:
+        where = f"{devices} devices" + (f" on {num_slices} slices" if num_slices > 1 else "")
+        raise ValueError(f"levanter['trainer.mesh'] does not fit {where}: {error}") from error
+    mapping = mesh_config.resolved_compute_mapping
+    axes = mapping.get(mesh_config.batch_axis_name, mapping.get("batch")) or ()
+    names = (axes,) if isinstance(axes, str) else axes
+    return math.prod(ici.get(name, 1) * dcn.get(name, 1) for name in names)
+
+
+def keep_compilations(output_path: str) -> None:
+    """Keep JAX's compilations beside the outputs, where a restarted slice finds them, or where the environment says.
+
+    Whoever sets ``JAX_COMPILATION_CACHE_DIR`` on the hosts has one folder for all experiments. The thresholds matter:
+    by default JAX keeps only what took a second to compile. JAX looks for every compilation, so keeping the short ones
+    too costs no look more. XLA's own caches (of GPU kernels) cannot be on an object store.
+    """
+    import jax
+
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or join(parent(output_path), "compilation-cache")
+    jax.config.update("jax_compilation_cache_dir", folder if "://" in folder else os.path.abspath(folder))
+    if is_remote(folder):
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

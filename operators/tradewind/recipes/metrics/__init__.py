@@ -1,0 +1,1 @@
+"""What a training says of itself while it runs."""

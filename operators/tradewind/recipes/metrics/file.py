@@ -1,0 +1,81 @@
+"""The metrics of a training run, as JSON lines: ``{"step": 20, "time": ..., "train/loss": 5.31, ...}``.
+
+A line is on the store when the step after it runs, at the latest some seconds later on an object store. A run that
+resumes from a checkpoint does some steps again and appends them again: of two lines about one step the later one
+counts, which is what ``read_metrics`` gives.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tradewind.datasets.files import exists, is_remote, parent, read_text, write_text
+
+REMOTE_S = 20.0
+"""How old the file on an object store may be: it cannot be appended to, so all of it is written again."""
+
+
+class MetricsFile:
+    """Appends lines to the file at ``path``, after what is there already."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._remote = is_remote(path)
+        self._content = read_text(path) if self._remote and exists(path) else ""
+        self._written = time.monotonic()
+        if not self._remote:
+            _end_last_line(path)
+
+    def append(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one line about ``step`` (counted from 0)."""
+        line = json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
+        if not self._remote:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(line)
+            return
+        self._content += line
+        if time.monotonic() - self._written > REMOTE_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring what is still in memory to the store."""
+        if self._remote and self._content:
+            write_text(self.path, self._content)
+            self._written = time.monotonic()
+
+
+def read_metrics(path: str) -> list[dict[str, Any]]:
+    """One dictionary per step, ordered by step, each with ``step``, ``time`` and the metrics of that step.
+
+    Raises ``FileNotFoundError`` if there is no file. A last line that was cut off by a kill is ignored.
+    """
+    steps: dict[int, dict[str, Any]] = {}
+    for line in read_text(path).splitlines():
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            steps.setdefault(values["step"], {}).update(values)
+    return [steps[step] for step in sorted(steps)]
+
+
+def series(metrics: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    """The steps at which ``key`` was measured, and its values."""
+    points = [(row["step"], row[key]) for row in metrics if key in row]
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _end_last_line(path: str) -> None:
+    """Make the local file's folder, and end a line that a kill cut short, so that the next one starts afresh."""
+    from pathlib import Path
+
+    Path(parent(path)).mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")

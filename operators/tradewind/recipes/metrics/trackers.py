@@ -1,0 +1,79 @@
+"""TensorBoard and Weights & Biases beside the metrics file, when a config asks for them; offline unless told otherwise.
+
+Both get everything that Levanter measures, from process 0.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tradewind.datasets.files import basename, is_remote, join, parent
+from tradewind.steps.values.fields import SOME_TEXT, TEXT, TEXTS, check_fields, one_of
+
+WANDB_MODES = ("offline", "online", "disabled")
+
+
+@dataclass(frozen=True)
+class WandbOptions:
+    """A run at Weights & Biases."""
+
+    project: str
+    entity: str | None = None
+    """User or team; W&B's own default if not given."""
+    name: str | None = None
+    """What people see; the last part of the output path if not given."""
+    group: str | None = None
+    tags: Sequence[str] = ()
+    mode: str = "offline"
+    """``offline`` (files, for ``wandb sync``), ``online`` or ``disabled``; the variable ``WANDB_MODE`` goes before it.
+    Online, the step needs ``secrets={"WANDB_API_KEY": ...}``."""
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys(("entity", "name", "group"), TEXT.or_none())
+        check_fields(self, project=SOME_TEXT, **names, tags=TEXTS, mode=one_of(WANDB_MODES))
+
+
+def tensorboard_path(train_path: str) -> str:
+    """Where the training with that output writes TensorBoard's event files."""
+    return join(train_path, "tensorboard")
+
+
+def tensorboard_config(output_path: str, first_step: int) -> Any:
+    """Levanter's tracker for TensorBoard; it adds the run's id, which is the name of the output, to the path.
+
+    What an earlier attempt reported about ``first_step`` and later steps is no longer shown.
+    """
+    from levanter.tracker.tensorboard import TensorboardConfig
+
+    return TensorboardConfig(logdir=tensorboard_path(output_path), flush_secs=20, purge_step=first_step)
+
+
+def wandb_config(options: WandbOptions, output_path: str) -> Any:
+    """Levanter's tracker for W&B, under the output's name as run id, so that a restarted training goes on with it."""
+    from levanter.tracker.wandb import WandbConfig
+
+    os.environ.setdefault("WANDB_DIR", _wandb_folder(output_path))
+    return WandbConfig(
+        project=options.project,
+        entity=options.entity,
+        name=options.name or basename(output_path),
+        group=options.group,
+        tags=list(options.tags),
+        mode=os.environ.get("WANDB_MODE", options.mode),
+        save_code=False,
+    )
+
+
+def _wandb_folder(output_path: str) -> str:
+    """A local folder, since W&B writes to no other; beside the metrics if those are local too."""
+    if is_remote(output_path):
+        folder = Path(tempfile.gettempdir()) / "tradewind-wandb" / basename(parent(output_path)) / basename(output_path)
+    else:
+        folder = Path(output_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)

@@ -1,0 +1,174 @@
+"""How Levanter reports a training run to us: one tracker that writes the metrics file and prints progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tradewind.cloud_tpu.goodput import STEP_SECONDS
+from tradewind.datasets.files import exists
+from tradewind.recipes.levanter.quiet import quiet_console
+from tradewind.recipes.metrics.file import MetricsFile, read_metrics
+from tradewind.recipes.metrics.goodput import Goodput, StepTimer
+
+AVERAGED_LOSS = "eval/ema/loss"
+"""Levanter's name for the validation loss of the averaged weights, of whatever kind the average is."""
+KEPT = ("train/loss", "eval/loss", AVERAGED_LOSS)
+_LAST_OF_A_STEP = "throughput/loading_time"
+"""What Levanter reports when all that belongs to a step is done."""
+_FLOPS_PER_EXAMPLE = "throughput/flops_per_example"
+_PEAK_FLOPS = "throughput/theoretical_flops"
+"""Of all devices together; Levanter knows them by the kind of the device, but not those of a CPU."""
+
+
+@dataclass(frozen=True)
+class TrackingOptions:
+    """Where the metrics go, and what progress lines need to know."""
+
+    metrics_path: str
+    total_steps: int
+    tokens_per_step: int
+    steps_per_line: int
+    examples_per_step: int = 1
+
+
+def tracker_config(options: TrackingOptions) -> Any:
+    """A Levanter ``TrackerConfig`` whose tracker writes and prints in process 0, and is silent in the others."""
+    return _tracker_config_class()(options=options)
+
+
+@cache
+def _tracker_config_class() -> Any:
+    """Made on first use, since its base class and its registration need Levanter."""
+    import jax
+    from levanter.tracker.tracker import NoopTracker, Tracker, TrackerConfig
+
+    class TradewindTracker(TrainingLog, Tracker):
+        name = "tradewind"
+
+    @TrackerConfig.register_subclass("tradewind")
+    @dataclass
+    class TradewindTrackerConfig(TrackerConfig):
+        options: TrackingOptions
+
+        def init(self, run_id: str | None) -> Tracker:
+            quiet_console()
+            return TradewindTracker(self.options) if jax.process_index() == 0 else NoopTracker()
+
+    return TradewindTrackerConfig
+
+
+def flush_metrics() -> None:
+    """Bring the rows of the metrics that process 0 has so far to the store."""
+    from levanter.tracker import get_tracker
+
+    with suppress(KeyError):  # in another process
+        get_tracker("tradewind").finish()
+
+
+def flush_trackers() -> None:
+    """Bring all that process 0 measured to the store, when the process is about to end."""
+    from levanter.tracker import get_tracker
+
+    flush_metrics()
+    with suppress(KeyError):  # not configured, or in another process
+        get_tracker("tensorboard").finish()
+
+
+class TrainingLog:
+    """The methods of a tracker: keeps the losses (nats/token), drops the rest of what Levanter measures."""
+
+    def __init__(self, options: TrackingOptions) -> None:
+        before = read_metrics(options.metrics_path) if exists(options.metrics_path) else []
+        self._file = MetricsFile(options.metrics_path)
+        self._progress = ProgressReporter(options, Goodput.of_this_pod(before))
+        self._timer = StepTimer()
+
+    def log(self, metrics: Mapping[str, Any], *, step: int | None, commit: bool | None = None) -> None:
+        """Write the losses among ``metrics``; print a line about some training steps and about every validation.
+
+        A training step is taken note of once: at the end Levanter reports the last one again.
+        """
+        if _LAST_OF_A_STEP in metrics:
+            self._timer.begin(time.monotonic())
+        values = {key: float(metrics[key]) for key in KEPT if key in metrics}
+        repeated = "train/loss" in values and step is not None and step <= self._progress.last_step
+        if step is None or not values or repeated:
+            return
+        seconds = self._timer.end(time.monotonic()) if "train/loss" in values else None
+        if seconds is not None:
+            values[STEP_SECONDS] = round(seconds, 6)
+        self._file.append(int(step), values)
+        self._progress.report(int(step), values)
+
+    def log_hyperparameters(self, hparams: dict[str, Any]) -> None:
+        """Nothing: the step's config is in its record."""
+
+    def log_summary(self, metrics: Mapping[str, Any]) -> None:
+        """Take what MFU needs; the rest of the summary is the step's result."""
+        if _FLOPS_PER_EXAMPLE in metrics:
+            self._progress.flops_per_example = float(metrics[_FLOPS_PER_EXAMPLE])
+        if _PEAK_FLOPS in metrics:
+            self._progress.peak_flops = float(metrics[_PEAK_FLOPS])
+
+    def log_artifact(self, artifact_path: Any, *, name: str | None = None, type: str | None = None) -> None:
+        """Nothing: checkpoints and exports are files of the output."""
+
+    def finish(self) -> None:
+        """Bring the last lines to the store."""
+        self._file.flush()
+
+
+class ProgressReporter:
+    """Prints ``step 20/60  loss 5.312  tokens/s 12345  MFU 41.2%  restarts 1  goodput 87.3%``.
+
+    The loss is that of the step; tokens/s and MFU (the share of the devices' peak speed) are since the line before.
+    """
+
+    def __init__(self, options: TrackingOptions, goodput: Goodput) -> None:
+        self.options = options
+        self.last_step = -1
+        self.flops_per_example: float | None = None
+        self.peak_flops: float | None = None
+        self._goodput = goodput
+        self._since: tuple[int, float] | None = None
+
+    def report(self, step: int, values: Mapping[str, float]) -> None:
+        """Take note of one step (counted from 0; people count from 1)."""
+        place = f"step {step + 1}/{self.options.total_steps}"
+        if "eval/loss" in values:
+            print(f"{place}  validation loss {values['eval/loss']:.3f}", flush=True)
+        if AVERAGED_LOSS in values:
+            print(f"{place}  validation loss {values[AVERAGED_LOSS]:.3f} of the averaged weights", flush=True)
+        if "train/loss" not in values:
+            return
+        self.last_step = step
+        self._goodput.add(step, values.get(STEP_SECONDS))
+        done, now = step + 1, time.monotonic()
+        if done % self.options.steps_per_line == 0 or done == self.options.total_steps:
+            print(f"{place}  loss {values['train/loss']:.3f}{self._speed(done, now)}{self._history()}", flush=True)
+            self._since = (done, now)
+        self._since = self._since or (done, now)
+
+    def _speed(self, done: int, now: float) -> str:
+        """Empty for a line without one before it: the first step is mostly compilation."""
+        if self._since is None or done <= self._since[0]:
+            return ""
+        before, since = self._since
+        steps_per_second = (done - before) / (now - since)
+        return f"  tokens/s {steps_per_second * self.options.tokens_per_step:.0f}{self._mfu(steps_per_second)}"
+
+    def _mfu(self, steps_per_second: float) -> str:
+        if not self.flops_per_example or not self.peak_flops:
+            return ""
+        used = steps_per_second * self.options.examples_per_step * self.flops_per_example
+        return f"  MFU {used / self.peak_flops:.1%}"
+
+    def _history(self) -> str:
+        restarts = f"  restarts {self._goodput.restarts}" if self._goodput.restarts else ""
+        share = self._goodput.share(time.time())
+        return restarts + ("" if share is None else f"  goodput {share:.1%}")

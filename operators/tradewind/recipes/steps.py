@@ -1,0 +1,312 @@
+"""The steps of a language-model pipeline, each made by one function.
+
+Such a function knows which recipe does the work, and where its inputs and its output go. What counts in the version is
+decided here: every input, also a path that is given as text, and every setting that is given and that the result
+depends on. A setting that is left out has the recipe's default, which does not count.
+
+An input is a step, a path inside one (``step / "a"``) or any other path; a relative one is below the prefix. Options
+are fields of ``ExecutorStep`` (``description``, ``resources``, ``cluster``, ...) and of the recipe's config.
+
+What cannot work is refused here, with the step's name and the field: an option that is unknown or has a value that its
+field does not take, and a step that makes something else than the input that is wanted. On the cluster it would be
+found only after the steps before had run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Concatenate, ParamSpec
+
+from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
+from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
+from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
+from tradewind.recipes.report import ReportConfig, write_report
+from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
+from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
+from tradewind.recipes.train_config import RESUMABLE, LmTrainConfig
+from tradewind.recipes.train_lm import train_lm
+from tradewind.steps import (
+    ExecutorStep,
+    ExperimentError,
+    InputName,
+    MirroredValue,
+    OutputName,
+    VersionedValue,
+    ensure_versioned,
+    lazy,
+    this_output_path,
+)
+from tradewind.steps.values.lazy import Lazy
+from tradewind.steps.values.run_values import RunValue
+from tradewind.steps.values.shortened import shortened
+
+_P = ParamSpec("_P")
+_PLACEHOLDERS = (ExecutorStep, InputName, MirroredValue, OutputName, VersionedValue)
+_OF_STEP = ("description", "override_output_path", "resources", "pip_dependency_groups", "cluster", "secrets")
+_AS_TRAINED = ("cache_path", "tokenizer_path", "model", "model_size", "seq_len")
+_ASKED = {"cache_path": "tokens", "tokenizer_path": "tokenizer", "model": "model"}
+"""Field of an evaluation's config → the argument that says it."""
+_MADE: Mapping[type, str] = {
+    CleanAndShardConfig: "documents",
+    BpeTokenizerConfig: "tokenizer",
+    TokenCacheConfig: "tokens",
+    LmTrainConfig: "trained",
+    LmEvalConfig: "evaluated",
+    ReportConfig: "report",
+}
+"""Config of a step → what the step makes, by the name of the argument that takes it."""
+_WHAT = {
+    "documents": "documents",
+    "tokenizer": "a tokenizer",
+    "tokens": "a token cache",
+    "trained": "a trained model",
+    "evaluated": "an evaluation",
+    "report": "a report",
+}
+_MEASURING = (
+    "steps_per_eval",
+    "max_eval_batches",
+    "steps_per_checkpoint",
+    "checkpoint_seconds",
+    "steps_per_line",
+    "temporary_checkpoint_path",
+    "tensorboard",
+    "wandb",
+)
+"""How often a training is measured, saved and printed, and where to: its weights do not depend on it."""
+
+
+def naming_step(make: Callable[Concatenate[str, _P], ExecutorStep]) -> Callable[Concatenate[str, _P], ExecutorStep]:
+    """The same function of a step's name, with that name in what it refuses."""
+
+    @functools.wraps(make)
+    def named(name: str, *args: _P.args, **kwargs: _P.kwargs) -> ExecutorStep:
+        try:
+            return make(name, *args, **kwargs)
+        except ExperimentError:  # names the step already
+            raise
+        except ValueError as error:
+            raise ValueError(f"Step {shortened(name)}: {error}") from None
+
+    return named
+
+
+@naming_step
+def clean(name: str, documents: Any, **options: Any) -> ExecutorStep:
+    """Documents cleaned, deduplicated and split into training and validation.
+
+    Options of its own are the fields of ``CleanAndShardConfig``, such as ``validation_fraction``.
+    """
+    about = "Cleaned, deduplicated, split into training and validation, and sharded with Ray Data."
+    recipe = _Recipe("clean", clean_and_shard, CleanAndShardConfig, about)
+    return recipe.step(name, {"input_path": _input("documents", documents)}, options)
+
+
+@naming_step
+def train_tokenizer(name: str, documents: Any, **options: Any) -> ExecutorStep:
+    """A byte-level BPE tokenizer of all the documents.
+
+    Options of its own are the fields of ``BpeTokenizerConfig``, such as ``vocab_size``.
+    """
+    recipe = _Recipe("train_tokenizer", train_bpe_tokenizer, BpeTokenizerConfig, "A byte-level BPE tokenizer.")
+    return recipe.step(name, {"input_path": _input("documents", documents)}, options)
+
+
+@naming_step
+def tokenize(name: str, documents: Any, tokenizer: Any, **options: Any) -> ExecutorStep:
+    """Levanter's token cache of documents that lie under ``train/`` and ``validation/``, as ``clean`` puts them."""
+    recipe = _Recipe("tokenize", build_token_cache, TokenCacheConfig, "Levanter's token cache.")
+    inputs = {"input_path": _input("documents", documents), "tokenizer_path": _input("tokenizer", tokenizer)}
+    return recipe.step(name, inputs, options)
+
+
+@naming_step
+def train(name: str, tokens: Any, model: Any = None, *, tokenizer: Any = None, **options: Any) -> ExecutorStep:
+    """A language model, trained with Levanter.
+
+    Args:
+        name: Of the step.
+        tokens: The token cache that it is trained on.
+        model: The name of a size (also ``run_param(...)``), ``lazy("levanter.models.llama:LlamaConfig", ...)``, or a
+            model config of Levanter's. All that is given of it counts.
+        tokenizer: The one that ``tokens`` was made with; to be said if that is no step of ``tokenize``.
+        options: Of ``ExecutorStep`` and ``LmTrainConfig``. How often a training is measured, saved and printed does
+            not count, nor where it runs.
+
+    Raises:
+        ValueError: An option is a field of neither, or nothing says which tokenizer.
+    """
+    return training("train", name, tokens, tokenizer, model, options)
+
+
+def training(
+    maker: str, name: str, tokens: Any, tokenizer: Any, model: Any, options: Mapping[str, Any]
+) -> ExecutorStep:
+    """What ``train`` and ``default_train`` have in common; ``maker`` is the one that options are refused for."""
+    cache = _input("tokens", tokens)
+    found = _tokenizer_of(tokens) if tokenizer is None else _input("tokenizer", tokenizer)
+    overrides = options.get("levanter", {})
+    if not isinstance(overrides, Mapping):
+        given = shortened(overrides)
+        raise ValueError(f"{maker}(levanter={given}) is no mapping of settings, such as {{'optimizer.beta2': 0.95}}.")
+    levanter = {field: _counted(value) for field, value in overrides.items()}
+    what = f"a model of size {model}" if isinstance(model, str) else "a language model"
+    if isinstance(model, Lazy):
+        what = f"a {model.target.rpartition(':')[2]}"
+    about = f"Trains {what} with Levanter."
+    recipe = _Recipe(maker, train_lm, LmTrainConfig, about, (*_MEASURING, "levanter"), RESUMABLE)
+    _check_made("initialize_from", "trained", options.get("initialize_from"))
+    inputs = {"cache_path": cache, "tokenizer_path": found, **_model(model)}
+    return recipe.step(name, inputs, {**options, "levanter": levanter})
+
+
+def _tokenizer_of(tokens: Any) -> Any:
+    """The tokenizer that a step of ``tokenize`` names in its config; raises ``ValueError`` if it is no such step."""
+    found = getattr(_config_of(tokens), "tokenizer_path", None)
+    if found is None:
+        raise ValueError(
+            "tokenizer is missing: the token cache is no step whose config says which one it was made with."
+        )
+    return found
+
+
+@naming_step
+def evaluate(
+    name: str, trained: Any, *, tokens: Any = None, tokenizer: Any = None, model: Any = None, **options: Any
+) -> ExecutorStep:
+    """How well a trained model predicts the validation tokens, and a sample of what it writes.
+
+    ``tokens``, ``tokenizer``, ``model`` and ``seq_len`` are the training's, and to be said if ``trained`` is no step of
+    ``train``. Other options of its own are the fields of ``LmEvalConfig``.
+
+    Raises:
+        ValueError: An option is a field of neither config nor step, or nothing says which tokens, tokenizer or model.
+    """
+    train_path = _input("trained", trained)
+    config = _config_of(trained)
+    known = {field: getattr(config, field) for field in _AS_TRAINED} if isinstance(config, LmTrainConfig) else {}
+    said = {"cache_path": tokens, "tokenizer_path": tokenizer}
+    inputs = known | {field: _input(_ASKED[field], value) for field, value in said.items() if value is not None}
+    inputs |= _model(model)
+    for field, argument in _ASKED.items():
+        if field not in inputs:
+            raise ValueError(f"{argument} is missing: what is evaluated is no step of train, whose config says it.")
+    inputs = {"train_path": train_path} | inputs
+    if "seq_len" in options:
+        inputs.pop("seq_len", None)
+    about = "Validation loss and bits per byte, from the checkpoint and from the Hugging Face export."
+    return _Recipe("evaluate", evaluate_lm, LmEvalConfig, about, ("batch_size",)).step(name, inputs, options)
+
+
+@naming_step
+def report(name: str, evaluated: Any, *, trained: Any = None, **options: Any) -> ExecutorStep:
+    """A report of a training with its loss curve; its ``title`` is an option, which does not count.
+
+    ``trained`` is what was evaluated, and to be said if ``evaluated`` is no step of ``evaluate``.
+
+    Raises:
+        ValueError: An option is a field of neither ``ReportConfig`` nor step, or nothing says what was evaluated.
+    """
+    eval_path = _input("evaluated", evaluated)
+    found = getattr(_config_of(evaluated), "train_path", None) if trained is None else _input("trained", trained)
+    if found is None:
+        raise ValueError("trained is missing: the evaluation is no step whose config says what it evaluated.")
+    recipe = _Recipe("report", write_report, ReportConfig, "A report of the training, with its loss curve.", ("title",))
+    return recipe.step(name, {"train_path": found, "eval_path": eval_path}, options)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """A recipe, and what there is to know for making a step of it."""
+
+    maker: str
+    fn: Callable[..., Any]
+    config: type[Any]
+    about: str
+    uncounted: Collection[str] = ()
+    resumable: Sequence[str] = ()
+
+    def step(self, name: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> ExecutorStep:
+        """The step that has these inputs; raises ``ValueError`` for an option that is unknown."""
+        self._check_names(inputs, options)
+        settings = {
+            field: value if field in self.uncounted else _counted(value)
+            for field, value in options.items()
+            if field not in _OF_STEP
+        }
+        config = self.config(**inputs, **settings, output_path=this_output_path())
+        of_step = {field: options[field] for field in _OF_STEP if options.get(field) is not None}
+        return ExecutorStep(
+            name, self.fn, config, **({"description": self.about, "resumable": self.resumable} | of_step)
+        )
+
+    def _check_names(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        given = {*inputs, "output_path", "model", "model_size"}
+        fields = [field.name for field in dataclasses.fields(self.config)]
+        known = [name for name in fields if name not in given]
+        for name in options:
+            if name in fields and name in given:
+                raise ValueError(
+                    f"{self.maker}({name}=...) is no field to be set: {self.maker} fills it in from its arguments."
+                )
+            if name not in known and name not in _OF_STEP:
+                near = difflib.get_close_matches(name, [*known, *_OF_STEP], n=3)
+                fits = ", ".join(known or _OF_STEP)
+                hint = f"did you mean {' or '.join(near)}?" if near else f"the fields are {fits}."
+                raise ValueError(f"{self.maker}({name}=...) is no field of {self.config.__name__}; {hint}")
+
+
+def _input(argument: str, value: Any) -> Any:
+    """A reference to what ``value`` says, in a form that counts; raises ``ValueError`` if it is no such input."""
+    if not isinstance(value, (*_PLACEHOLDERS, RunValue, PurePath, str)) or value == "":
+        raise ValueError(
+            f"{argument} is {shortened(value)}, which is no input: give a step, a path inside one, or another path."
+        )
+    _check_made(argument, argument, value)
+    if isinstance(value, ExecutorStep):
+        return value.as_input_name()
+    return InputName.hardcoded(value) if isinstance(value, str) else _counted(value)
+
+
+def _check_made(argument: str, wanted: str, value: Any) -> None:
+    """Raise ``ValueError`` if ``value`` is the output of a recipe's step that makes something else than ``wanted``.
+
+    Inside an output may be anything: a training's has a tokenizer, too.
+    """
+    given = value.value if isinstance(value, MirroredValue) else value
+    if isinstance(given, InputName) and given.name is None:
+        given = given.step
+    if isinstance(given, ExecutorStep) and (made := _MADE.get(type(given.config), wanted)) != wanted:
+        raise ValueError(f"{argument} is step {given.name!r}, which makes {_WHAT[made]} and not {_WHAT[wanted]}.")
+
+
+def _config_of(value: Any) -> Any:
+    """The config of the step that ``value`` is, or lies in; ``None`` for any other path."""
+    return getattr(value.step if isinstance(value, InputName) else value, "config", None)
+
+
+def _model(model: Any) -> dict[str, Any]:
+    """A lazy model's class is no part of a version by itself, so it stands in for the size, which is not read then."""
+    if isinstance(model, Lazy):
+        return {"model": _counted(model), "model_size": ensure_versioned(model.target)}
+    if dataclasses.is_dataclass(model) and not isinstance(model, _PLACEHOLDERS) and hasattr(model, "max_seq_len"):
+        return {"model": ensure_versioned(model), "model_size": ensure_versioned(type(model).__qualname__)}
+    given = model.value if isinstance(model, VersionedValue) else model
+    if given is not None and not isinstance(given, (RunValue, str)):
+        sizes = ", ".join(MODEL_SIZES)
+        raise ValueError(
+            f"model is {shortened(model)}, which is no model: give a size ({sizes}), lazy(...) or Levanter's config."
+        )
+    return {} if model is None else {"model": None, "model_size": ensure_versioned(model)}
+
+
+def _counted(value: Any) -> Any:
+    """``value`` as part of the version: fields of a lazy object one by one, references as they are."""
+    if isinstance(value, Lazy):
+        return lazy(value.target, **{field: _counted(inner) for field, inner in value.kwargs.items()})
+    return value if isinstance(value, _PLACEHOLDERS) else ensure_versioned(value)

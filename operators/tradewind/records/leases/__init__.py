@@ -1,0 +1,1 @@
+"""Who may write an output, and until when."""

@@ -1,0 +1,348 @@
+"""A Google Cloud on this machine, with one Ray cluster in it: Cloud TPU, Cloud Storage, Secret Manager, host metadata.
+
+A node or queued resource that is made through the TPU API is real Ray nodes of that cluster, and preempting it ends
+all of their processes with SIGKILL. What happens to a slice is steered from outside by the methods here, which the
+control API serves too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+from google.cloud.tpu_v2 import types
+
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.control import ControlServer
+from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
+from tradewind.rehearsal.cloud.metadata_server import TOKEN, MetadataServer
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.rehearsal.local.processes import LocalStack, write_private
+from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.rehearsal.local.ray_node import host_name
+from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
+from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
+from tradewind.rehearsal.tpu.hosts import RayHosts
+from tradewind.rehearsal.tpu.refusals import RefusedCallError
+from tradewind.rehearsal.tpu.state import HeldNode, NodeState
+
+RAY_CONNECTION: Final = "ray_default"
+GOOGLE_CONNECTION: Final = "google_cloud_default"
+RUNTIME_VERSION: Final = "tpu-ubuntu2204-base"
+_PROCESS_OF_A_POD: Final = "TRADEWIND_PROCESS_ID"
+_GUARD: Final = "process_guard"
+
+
+class RehearsalCloud:
+    """One project in one zone, whose slices join the cluster ``ray``; ``start`` and ``stop`` frame its life.
+
+    Attributes:
+        storage: Cloud Storage; a bucket has to be created before it is used.
+        secrets: Secret Manager.
+        tpu: Cloud TPU over REST, and its state.
+        addresses: Of what else belongs to this rehearsal, by name; the status tells them.
+    """
+
+    def __init__(
+        self, stack: LocalStack, ray: LocalRay, *, project: str = "rehearsal", zone: str = "us-central2-b"
+    ) -> None:
+        self.stack = stack
+        self.ray = ray
+        self.project = project
+        self.zone = zone
+        self.addresses: dict[str, str] = {}
+        self.storage = LocalCloudStorage()
+        self.secrets = LocalSecretManager()
+        self._metadata = MetadataServer(project, zone)
+        self._hosts = RayHosts(ray, self._metadata, self.env)
+        self.tpu = LocalTpuCloud(self._hosts, project=project, zone=zone)
+        self._state = self.tpu.service.state
+        self._grpc = TpuGrpcServer(self.tpu.service)
+        self._control = ControlServer(self._actions(), {"status": self.status, "requests": self.requests})
+
+    # ---- life
+
+    def start(self) -> None:
+        """Start all servers, and the Ray cluster if it does not run, whose nodes find the servers by ``env``."""
+        for server in self._servers():
+            server.start()
+        self.ray.add_env(self.env())
+        try:
+            if not self.ray.is_running:
+                self.ray.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything, the Ray cluster included."""
+        self.tpu.service.lives.end_all()
+        self.ray.stop()
+        for server in reversed(self._servers()):
+            server.stop()
+
+    # ---- where it is
+
+    @property
+    def url(self) -> str:
+        """Cloud TPU over REST."""
+        return self.tpu.url
+
+    @property
+    def grpc_address(self) -> str:
+        """Cloud TPU over gRPC, without encryption."""
+        return self._grpc.address
+
+    @property
+    def parent(self) -> str:
+        """``projects/P/locations/Z``."""
+        return self._state.place.path
+
+    @property
+    def control(self) -> RehearsalControl:
+        """Where the methods here are served, and the token for it."""
+        return self._control.access
+
+    def write_control(self, folder: Path) -> None:
+        """Leave in ``folder`` where the methods here are served, for its owner alone."""
+        write_private(folder / CONTROL_FILE, json.dumps(asdict(self.control)))
+
+    def env(self) -> dict[str, str]:
+        """What lets the client libraries of a process find this cloud."""
+        return {
+            "STORAGE_EMULATOR_HOST": self.storage.url,
+            "TENSORSTORE_GCS_HTTP_URL": self.storage.url,
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": TOKEN,
+            "GOOGLE_CLOUD_PROJECT": self.project,
+            "TRADEWIND_SECRET_MANAGER_ENDPOINT": self.secrets.endpoint,
+            "TRADEWIND_TPU_ENDPOINT": self.tpu.url,
+        }
+
+    # ---- what there is
+
+    def create_slice(
+        self, name: str, slice_type: str, *, spot: bool = True, reserved: bool = False, timeout_s: float = 240.0
+    ) -> None:
+        """Create a node through the TPU API's own service, and wait until it is READY.
+
+        Raises:
+            RehearsalControlError: It is refused, or did not become READY in time.
+        """
+        node = types.Node(accelerator_type=slice_type, runtime_version=RUNTIME_VERSION)
+        node.scheduling_config = types.SchedulingConfig(spot=spot and not reserved, reserved=reserved)
+        request = types.CreateNodeRequest(parent=self.parent, node_id=name, node=node)
+        try:
+            operation = self.tpu.service.call("CreateNode", request, "control")
+        except RefusedCallError as error:
+            raise RehearsalControlError(f"Slice {name} is refused: {error}.") from None
+        operations = self._state.operations
+        with self._state.changed:
+            self._state.changed.wait_for(lambda: operations[operation.name].done, timeout=timeout_s)
+            ended = operations[operation.name]
+        if not ended.done or ended.HasField("error"):
+            why = ended.error.message if ended.done else f"it is not READY after {timeout_s:.0f} s"
+            raise RehearsalControlError(f"Slice {name} did not start: {why}.")
+
+    def wait_until(self, name: str, state: str | None, timeout_s: float = 60.0) -> None:
+        """Wait until a node is in this state; None: until it is gone.
+
+        Raises:
+            RehearsalControlError: It is not so in time.
+        """
+        full = f"{self.parent}/nodes/{name}"
+
+        def present() -> str | None:
+            held = self._state.nodes.get(full)
+            return None if held is None else str(held.node.state.name)
+
+        with self._state.changed:
+            if not self._state.changed.wait_for(lambda: present() == state, timeout=timeout_s):
+                raise RehearsalControlError(f"Slice {name} is {present()}, not {state}, after {timeout_s:.0f} s.")
+
+    def status(self) -> dict[str, Any]:
+        """Everything there is, as the control API tells it."""
+        with self._state.changed:
+            nodes = list(self._state.nodes.values())
+            queued = [
+                {"name": _id(resource.name), "state": resource.state.state.name}
+                for resource in self._state.queued.values()
+            ]
+        alive = self._alive_addresses()
+        return {
+            "project": self.project,
+            "zone": self.zone,
+            "addresses": {"ray": self.ray.address, "gcs": self.ray.gcs_address, "tpu_grpc": self.grpc_address}
+            | self.addresses,
+            "connections": connections(self.ray, self.project, self.tpu.url),
+            "env": self.env(),
+            "ray_env": self.ray.access | {"RAY_ADDRESS": self.ray.address},
+            "slices": [_told(held, alive) for held in nodes],
+            "queued_resources": queued,
+            "stock_out": self._state.supply.is_out,
+        }
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Every call to the TPU API: at, transport, call, about, answer."""
+        return self.tpu.service.log()
+
+    # ---- what goes wrong
+
+    def preempt(self, name: str, notice_s: float | None = None) -> None:
+        """Take a slice away: its metadata says so, and after ``notice_s`` all its processes are killed.
+
+        Without a notice they are dead when this returns; the node is PREEMPTED until somebody deletes it.
+        """
+        held = self._ready(name)
+        lives = self.tpu.service.lives
+        if notice_s is None:
+            lives.preempt(held, 0.0)
+        else:
+            lives.begin(lives.preempt, held, notice_s)
+
+    def kill_host(self, name: str, worker: int) -> int:
+        """One host vanishes, and the node goes on saying READY; how many processes died."""
+        self._check_host(name, worker)
+        killed = self.ray.kill_host(name, worker)
+        self._metadata.drop_host(host_name(name, worker))
+        return killed
+
+    def hang_host(self, name: str, worker: int) -> int:
+        """SIGSTOP for the processes that a pod runs on this host; how many there were."""
+        return self._signal(name, worker, signal.SIGSTOP)
+
+    def resume_host(self, name: str, worker: int) -> int:
+        """SIGCONT for the same processes."""
+        return self._signal(name, worker, signal.SIGCONT)
+
+    def repair(self, name: str, repair_s: float = 5.0) -> None:
+        """Google repairs the slice: its hosts vanish, and after so long it comes back READY with new ones."""
+        held = self._ready(name)
+        with self._state.changed:
+            self._state.set_state(held, NodeState.REPAIRING)
+        self.tpu.service.lives.begin(self.tpu.service.lives.repair, held, repair_s)
+
+    def stock_out(self, on: bool) -> None:
+        """There is nothing to be had in this zone, or there is again."""
+        with self._state.changed:
+            self._state.supply.is_out = on
+            self._state.changed.notify_all()
+
+    def slow_create(self, seconds: float) -> None:
+        """Every creation from now on takes so much longer."""
+        with self._state.changed:
+            self._state.supply.slow_s = seconds
+
+    def set_capacity(self, slice_type: str, count: int | None) -> None:
+        """So many slices of this type can be there at once; None: any number."""
+        with self._state.changed:
+            _set_limit(self._state.supply.capacity, slice_type, count)
+            self._state.changed.notify_all()
+
+    def set_quota(self, slice_type: str, count: int | None) -> None:
+        """So many nodes of this type may exist, dead ones included; more are refused with 429. None: any number."""
+        with self._state.changed:
+            _set_limit(self._state.supply.quota, slice_type, count)
+
+    def flaky(self, count: int, status: int = 503) -> None:
+        """The next ``count`` calls to the TPU API are answered with this HTTP status, or what it is over gRPC."""
+        self.tpu.service.fail_next(count, status)
+
+    # ---- parts
+
+    def _servers(self) -> list[Any]:
+        return [self.storage, self.secrets, self._metadata, self.tpu, self._grpc, self._control]
+
+    def _actions(self) -> dict[str, Callable[..., Any]]:
+        return {
+            action.__name__: action
+            for action in (
+                self.create_slice, self.preempt, self.kill_host, self.hang_host, self.resume_host, self.repair,
+                self.stock_out, self.slow_create, self.set_capacity, self.set_quota, self.flaky,
+            )
+        }  # fmt: skip
+
+    def _held(self, name: str) -> HeldNode:
+        with self._state.changed:
+            held = self._state.nodes.get(f"{self.parent}/nodes/{name}")
+            known = ", ".join(sorted(node.id for node in self._state.nodes.values()))
+        if held is None:
+            raise RehearsalControlError(f"There is no slice {name!r}; there are: {known or 'none'}.")
+        return held
+
+    def _ready(self, name: str) -> HeldNode:
+        held = self._held(name)
+        if held.node.state != NodeState.READY:
+            raise RehearsalControlError(f"Slice {name} is {held.node.state.name}, not READY.")
+        return held
+
+    def _check_host(self, name: str, worker: int) -> None:
+        hosts = self._ready(name).shape.hosts
+        if not 0 <= worker < hosts:
+            raise RehearsalControlError(f"Slice {name} has no host {worker}: it has {hosts}, from 0.")
+        if not self.ray.has_host(name, worker):
+            raise RehearsalControlError(f"Host {worker} of slice {name} is gone already.")
+
+    def _signal(self, name: str, worker: int, number: signal.Signals) -> int:
+        self._check_host(name, worker)
+        found = [process for process in self.ray.host_stack(name, worker).processes() if _is_of_a_pod(process)]
+        if not found:
+            raise RehearsalControlError(f"No process of a pod runs on host {worker} of slice {name}.")
+        for process in found:
+            os.kill(process.pid, number)
+        return len(found)
+
+    def _alive_addresses(self) -> set[str]:
+        try:
+            return {node.ip for node in self.ray.status().nodes}
+        except (OSError, ValueError, KeyError, TypeError):  # the head is down
+            return set()
+
+
+def connections(ray: LocalRay, project: str, tpu_endpoint: str | None = None) -> dict[str, str]:
+    """The Airflow connections to a rehearsal, by their ids; its processes know the endpoint by their environment."""
+    extra = {"is_anonymous": True, "project": project, **({"tpu_endpoint": tpu_endpoint} if tpu_endpoint else {})}
+    return {
+        RAY_CONNECTION: json.dumps(ray.connection),
+        GOOGLE_CONNECTION: json.dumps({"conn_type": "google_cloud_platform", "extra": extra}),
+    }
+
+
+def _told(held: HeldNode, alive: set[str]) -> dict[str, Any]:
+    node = held.node
+    return {
+        "name": held.id,
+        "type": held.shape.name,
+        "state": node.state.name,
+        "health": node.health.name,
+        "queued_resource": _id(node.queued_resource),
+        "reserved": node.scheduling_config.reserved,
+        "hosts": [
+            {"worker": worker, "address": endpoint.ip_address, "in_ray": endpoint.ip_address in alive}
+            for worker, endpoint in enumerate(node.network_endpoints)
+        ],
+    }
+
+
+def _id(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _set_limit(limits: dict[str, int], slice_type: str, count: int | None) -> None:
+    if count is None:
+        limits.pop(slice_type, None)
+    else:
+        limits[slice_type] = count
+
+
+def _is_of_a_pod(process: psutil.Process) -> bool:
+    """Whether a pod started it; its guard, which shall still see what happens, is none of them."""
+    try:
+        return _PROCESS_OF_A_POD in process.environ() and not any(_GUARD in word for word in process.cmdline())
+    except psutil.Error:
+        return False

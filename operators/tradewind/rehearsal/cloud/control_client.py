@@ -1,0 +1,70 @@
+"""Steering a rehearsal cloud from another process: its control API, by the file that only its owner can read.
+
+Standard library only, so that the command line starts quickly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+CONTROL_FILE: Final = "control.json"
+_TIMEOUT_S: Final = 120.0
+
+
+class RehearsalControlError(RuntimeError):
+    """The rehearsal cannot do what it was asked to do, or does not answer."""
+
+
+@dataclass(frozen=True)
+class RehearsalControl:
+    """Where a rehearsal is steered, and what it wants to see."""
+
+    url: str
+    token: str
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> RehearsalControl:
+        """The one whose files are in ``folder``.
+
+        Raises:
+            RehearsalControlError: None is up there, or others could steer it too.
+        """
+        file = folder / CONTROL_FILE
+        try:
+            with file.open() as opened:
+                mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+                fields = json.load(opened)
+        except FileNotFoundError:
+            raise RehearsalControlError(f"No rehearsal is up in {folder}: start one with 'rehearse up'.") from None
+        except (OSError, ValueError) as error:
+            raise RehearsalControlError(f"{file} cannot be read: {error}.") from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise RehearsalControlError(f"{file} can be used by others than its owner: do 'chmod 600' on it.")
+        return cls(fields["url"], fields["token"])
+
+    def ask(self, what: str) -> Any:
+        """``status`` or ``requests``."""
+        return self._send(urllib.request.Request(f"{self.url}/{what}"))
+
+    def do(self, what: str, **arguments: Any) -> Any:
+        """One of the methods of ``RehearsalCloud`` that are named in the docs, with its arguments."""
+        body = json.dumps(arguments).encode()
+        return self._send(urllib.request.Request(f"{self.url}/{what}", data=body, method="POST"))
+
+    def _send(self, request: urllib.request.Request) -> Any:
+        request.add_header("Authorization", f"Bearer {self.token}")
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this loopback
+        try:
+            with opener.open(request, timeout=_TIMEOUT_S) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise RehearsalControlError(json.load(error)["error"]) from None
+        except (OSError, ValueError) as error:
+            raise RehearsalControlError(f"The rehearsal at {self.url} does not answer: {error}.") from None

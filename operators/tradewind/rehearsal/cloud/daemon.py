@@ -1,0 +1,88 @@
+"""The process behind ``tradewind rehearse up``: a rehearsal cloud with some slices, and an Airflow if that is wanted.
+
+It is up when its control file is there, and ends with all that it started when it is told to (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from tradewind.rehearsal.cloud.cloud import RAY_CONNECTION, RehearsalCloud, connections
+from tradewind.rehearsal.cloud.control_client import CONTROL_FILE
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+
+BUCKET: Final = "rehearsal"
+_HEAD_CPUS: Final = 4
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until told to end."""
+    options = _parser().parse_args(argv)
+    told_to_end = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told_to_end.set())
+    stack = LocalStack(options.root)
+    with running(stack, dict(options.slices), options.zone, options.dags) as cloud:
+        cloud.write_control(stack.root)
+        print("The rehearsal is up.", flush=True)
+        told_to_end.wait()
+        (stack.root / CONTROL_FILE).unlink(missing_ok=True)
+    return 0
+
+
+@contextmanager
+def running(stack: LocalStack, slices: Mapping[str, str], zone: str, dags: Path | None) -> Iterator[RehearsalCloud]:
+    """A rehearsal with these slices (name → type), and with an Airflow that reads ``dags``, if that is given."""
+    # A head that is killed shall know afterwards what it knew, as ours in the cloud do.
+    shutil.rmtree(stack.root / "gcs", ignore_errors=True)  # but not what the head of another rehearsal knew
+    memory = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(stack.root / "gcs")}
+    cloud = RehearsalCloud(stack, LocalRay(stack, num_cpus=_HEAD_CPUS, env=memory), zone=zone)
+    with ExitStack() as parts:
+        parts.callback(cloud.stop)
+        cloud.start()
+        cloud.storage.buckets.create(BUCKET, zone.rpartition("-")[0])
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(cloud.create_slice, slices.keys(), slices.values()))
+        if dags is not None:
+            airflow = _airflow(cloud, dags)
+            parts.callback(airflow.stop_components)
+            airflow.start()
+            cloud.addresses["airflow"] = airflow.url
+        yield cloud
+
+
+def _airflow(cloud: RehearsalCloud, dags: Path) -> LocalAirflow:
+    settings = {
+        **cloud.env(),
+        "AIRFLOW__TRADEWIND__PREFIX": f"gs://{BUCKET}",
+        "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": RAY_CONNECTION,
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        # Only what somebody asks for shall run: unpausing a nightly pipeline would start last night's run as well.
+        "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
+    }
+    known = connections(cloud.ray, cloud.project)
+    return LocalAirflow(cloud.stack, dags_folder=dags, connections=known, settings=settings)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tradewind.rehearsal.cloud.daemon", description=__doc__)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--zone", required=True)
+    parser.add_argument("--slice", dest="slices", action="append", default=[], type=lambda text: text.split("=", 1))
+    parser.add_argument("--dags", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""The metadata that a virtual machine of Google's reads about itself: each simulated host has its own, at its address.
+
+Nothing is told without ``Metadata-Flavor: Google``. Who asks with ``wait_for_change=true`` is answered when the value
+changes, or after ``timeout_sec`` with the value as it was; ``last_etag`` says which value the asker knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiohttp import web
+
+from tradewind.rehearsal.cloud.loopback import end_tasks
+
+_ROOT: Final = "/computeMetadata/v1"
+_FLAVOR: Final = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
+_SCOPES: Final = ["https://www.googleapis.com/auth/cloud-platform"]
+TOKEN: Final = "rehearsal-token"
+"""What hosts show as their access token; no server here looks at it."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What one host knows of itself."""
+
+    slice_name: str
+    worker_id: int
+    slice_type: str
+    labels: Mapping[str, str]
+    attributes: Mapping[str, str]
+    is_preemptible: bool
+
+
+@dataclass
+class _Host:
+    tree: dict[str, Any]
+    address: str
+    listener: asyncio.Server
+    server: web.Server
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class MetadataServer:
+    """The metadata of all simulated hosts of one project and zone."""
+
+    def __init__(self, project: str, zone: str) -> None:
+        self._project = project
+        self._zone = zone
+        self._hosts: dict[str, _Host] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Be ready for hosts."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="metadata")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No host is told anything more."""
+        if self._loop is None or self._thread is None:
+            return
+        for name in list(self._hosts):
+            self._run(self._drop(name))
+        self._run(end_tasks())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+
+    def add_host(self, name: str, ip: str, facts: HostFacts) -> str:
+        """Serve a host at its own address; what to put into its ``GCE_METADATA_HOST``."""
+        return str(self._run(self._add(name, ip, facts)))
+
+    def drop_slice(self, slice_name: str) -> None:
+        """The hosts of a slice are gone."""
+        for name in self._of_slice(slice_name):
+            self._run(self._drop(name))
+
+    def drop_host(self, name: str) -> None:
+        """One host is gone."""
+        self._run(self._drop(name))
+
+    def preempt_slice(self, slice_name: str) -> None:
+        """Every host of the slice reads from now on that it is being preempted."""
+        for name in self._of_slice(slice_name):
+            self._run(self._set(name, "preempted", "TRUE"))
+
+    def announce_maintenance(self, slice_name: str, event: str = "TERMINATE_ON_HOST_MAINTENANCE") -> None:
+        """Every host of the slice reads from now on that this maintenance is coming."""
+        for name in self._of_slice(slice_name):
+            self._run(self._set(name, "maintenance-event", event))
+
+    def address_of(self, name: str) -> str:
+        """Where a host asks."""
+        return self._hosts[name].address
+
+    def _of_slice(self, slice_name: str) -> list[str]:
+        return [name for name in list(self._hosts) if name.rpartition(".")[0] == slice_name]
+
+    def _run(self, work: Any) -> Any:
+        assert self._loop is not None, "started first"
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+
+    async def _add(self, name: str, ip: str, facts: HostFacts) -> str:
+        await self._drop(name)
+        server = web.Server(lambda request: self._serve(name, request), access_log=None)
+        listener = await asyncio.get_running_loop().create_server(server, ip, 0)
+        address = f"{ip}:{listener.sockets[0].getsockname()[1]}"
+        self._hosts[name] = _Host(self._tree(ip, facts), address, listener, server)
+        return address
+
+    async def _drop(self, name: str) -> None:
+        host = self._hosts.pop(name, None)
+        if host is not None:
+            host.listener.close()
+            await host.server.shutdown(timeout=0.01)
+
+    async def _set(self, name: str, key: str, value: str) -> None:
+        host = self._hosts.get(name)
+        if host is not None:
+            host.tree["instance"][key] = value
+            host.changed.set()
+            host.changed = asyncio.Event()
+
+    async def _serve(self, name: str, request: web.BaseRequest) -> web.Response:
+        if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
+            return web.Response(status=403, text="Missing Metadata-Flavor:Google header.", headers=_FLAVOR)
+        host = self._hosts.get(name)
+        if host is None:
+            return web.Response(status=503, headers=_FLAVOR)
+        return await _answer(host, request)
+
+    def _tree(self, ip: str, facts: HostFacts) -> dict[str, Any]:
+        email = f"tpu@{self._project}.iam.gserviceaccount.com"
+        account = {"aliases": ["default"], "email": email, "scopes": _SCOPES}
+        host = f"{facts.slice_name}-w-{facts.worker_id}"
+        zone = f"projects/{_number(self._project)}/zones/{self._zone}"
+        attributes = {
+            **facts.labels,
+            **facts.attributes,
+            "accelerator-type": facts.slice_type,
+            "agent-worker-number": str(facts.worker_id),
+            "instance-id": facts.slice_name,
+        }
+        return {
+            "instance": {
+                "attributes": attributes,
+                "hostname": f"{host}.{self._zone}.c.{self._project}.internal",
+                "id": _number(f"{self._project}/{self._zone}/{host}/{ip}"),
+                "maintenance-event": "NONE",
+                "name": host,
+                "network-interfaces": [{"ip": ip}],
+                "preempted": "FALSE",
+                "scheduling": {"preemptible": str(facts.is_preemptible).upper()},
+                "service-accounts": {"default": account, email: account},
+                "zone": zone,
+            },
+            "project": {"numeric-project-id": _number(self._project), "project-id": self._project},
+        }
+
+
+async def _answer(host: _Host, request: web.BaseRequest) -> web.Response:
+    query = request.query
+    keys = [key for key in request.path.removeprefix(_ROOT).split("/") if key]
+    if keys[:2] == ["instance", "service-accounts"] and keys[3:] == ["token"]:
+        token = {"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}
+        return _told(json.dumps(token), "application/json")
+    try:
+        found = _find(host.tree, keys)
+        if query.get("wait_for_change") == "true" and query.get("last_etag", _etag(found)) == _etag(found):
+            found = await _changed(host, keys, float(query["timeout_sec"]) if "timeout_sec" in query else None)
+    except (KeyError, IndexError):
+        return web.Response(status=404, text="Not found", headers=_FLAVOR)
+    if isinstance(found, dict) and keys and not request.path.endswith("/"):
+        return web.Response(status=301, headers={**_FLAVOR, "Location": f"{request.path}/?{request.query_string}"})
+    if isinstance(found, dict) and query.get("recursive") != "true":
+        listing = "".join(f"{key}/\n" if isinstance(value, dict) else f"{key}\n" for key, value in found.items())
+        return _told(listing, "application/text", _etag(found))
+    if isinstance(found, dict) or query.get("alt") == "json":
+        return _told(json.dumps(found), "application/json", _etag(found))
+    text = "\n".join(map(str, found)) if isinstance(found, list) else str(found)
+    return _told(text, "application/text", _etag(found))
+
+
+async def _changed(host: _Host, keys: list[str], timeout: float | None) -> Any:
+    """The value once it differs, or as it is when the time is over."""
+    before = _etag(_find(host.tree, keys))
+    try:
+        async with asyncio.timeout(timeout):
+            while _etag(_find(host.tree, keys)) == before:
+                await host.changed.wait()
+    except TimeoutError:
+        pass
+    return _find(host.tree, keys)
+
+
+def _find(tree: Any, keys: list[str]) -> Any:
+    for key in keys:
+        if isinstance(tree, list):
+            tree = tree[int(key)] if key.isdecimal() else tree[len(tree)]
+        elif isinstance(tree, dict):
+            tree = tree[key]
+        else:
+            raise KeyError(key)
+    return tree
+
+
+def _etag(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _told(text: str, kind: str, etag: str | None = None) -> web.Response:
+    headers = {**_FLAVOR, **({"ETag": etag} if etag else {})}
+    return web.Response(text=text, content_type=kind, headers=headers)
+
+
+def _number(text: str) -> int:
+    """A number that stays the same for this text, as Google's ids do."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

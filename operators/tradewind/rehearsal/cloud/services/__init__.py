@@ -1,0 +1,1 @@
+"""Services of the loopback Google Cloud that the fleet is managed with."""

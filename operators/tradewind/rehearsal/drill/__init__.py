@@ -1,0 +1,1 @@
+"""A training under faults, judged from outside."""

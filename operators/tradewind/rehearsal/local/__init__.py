@@ -1,0 +1,1 @@
+"""Airflow and Ray on this machine."""

@@ -1,0 +1,281 @@
+"""A real Airflow in one folder: LocalExecutor, and every component as a process of the stack, on loopback.
+
+It counts as started when the API server answers and says that a scheduler, a DAG processor and a triggerer of this
+start are alive; a component that dies on the way ends the wait at once, with the end of its log.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+
+from tradewind.rehearsal.local.airflow_config import USERNAME, WORKER_PROCESSES, Ports, Secrets, write_config
+from tradewind.rehearsal.local.processes import LocalStack
+
+# Arguments of the Python that runs this Airflow.
+AIRFLOW = ("-m", "airflow")
+COMPONENTS = {
+    "api-server": (*AIRFLOW, "api-server"),
+    "scheduler": (*AIRFLOW, "scheduler", "--skip-serve-logs"),
+    "dag-processor": (*AIRFLOW, "dag-processor"),
+    "triggerer": (*AIRFLOW, "triggerer", "--skip-serve-logs"),
+}
+# The scheduler's and the triggerer's own log servers listen on every interface; this one only on loopback.
+LOG_SERVER = ("-m", "uvicorn", "--factory", "airflow.utils.serve_logs.log_server:get_app")
+# What a process needs of its parent's environment. Settings of another Airflow must not leak in.
+INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+_WORKER_TITLE = "airflow worker -- LocalExecutor:"
+HEARTBEATS = {
+    "scheduler": "latest_scheduler_heartbeat",
+    "dag_processor": "latest_dag_processor_heartbeat",
+    "triggerer": "latest_triggerer_heartbeat",
+}
+
+
+class LocalAirflowError(RuntimeError):
+    """The local Airflow did not start."""
+
+
+class LocalAirflow:
+    """The Airflow of the folder ``{stack.root}/airflow``; ``connections`` and ``settings`` go into its environment.
+
+    Args:
+        stack: Its processes.
+        dags_folder: Its DAG files.
+        port: Of the API server; a free one if not given.
+        python: The interpreter that has Airflow, when it is not the one that runs this.
+        database: The URL of its database, for SQLAlchemy; a SQLite of its own if not given.
+        spares: Components of which there are more than one: ``scheduler-2`` is a second scheduler. A database of
+            SQLite does not bear them.
+    """
+
+    def __init__(
+        self,
+        stack: LocalStack,
+        *,
+        dags_folder: Path,
+        connections: Mapping[str, str],
+        settings: Mapping[str, str],
+        port: int | None = None,
+        python: Path = Path(sys.executable),
+        database: str | None = None,
+        spares: Sequence[str] = (),
+    ) -> None:
+        self.stack = stack
+        self.home = stack.root / "airflow"
+        self.dags_folder = dags_folder.resolve()
+        self._connections = dict(connections)
+        self._settings = dict(settings)
+        self._ports = Ports.free(port)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._python = str(python)
+        self._database = database
+        self._spares = tuple(spares)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._ports.api}"
+
+    @property
+    def processes(self) -> Mapping[str, subprocess.Popen[bytes]]:
+        """The components that this object started, by name, for a test that wants to kill one."""
+        return self._children
+
+    @property
+    def username(self) -> str:
+        return USERNAME
+
+    @property
+    def password(self) -> str:
+        return self._secrets().password
+
+    def env(self) -> dict[str, str]:
+        """The environment of every process of this Airflow, and of an ``airflow`` command that is about it."""
+        return {
+            **{name: os.environ[name] for name in INHERITED if name in os.environ},
+            "AIRFLOW_HOME": str(self.home),
+            "HOME": str(self.stack.root / "home"),
+            "NO_PROXY": "127.0.0.1,localhost",
+            "RAY_AUTH_MODE": "disabled",
+            **{f"AIRFLOW_CONN_{conn_id.upper()}": value for conn_id, value in self._connections.items()},
+            **({} if self._database is None else {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._database}),
+            **self._settings,
+        }
+
+    def start(self, timeout: float = 300.0) -> None:
+        """Start every component; returns when all of them are healthy."""
+        self.prepare()
+        started_at = datetime.now(UTC)
+        for name in (*COMPONENTS, *self._spares):
+            self.start_component(name)
+        try:
+            self._wait_until_healthy(started_at, time.monotonic() + timeout)
+        except BaseException:
+            self.stop_components()
+            raise
+        # Last, because it is needed only once a task runs, and the others need both cores until then.
+        self.start_component("log-server")
+
+    def start_component(self, name: str) -> None:
+        """Start one component (again); the others need not know."""
+        log_server = (*LOG_SERVER, "--host", "127.0.0.1", "--port", str(self._ports.logs))
+        argv = {**COMPONENTS, "log-server": log_server}[name.removesuffix("-2")]
+        self._children[name] = self.stack.start(f"airflow-{name}", (self._python, *argv), self.env())
+
+    def prepare(self) -> None:
+        """Write the configuration and bring the database's schema up to date, if it is not."""
+        for folder in (self.home, self.stack.root / "home"):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+        write_config(self.home, self.dags_folder, self._ports, self._secrets())
+        if self._database is not None or not self._schema_is_current():
+            self._migrate()
+
+    def answers(self) -> bool:
+        """Whether the API server does."""
+        try:
+            return requests.get(f"{self.url}/api/v2/monitor/health", timeout=10).ok
+        except requests.RequestException:
+            return False
+
+    def stop_component(self, name: str, grace_seconds: float = 300.0) -> None:
+        """End one component in order, as a redeploy does; a scheduler waits for the tasks that its workers run.
+
+        Raises ``LocalAirflowError`` if it had to be killed after ``grace_seconds``.
+        """
+        child = self._children[name]
+        child.terminate()
+        deadline = time.monotonic() + grace_seconds
+        forgotten: set[psutil.Process] = set()
+        while not _ends_within(child, 1.0):
+            if time.monotonic() > deadline:
+                self.kill_component(name)
+                raise LocalAirflowError(f"The Airflow {name} had not ended {grace_seconds:g} s after SIGTERM.")
+            forgotten = _end_forgotten_workers(child, forgotten)
+        del self._children[name]
+
+    def kill_component(self, name: str) -> None:
+        """Kill one component and all that it started, as the loss of its machine does."""
+        child = self._children.pop(name)
+        for process in [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        child.wait()
+
+    def stop_components(self, grace_seconds: float = 10.0) -> None:
+        """End the components that this object started; whatever runs beside them in the stack goes on."""
+        for child in self._children.values():
+            child.terminate()
+        deadline = time.monotonic() + grace_seconds
+        for child in self._children.values():
+            try:
+                child.wait(timeout=max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        self._children.clear()
+
+    def raise_if_a_component_died(self) -> None:
+        """Raise ``LocalAirflowError``, with the end of its log, if one that was not ended by this object has ended."""
+        for name, child in self._children.items():
+            if (code := child.poll()) is not None:
+                log = self.stack.logs / f"airflow-{name}.log"
+                end = _last_lines(log.read_text(errors="replace"))
+                raise LocalAirflowError(f"The Airflow {name} ended with exit code {code}; the end of {log}:\n{end}")
+
+    def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run ``airflow ARGS`` about this Airflow and return what it said; the exit code is the caller's to check."""
+        return subprocess.run(
+            [self._python, *AIRFLOW, *args], env=self.env(), capture_output=True, text=True, check=False
+        )
+
+    def _secrets(self) -> Secrets:
+        self.home.mkdir(parents=True, exist_ok=True)
+        return Secrets.of_stack(self.home / "secrets.json")
+
+    def _migrate(self) -> None:
+        result = self.cli("db", "migrate")
+        if result.returncode != 0:
+            raise LocalAirflowError(f"`airflow db migrate` failed:\n{_last_lines(result.stdout + result.stderr)}")
+        if self._database is None:
+            (self.home / "migrated").write_text(self._schema())
+
+    def _schema_is_current(self) -> bool:
+        """Asked of the database and the package list; asking Airflow itself would cost as much as migrating."""
+        note = self.home / "migrated"
+        return (self.home / "airflow.db").exists() and note.exists() and note.read_text() == self._schema()
+
+    def _schema(self) -> str:
+        with closing(sqlite3.connect(self.home / "airflow.db")) as database:
+            revisions = database.execute("SELECT version_num FROM alembic_version").fetchall()
+        return f"{version('apache-airflow-core')} {sorted(revisions)}"
+
+    def _wait_until_healthy(self, started_at: datetime, deadline: float) -> None:
+        while not self._is_healthy(started_at):
+            self.raise_if_a_component_died()
+            if time.monotonic() > deadline:
+                raise LocalAirflowError(f"Airflow at {self.url} is not healthy in time; its logs: {self.stack.logs}")
+            time.sleep(0.2)
+
+    def _is_healthy(self, started_at: datetime) -> bool:
+        try:
+            # The tasks' own API is built at its first request, which takes seconds, and a task's start gives up after
+            # five and asks again. So this is the first request.
+            requests.get(f"{self.url}/execution/health", timeout=60)
+            answer = requests.get(f"{self.url}/api/v2/monitor/health", timeout=10)
+            return answer.ok and all_healthy(answer.json(), started_at)
+        except requests.RequestException:  # not listening yet, or not answering JSON
+            return False
+
+
+def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        child.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end_forgotten_workers(scheduler: subprocess.Popen[bytes], seen_before: set[psutil.Process]) -> set[psutil.Process]:
+    """Kill the idle workers that a scheduler waits for and never told to end, once they were seen twice.
+
+    LocalExecutor.end sends one word to end for each worker that it finds alive, and any worker may take it. One that
+    has ended by the time it is looked at gets none sent, so one word is missing, and one worker waits for ever; its
+    scheduler, too. They are told from workers that were not asked yet by the first that is gone.
+    """
+    workers: dict[psutil.Process, str] = {}
+    for process in psutil.Process(scheduler.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if (title := process.cmdline()[0]).startswith(_WORKER_TITLE):
+                workers[process] = title
+    if len(workers) == WORKER_PROCESSES or not all(title.endswith("<idle>") for title in workers.values()):
+        return set()
+    for worker in seen_before.intersection(workers):
+        worker.kill()
+    return set(workers)
+
+
+def all_healthy(health: Mapping[str, Any], started_at: datetime) -> bool:
+    """Whether every component lives, by a heartbeat of this start: those of the last one count for 30 s too long."""
+    return health["metadatabase"]["status"] == "healthy" and all(
+        health[component]["status"] == "healthy"
+        and (heartbeat := health[component].get(field)) is not None
+        and datetime.fromisoformat(heartbeat) >= started_at
+        for component, field in HEARTBEATS.items()
+    )
+
+
+def _last_lines(text: str, count: int = 30) -> str:
+    return "\n".join(text.splitlines()[-count:])

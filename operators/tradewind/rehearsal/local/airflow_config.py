@@ -1,0 +1,154 @@
+"""The configuration of one local Airflow: everything on loopback, nothing secret outside files of mode 0600.
+
+The settings stand in ``airflow.cfg`` of the stack's own AIRFLOW_HOME, so that every component and every ``airflow``
+command line reads the same ones and no secret stands in a process's environment or arguments. The secrets are made
+once per stack and kept: with a new Fernet key an old database could not be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import io
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tradewind.rehearsal.local.ports import free_port
+from tradewind.rehearsal.local.processes import write_private
+
+USERNAME = "admin"
+# LocalExecutor forks all its workers at start; eight are plenty for one machine and cost little.
+WORKER_PROCESSES = 8
+
+PATIENCE_S = 60
+"""How long a component waits for another to let go of the database, of which SQLite has one writer at a time.
+
+A scheduler that cannot write ends, and by default it waits for 5 s, which a busy machine exceeds. Tasks wait longer
+still, as the API server would carry out what they have given up on, and then refuse that they ask again.
+"""
+
+OBJECTS_PER_COLLECTION = 50_000
+_LOCAL_SETTINGS = f"""import gc
+
+gc.set_threshold({OBJECTS_PER_COLLECTION}, 20, 50)
+"""
+"""Every process of Airflow reads it as it starts: less often looking for garbage saves a fifth of a start's CPU."""
+
+Sections = dict[str, dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What only this stack knows."""
+
+    password: str
+    fernet_key: str
+    jwt_secret: str
+    api_secret: str
+
+    @classmethod
+    def new(cls) -> Secrets:
+        fernet_key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+        return cls(secrets.token_urlsafe(12), fernet_key, secrets.token_urlsafe(48), secrets.token_urlsafe(48))
+
+    @classmethod
+    def of_stack(cls, path: Path) -> Secrets:
+        """The secrets kept in ``path``; made, if this is the first time that somebody asks."""
+        if path.exists():
+            return cls(**json.loads(path.read_text()))
+        new = cls.new()
+        write_private(path, json.dumps(asdict(new)))
+        return new
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The two ports of a local Airflow: the API server's, and the one that serves the logs of running tasks."""
+
+    api: int
+    logs: int
+
+    @classmethod
+    def free(cls, api: int | None = None) -> Ports:
+        return cls(api or free_port(), free_port())
+
+
+def loopback_host() -> str:
+    """What this Airflow takes for its host name (``[core] hostname_callable``): its logs are asked for there."""
+    return "127.0.0.1"
+
+
+def write_config(home: Path, dags_folder: Path, ports: Ports, known: Secrets) -> None:
+    """Write ``airflow.cfg``, ``airflow_local_settings.py`` and the password file of the simple auth manager."""
+    write_private(home / "config" / "airflow_local_settings.py", _LOCAL_SETTINGS)
+    write_private(home / "passwords.json", json.dumps({USERNAME: known.password}))
+    parser = configparser.ConfigParser(interpolation=None)
+    for section, values in _sections(home, dags_folder, ports, known).items():
+        # Airflow reads its file with interpolation, where a percent sign must stand twice.
+        parser[section] = {key: str(value).replace("%", "%%") for key, value in values.items()}
+    text = io.StringIO()
+    parser.write(text)
+    write_private(home / "airflow.cfg", text.getvalue())
+
+
+def _sections(home: Path, dags_folder: Path, ports: Ports, known: Secrets) -> Sections:
+    return {
+        **_core_sections(home, dags_folder, known),
+        **_server_sections(home, ports, known),
+        **_pace_sections(home),
+    }
+
+
+def _core_sections(home: Path, dags_folder: Path, known: Secrets) -> Sections:
+    return {
+        "core": {
+            "dags_folder": dags_folder,
+            "executor": "LocalExecutor",
+            "parallelism": WORKER_PROCESSES,
+            "load_examples": False,
+            "fernet_key": known.fernet_key,
+            "hostname_callable": f"{__name__}.loopback_host",
+            "simple_auth_manager_users": f"{USERNAME}:admin",
+            "simple_auth_manager_passwords_file": home / "passwords.json",
+        },
+        "database": {"sql_alchemy_conn": f"sqlite:///{home}/airflow.db?timeout={PATIENCE_S}"},
+        "operators": {"default_deferrable": True},
+    }
+
+
+def _server_sections(home: Path, ports: Ports, known: Secrets) -> Sections:
+    return {
+        "api": {
+            "base_url": f"http://127.0.0.1:{ports.api}",
+            "host": "127.0.0.1",
+            "port": ports.api,
+            "workers": 1,
+            "secret_key": known.api_secret,
+        },
+        "api_auth": {"jwt_secret": known.jwt_secret},
+        "logging": {
+            "base_log_folder": home / "logs",
+            "dag_processor_child_process_log_directory": home / "logs" / "dag_processor",
+            "colored_console_log": False,
+            # One server serves both, because tasks and triggers log to the same folder here.
+            "worker_log_server_port": ports.logs,
+            "trigger_log_server_port": ports.logs,
+        },
+    }
+
+
+def _pace_sections(home: Path) -> Sections:
+    """How often the components look around: a person waits for each of these."""
+    return {
+        "scheduler": {"scheduler_idle_sleep_time": 0.1},
+        "workers": {"min_heartbeat_interval": 1, "execution_api_timeout": 2 * PATIENCE_S},
+        "dag_processor": {
+            "dag_bundle_storage_path": home / "bundles",
+            "refresh_interval": 2,
+            "bundle_refresh_check_interval": 1,
+            "parsing_processes": 1,
+            "print_stats_interval": 0,
+        },
+    }

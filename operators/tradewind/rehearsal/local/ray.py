@@ -1,0 +1,376 @@
+"""A real Ray cluster on this machine: a head without TPUs, and one Ray node per host of each simulated TPU slice.
+
+Every node has a loopback address of its own (``127.x.y.z``), so that two nodes cannot want the same port. Some of Ray's
+processes listen at every address all the same, so whoever asks a cluster for anything has to show its token, which only
+this user can read. Every node is a ``LocalStack`` of its own inside the cluster's: a host can die like a real one, with
+all that runs on it, and nothing else.
+
+Linux only: elsewhere 127.0.0.1 is the only loopback address.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from tradewind.cloud_tpu.ray_labels import SLICE_NAME_LABEL
+from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE, slice_type
+from tradewind.rehearsal.local.ports import free_port
+from tradewind.rehearsal.local.processes import LocalStack, kill_together, write_private
+from tradewind.rehearsal.local.ray_node import (
+    host_name,
+    host_options,
+    loopback_addresses,
+    node_command,
+    node_env,
+    tpu_host_env,
+)
+
+_POLL_S: Final = 0.1
+
+HostEnv = Callable[[int, str], Mapping[str, str]]
+"""What a host has in its environment besides the cluster's, from its number in the slice and its address."""
+
+
+class LocalRayError(RuntimeError):
+    """The local Ray cluster did not come up."""
+
+
+@dataclass(frozen=True)
+class LocalSlice:
+    """One simulated TPU slice; its name must differ from every other slice's in the cluster."""
+
+    name: str
+    slice_type: str
+
+
+@dataclass(frozen=True)
+class LocalNode:
+    """One live Ray node, as the cluster itself describes it."""
+
+    ip: str
+    labels: Mapping[str, str]
+    resources: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class LocalRayStatus:
+    """What the cluster's own API says."""
+
+    nodes: tuple[LocalNode, ...]
+
+    @property
+    def slices(self) -> dict[str, int]:
+        """Slice name -> hosts alive."""
+        return dict(Counter(name for node in self.nodes if (name := node.labels.get(SLICE_NAME_LABEL))))
+
+
+class LocalRay:
+    """One cluster. ``start`` and ``stop`` frame its life; hosts can come and go in between.
+
+    Args:
+        token: What every node and every request has to show; by default one that nobody else knows. Empty: anybody who
+            reaches a port of the cluster may run code on it.
+    """
+
+    def __init__(
+        self,
+        stack: LocalStack,
+        *,
+        num_cpus: int,
+        slices: Sequence[LocalSlice] = (),
+        dashboard_port: int | None = None,
+        name: str = "ray",
+        env: Mapping[str, str] | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.stack = LocalStack(stack.root / name)
+        self.num_cpus = num_cpus
+        self.slices = tuple(slices)
+        self.token = secrets.token_hex(32) if token is None else token
+        self._env = dict(env or {})
+        self._addresses = loopback_addresses()
+        self._head_ip = next(self._addresses)
+        self._dashboard_port = dashboard_port or free_port()
+        self._gcs_port = free_port()
+        self._agent_ports: dict[str, int] = {}
+        self._temp: Path | None = None
+        self._starting: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.RLock()
+        """Held while hosts are started or ended: slices may come and go in several threads."""
+        self._ips: dict[str, str] = {}
+        """Of the nodes that should be there. No address is used twice, so a dead node is not taken for a new one."""
+
+    @property
+    def address(self) -> str:
+        """Where the Jobs API answers."""
+        return f"http://127.0.0.1:{self._dashboard_port}"
+
+    @property
+    def token_file(self) -> Path:
+        """Holds the token while the cluster runs; mode 0600."""
+        return self.stack.root / "token"
+
+    @property
+    def access(self) -> dict[str, str]:
+        """What a process of this user has in its environment so that Ray's own clients get in."""
+        if not self.token:
+            return {"RAY_AUTH_MODE": "disabled"}  # a token in the user's home is not for this cluster
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The fields of an Airflow connection to it; the token stays in its file."""
+        extra = {"extra": {"token_file": str(self.token_file)}} if self.token else {}
+        return {"conn_type": "ray", "host": self.address, **extra}
+
+    @property
+    def gcs_address(self) -> str:
+        return f"{self._head_ip}:{self._gcs_port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return "head" in self._starting
+
+    def add_env(self, env: Mapping[str, str]) -> None:
+        """Give every node that starts from now on these variables too."""
+        self._env |= env
+
+    def start(self, timeout_seconds: float = 120.0) -> None:
+        """Start everything; returns once the Jobs API answers and every node is registered."""
+        deadline = time.monotonic() + timeout_seconds
+        if self.token:
+            write_private(self.token_file, self.token)
+        while True:
+            try:
+                return self._start_all(deadline)
+            except BaseException as error:
+                self.stop(grace_seconds=1.0)
+                if not _may_come_up_later(error, deadline):
+                    raise
+
+    def stop(self, grace_seconds: float = 1.0) -> None:
+        """End every process of the cluster, its jobs included, and remove its temporary files."""
+        self.stack.stop(grace_seconds)
+        for process in self._starting.values():
+            process.wait()
+        self._starting.clear()
+        self._ips.clear()
+        self._temp = None  # the stack has removed it
+
+    def kill_head(self) -> int:
+        """The head vanishes with all that runs on it, jobs included; returns how many processes died.
+
+        With ``RAY_gcs_storage=rocksdb`` and ``RAY_gcs_storage_path`` in ``env``, its successor knows what it knew.
+        """
+        process = self._starting.pop("head")
+        del self._ips["head"]
+        killed = kill_together([LocalStack(self.stack.root / "head")])
+        process.wait()
+        # Hosts that live on name the head in their command lines; with this file, Ray takes that for a head that runs.
+        (self._temp_dir("head") / "ray_current_cluster").unlink(missing_ok=True)
+        return killed
+
+    def start_head(self, timeout_seconds: float = 300.0) -> None:
+        """Start the head that was killed again, at its old addresses; returns once it can run jobs."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self._start_head()
+            try:
+                self._wait("the head's node", lambda: self._starting["head"].poll() == 0, deadline)
+                return self._wait("the Jobs API", self._jobs_api_answers, deadline)
+            except LocalRayError as error:
+                if not _may_come_up_later(error, deadline):
+                    raise
+                self.kill_head()
+
+    def start_slice(self, new: LocalSlice, timeout_seconds: float = 60.0, env_of: HostEnv | None = None) -> None:
+        """Add a slice to the running cluster; returns once all of its hosts are registered.
+
+        Raises:
+            LocalRayError: A host did not come up, or the slice was ended meanwhile.
+        """
+        names = self._launch_slice(new, env_of)
+
+        def registered() -> bool:
+            if not all(name in self._ips for name in names):
+                raise LocalRayError(f"Slice {new.name} was ended while it started.")
+            return {self._ips[name] for name in names} <= {node.ip for node in self.status().nodes}
+
+        self._wait(f"slice {new.name}", registered, time.monotonic() + timeout_seconds, names)
+
+    def start_hosts(
+        self,
+        name: str,
+        count: int,
+        *,
+        num_gpus: int = 0,
+        timeout_seconds: float = 60.0,
+        env: Mapping[str, str] = MappingProxyType({SIMULATED_VARIABLE: "1"}),
+    ) -> None:
+        """Add hosts without TPUs to the running cluster, with GPUs that Ray only counts; ``kill_host`` ends one."""
+        options = host_options(self.gcs_address, num_gpus)
+        names = [host_name(name, number) for number in range(count)]
+        with self._lock:
+            for number, node_name in enumerate(names):
+                self._start_node(node_name, self.host_stack(name, number), next(self._addresses), options, env)
+        deadline = time.monotonic() + timeout_seconds
+        self._wait(f"the hosts {name}", self._all_registered, deadline, names)
+
+    def kill_host(self, slice_name: str, worker_id: int) -> int:
+        """The host vanishes with all that runs on it, as when it is preempted; returns how many processes died."""
+        return self._forget([host_name(slice_name, worker_id)])
+
+    def kill_slice(self, slice_name: str) -> int:
+        """Every host of the slice vanishes at once."""
+        with self._lock:
+            return self._forget([name for name in self._starting if name.rpartition(".")[0] == slice_name])
+
+    def has_host(self, slice_name: str, worker_id: int) -> bool:
+        """Whether the host was started, and not killed since."""
+        return host_name(slice_name, worker_id) in self._starting
+
+    def host_stack(self, slice_name: str, worker_id: int) -> LocalStack:
+        """The processes of one simulated host: its Ray node, and what runs on it."""
+        return LocalStack(self.stack.root / "hosts" / host_name(slice_name, worker_id))
+
+    def status(self) -> LocalRayStatus:
+        """The nodes that are alive. Raises OSError while the API does not answer."""
+        query = "detail=1&limit=1000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE"
+        found = self._get(f"/api/v0/nodes?{query}")["data"]["result"]["result"]
+        return LocalRayStatus(
+            tuple(LocalNode(node["node_ip"], node.get("labels") or {}, node["resources_total"]) for node in found)
+        )
+
+    # ---- starting nodes
+
+    def _start_all(self, deadline: float) -> None:
+        self._start_head()
+        self._wait("the head's control service", self._gcs_listens, deadline)
+        for local_slice in self.slices:
+            self._launch_slice(local_slice)
+        self._wait("the Jobs API", self._jobs_api_answers, deadline)
+        self._wait("all nodes to register", self._all_registered, deadline)
+
+    def _start_head(self) -> None:
+        self._start_node(
+            "head",
+            LocalStack(self.stack.root / "head"),
+            self._head_ip,
+            ["--head", f"--port={self._gcs_port}", f"--num-cpus={self.num_cpus}", "--num-gpus=0"]
+            + ["--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={self._dashboard_port}"]
+            + [f"--ray-client-server-port={free_port()}"],
+            {},
+        )
+
+    def _launch_slice(self, new: LocalSlice, env_of: HostEnv | None = None) -> list[str]:
+        """Start the hosts of a slice; their names."""
+        with self._lock:
+            return [self._launch_host(new, worker_id, env_of) for worker_id in range(slice_type(new.slice_type).hosts)]
+
+    def _launch_host(self, new: LocalSlice, worker_id: int, env_of: HostEnv | None) -> str:
+        shape, ip, name = slice_type(new.slice_type), next(self._addresses), host_name(new.name, worker_id)
+        env = {**tpu_host_env(new.name, worker_id, shape), **(env_of(worker_id, ip) if env_of else {})}
+        options = host_options(self.gcs_address, chips=shape.chips_per_host)
+        self._start_node(name, self.host_stack(new.name, worker_id), ip, options, env)
+        return name
+
+    def _start_node(
+        self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
+    ) -> None:
+        agent_port = self._agent_ports.setdefault(name, free_port())  # one that comes back answers for its old jobs
+        argv = node_command(ip, self._temp_dir(name), agent_port, options)
+        self._ips[name] = ip
+        self._starting[name] = stack.start(
+            "ray", argv, {**node_env(self.stack.root / "home"), **self.access, **self._env, **env}
+        )
+
+    def _temp_dir(self, name: str) -> Path:
+        """A folder per node, with a short path: Ray puts sockets below it, whose paths may have 107 characters.
+
+        A head that comes back finds the logs of its former life there.
+        """
+        if self._temp is None:
+            self._temp = self.stack.scratch()
+            self._head_temp = Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
+        return self._head_temp if name == "head" else Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
+
+    def _forget(self, names: Sequence[str]) -> int:
+        with self._lock:
+            processes = [self._starting.pop(name) for name in names]
+            for name in names:
+                del self._ips[name]
+            killed = kill_together([LocalStack(self.stack.root / "hosts" / name) for name in names])
+        for process in processes:
+            process.wait()
+        return killed
+
+    # ---- waiting
+
+    def _wait(
+        self, what: str, is_true: Callable[[], bool], deadline: float, nodes: Sequence[str] | None = None
+    ) -> None:
+        """Wait for ``what``, which ``nodes`` have to do (default: all)."""
+        while True:
+            for name, process in list(self._starting.items()):
+                if process.poll() and (nodes is None or name in nodes):
+                    raise LocalRayError(
+                        f"Ray node {name} ended with code {process.returncode} while the local cluster waited for"
+                        f" {what}; its log ends with:\n{self._log_tail(name)}"
+                    )
+            try:
+                if is_true():
+                    return
+            except (OSError, ValueError, KeyError, TypeError):
+                pass  # not up yet, or half up
+            if time.monotonic() > deadline:
+                tail = self._log_tail("head")
+                raise LocalRayError(f"The local cluster waited in vain for {what}; the head's log ends with:\n{tail}")
+            time.sleep(_POLL_S)
+
+    def _gcs_listens(self) -> bool:
+        with socket.create_connection((self._head_ip, self._gcs_port), timeout=1.0):
+            return True
+
+    def _jobs_api_answers(self) -> bool:
+        return isinstance(self._get("/api/jobs/"), list)
+
+    def _all_registered(self) -> bool:
+        return set(self._ips.values()) <= {node.ip for node in self.status().nodes}
+
+    def _get(self, path: str) -> Any:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this loopback
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        request = urllib.request.Request(self.address + path, headers=headers)
+        with opener.open(request, timeout=5.0) as answer:
+            return json.load(answer)
+
+    def _log_tail(self, name: str, lines: int = 30) -> str:
+        folder = self.stack.root / "head" if name == "head" else self.stack.root / "hosts" / name
+        try:
+            text = (LocalStack(folder).logs / "ray.log").read_text(errors="replace")
+        except OSError as problem:
+            return str(problem)
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def _may_come_up_later(error: BaseException, deadline: float) -> bool:
+    """Whether it only took too long: Ray gives up on a node whose agent is not up within 15 s.
+
+    A head's services then go on answering without a node, until whatever looks after it starts it once more.
+    """
+    return "node timed out during startup" in str(error) and time.monotonic() < deadline

@@ -1,0 +1,1 @@
+"""The Cloud TPU API, and the slices behind it."""

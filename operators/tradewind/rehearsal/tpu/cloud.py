@@ -1,0 +1,106 @@
+"""Google's Cloud TPU API v2 on this machine over REST, as ``google.cloud.tpu_v2`` speaks it.
+
+``tpu_grpc`` serves the same state over gRPC.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from google.longrunning import operations_pb2  # type: ignore[import-untyped]
+from google.protobuf import json_format
+
+from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.tpu.hosts import NoHosts, SliceHosts
+from tradewind.rehearsal.tpu.refusals import RefusedCallError, code_of, invalid
+from tradewind.rehearsal.tpu.requests import ProjectZone
+from tradewind.rehearsal.tpu.service import GET_OPERATION, REQUESTS, WRITES, TpuService
+
+_PLACE: Final = r"/v2/(projects/[^/]+/locations/[^/]+)"
+_NODE: Final = r"/v2/(projects/[^/]+/locations/[^/]+/nodes/[^/:]+)"
+_QUEUED: Final = r"/v2/(projects/[^/]+/locations/[^/]+/queuedResources/[^/:]+)"
+_OPERATION: Final = r"/v2/(projects/[^/]+/locations/[^/]+/operations/[^/:]+)"
+_RULES: Final = [
+    ("GET", _PLACE + "/nodes", "ListNodes", "parent", ""),
+    ("POST", _PLACE + "/nodes", "CreateNode", "parent", "node"),
+    ("GET", _NODE, "GetNode", "name", ""),
+    ("DELETE", _NODE, "DeleteNode", "name", ""),
+    ("POST", _NODE + ":stop", "StopNode", "name", ""),
+    ("POST", _NODE + ":start", "StartNode", "name", ""),
+    ("PATCH", _NODE, "UpdateNode", "", "node"),
+    ("GET", _PLACE + "/queuedResources", "ListQueuedResources", "parent", ""),
+    ("POST", _PLACE + "/queuedResources", "CreateQueuedResource", "parent", "queuedResource"),
+    ("GET", _QUEUED, "GetQueuedResource", "name", ""),
+    ("DELETE", _QUEUED, "DeleteQueuedResource", "name", ""),
+    ("GET", _OPERATION, GET_OPERATION, "name", ""),
+]
+"""HTTP method, path, call, the request's field that the path names, and the one that the body holds."""
+_ROUTES: Final = [(method, re.compile(path), name, field, body) for method, path, name, field, body in _RULES]
+_OF_THE_TRANSPORT: Final = ("$", "alt", "key", "prettyPrint")
+
+
+class LocalTpuCloud(LoopbackServer):
+    """The REST server; what it serves is in ``service``. Without ``hosts``, nothing runs on its nodes.
+
+    Attributes:
+        service: The calls, whatever they came by.
+    """
+
+    writes = WRITES
+
+    def __init__(
+        self, hosts: SliceHosts | None = None, *, project: str = "rehearsal", zone: str = "us-central2-b"
+    ) -> None:
+        super().__init__()
+        self.service = TpuService(hosts or NoHosts(), ProjectZone(project, zone))
+
+    def answer(self, call: HttpRequest) -> Answer:
+        for method, pattern, name, field, body in _ROUTES:
+            if method == call.method and (found := pattern.fullmatch(call.path)):
+                try:
+                    request = _request(name, call, field, found[1], body)
+                    return _told(name, self.service.call(name, request, "rest"))
+                except RefusedCallError as error:
+                    return _refused(name, error)
+        unknown = RefusedCallError("UNIMPLEMENTED", f"{call.method} {call.path} is not served by the rehearsal")
+        return _refused("unknown", unknown)
+
+    def refusal(self, kind: str, status: int, message: str) -> Answer:
+        return _refused(kind, RefusedCallError(code_of(status), message, status))
+
+
+def _request(name: str, call: HttpRequest, field: str, path: str, body: str) -> Any:
+    """The request's message; unknown fields and wrong types are refused, as Google does."""
+    fields: dict[str, Any] = {
+        key: {"true": True, "false": False}.get(value, value)
+        for key, value in call.query.items()
+        if not key.startswith(_OF_THE_TRANSPORT)
+    }
+    try:
+        if body:
+            fields[body] = json.loads(call.body or b"{}")
+        if field:
+            fields[field] = path
+        else:
+            fields[body]["name"] = path
+        if name == GET_OPERATION:
+            return json_format.ParseDict(fields, operations_pb2.GetOperationRequest())
+        kind = REQUESTS[name]
+        return kind.wrap(json_format.ParseDict(fields, kind.pb()()))
+    except (json_format.ParseError, ValueError, TypeError) as error:
+        raise invalid(f"Invalid JSON payload received. {error}") from None
+
+
+def _told(name: str, answer: Any) -> Answer:
+    message = answer if isinstance(answer, operations_pb2.Operation) else type(answer).pb(answer)
+    return _json(name, json_format.MessageToDict(message))
+
+
+def _refused(name: str, error: RefusedCallError) -> Answer:
+    return _json(name, error.body(), error.status)
+
+
+def _json(name: str, fields: dict[str, Any], status: int = 200) -> Answer:
+    return Answer(name, status, json.dumps(fields).encode(), {"Content-Type": "application/json; charset=UTF-8"})

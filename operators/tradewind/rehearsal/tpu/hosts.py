@@ -1,0 +1,97 @@
+"""What stands behind a node of the simulated Cloud TPU: real Ray nodes on this machine, or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tradewind.cloud_tpu.slice_types import SliceType
+from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
+from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice
+from tradewind.rehearsal.local.ray_node import host_name
+
+_START_S: Final = 120.0
+
+
+class HostsError(RuntimeError):
+    """The hosts of a slice did not come up."""
+
+
+@dataclass(frozen=True)
+class SliceFacts:
+    """What the hosts of a slice learn of it from their metadata."""
+
+    name: str
+    shape: SliceType
+    labels: Mapping[str, str]
+    metadata: Mapping[str, str]
+    preemptible: bool
+
+
+class SliceHosts(Protocol):
+    """Starts and ends the hosts of slices."""
+
+    def start(self, facts: SliceFacts) -> list[str]:
+        """Start all hosts of a slice; their addresses, once they are up.
+
+        Raises:
+            HostsError: They did not come up; none is left.
+        """
+
+    def kill(self, name: str) -> None:
+        """Every host of the slice vanishes, with all that runs on it."""
+
+    def notice(self, name: str) -> None:
+        """Every host of the slice is told that it will be preempted."""
+
+
+class NoHosts:
+    """For those who only want to talk to the API: a node is READY at once, and nothing runs there."""
+
+    def start(self, facts: SliceFacts) -> list[str]:
+        return [f"10.130.0.{number + 2}" for number in range(facts.shape.hosts)]
+
+    def kill(self, name: str) -> None:
+        """There is nothing to end."""
+
+    def notice(self, name: str) -> None:
+        """There is nobody to tell."""
+
+
+class RayHosts:
+    """Each host is a node of the Ray cluster, with metadata of its own and ``env`` in its environment."""
+
+    def __init__(self, ray: LocalRay, metadata: MetadataServer, env: Callable[[], Mapping[str, str]]) -> None:
+        self._ray = ray
+        self._metadata = metadata
+        self._env = env
+
+    def start(self, facts: SliceFacts) -> list[str]:
+        addresses: list[str] = []
+
+        def env_of(worker_id: int, ip: str) -> dict[str, str]:
+            addresses.append(ip)
+            about = HostFacts(facts.name, worker_id, facts.shape.name, facts.labels, facts.metadata, facts.preemptible)
+            served_at = self._metadata.add_host(host_name(facts.name, worker_id), ip, about)
+            # Google's libraries read the first, tensorstore the second, and ask the third whether they are on a VM.
+            names = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
+            return {**self._env(), **dict.fromkeys(names, served_at)}
+
+        for may_try_again in (True, False):  # Ray gives a node 30 s, which can be too few on a busy machine
+            addresses.clear()
+            try:
+                self._ray.start_slice(LocalSlice(facts.name, facts.shape.name), _START_S, env_of)
+                break
+            except (LocalRayError, OSError) as error:
+                self.kill(facts.name)
+                if not may_try_again:
+                    raise HostsError(str(error)) from None
+        return addresses
+
+    def kill(self, name: str) -> None:
+        self._ray.kill_slice(name)
+        self._metadata.drop_slice(name)
+
+    def notice(self, name: str) -> None:
+        self._metadata.preempt_slice(name)

@@ -1,0 +1,99 @@
+"""What a request to the Cloud TPU API may say: names, ids, and which slice type a node asks for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Final
+
+from google.cloud.tpu_v2 import types
+
+from tradewind.cloud_tpu.slice_types import SLICE_TYPES, SliceType, UnknownSliceTypeError, slice_type
+from tradewind.rehearsal.tpu.refusals import RefusedCallError, invalid
+
+_ID: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_PARENT: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)")
+_SUBNETWORK: Final = ip_network("10.128.0.0/9")
+_GENERATIONS: Final = {
+    types.AcceleratorConfig.Type.V4: "v4",
+    types.AcceleratorConfig.Type.V5LITE_POD: "v5litepod",
+    types.AcceleratorConfig.Type.V5P: "v5p",
+    types.AcceleratorConfig.Type.V6E: "v6e",
+}
+
+
+@dataclass(frozen=True)
+class ProjectZone:
+    """The one project and zone that there is."""
+
+    project: str
+    zone: str
+
+    @property
+    def path(self) -> str:
+        return f"projects/{self.project}/locations/{self.zone}"
+
+    def check(self, path: str, may_be_any: bool = False) -> None:
+        """Refuse a request about another place; ``path`` is a parent or a resource's name."""
+        found = _PARENT.match(path)
+        if found is None:
+            raise invalid(f"Invalid resource name '{path}': projects/PROJECT/locations/ZONE is expected")
+        project, zone = found.groups()
+        if project != self.project or (zone != self.zone and not (may_be_any and zone == "-")):
+            raise RefusedCallError("PERMISSION_DENIED", f"Permission denied on '{found[0]}' (or it may not exist)")
+
+    def name(self, collection: str, last: str) -> str:
+        """The full name of a resource with this id, which is checked."""
+        if not _ID.fullmatch(last):
+            raise invalid(f"Invalid id '{last}' in {collection}: it must match {_ID.pattern}")
+        return f"{self.path}/{collection}/{last}"
+
+
+def shape_of(node: types.Node) -> SliceType:
+    """Which slice a node asks for, by its accelerator's type or its configuration."""
+    if not node.runtime_version:
+        raise invalid("node.runtime_version is required")
+    _check_block(node.cidr_block)
+    config = node.accelerator_config
+    if bool(node.accelerator_type) == bool(config.topology):
+        raise invalid("Exactly one of node.accelerator_type and node.accelerator_config must be set")
+    if node.accelerator_type:
+        try:
+            return slice_type(node.accelerator_type)
+        except UnknownSliceTypeError as error:
+            raise invalid(f"Accelerator type '{node.accelerator_type}' is not available: {error}") from None
+    generation = _GENERATIONS.get(config.type_)
+    for shape in SLICE_TYPES.values():
+        if shape.generation == generation and shape.topology == config.topology:
+            return shape
+    raise invalid(f"Topology '{config.topology}' is not available for TPU type {config.type_.name}")
+
+
+def cidr_block(number: int) -> str:
+    """The addresses that a node is given when it asks for none."""
+    return str(ip_network((int(_SUBNETWORK[0]) + number % 2**17 * 8, 29)))
+
+
+def _check_block(asked: str) -> None:
+    """Refuse addresses that a network of the project has already: those that nodes are given are of such a one."""
+    try:
+        block = ip_network(asked) if asked else None
+    except ValueError as error:
+        raise invalid(f"node.cidr_block is no block of addresses: {error}") from None
+    if block is not None and block.overlaps(_SUBNETWORK):
+        raise invalid(f"node.cidr_block {asked} conflicts with subnetwork 'default' ({_SUBNETWORK}) of the network")
+
+
+def node_ids(spec: types.QueuedResource.Tpu.NodeSpec) -> list[str]:
+    """The ids of the nodes that one entry of a queued resource stands for."""
+    many = spec.multislice_params
+    if bool(spec.node_id) == bool(many.node_count):
+        raise invalid("Exactly one of node_spec.node_id and node_spec.multislice_params must be set")
+    if spec.node_id:
+        return [spec.node_id]
+    if many.node_count < 2:
+        raise invalid("node_spec.multislice_params.node_count must be at least 2")
+    if not many.node_id_prefix:
+        raise invalid("node_spec.multislice_params.node_id_prefix is required")
+    return [f"{many.node_id_prefix}-{number}" for number in range(many.node_count)]

@@ -1,0 +1,250 @@
+"""All that the simulated Cloud TPU keeps: nodes, queued resources, operations and what is in supply, behind one lock.
+
+Whoever reads or changes any of it holds ``changed``, and tells it when others may have waited for the change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from google.cloud.tpu_v2 import types
+from google.longrunning import operations_pb2  # type: ignore[import-untyped]
+from google.protobuf import empty_pb2
+from google.rpc import status_pb2  # type: ignore[import-untyped]
+
+from tradewind.cloud_tpu.slice_types import SliceType
+from tradewind.rehearsal.tpu.faults import OperationFault, TpuFaults
+from tradewind.rehearsal.tpu.refusals import RefusedCallError, already_exists, invalid, not_found
+from tradewind.rehearsal.tpu.requests import ProjectZone, cidr_block
+
+# Any, because the type checker takes their members for numbers.
+NodeState: Final[Any] = types.Node.State
+QueueState: Final[Any] = types.QueuedResourceState.State
+Initiator: Final[Any] = types.QueuedResourceState.StateInitiator
+
+_WITHOUT_CHIPS: Final = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED})
+_API_VERSION: Final[Any] = types.Node.ApiVersion.V2
+_DEFAULT_PAGE: Final = 100
+_LARGEST_PAGE: Final = 1000
+Kept = TypeVar("Kept")
+
+
+@dataclass
+class HeldNode:
+    """A node, its shape, and whether chips were given to it."""
+
+    node: types.Node
+    shape: SliceType
+    has_chips: bool = False
+    life: threading.RLock = field(default_factory=threading.RLock)
+    """Held by whoever starts or ends its hosts; taken before ``changed``, never after."""
+
+    @property
+    def id(self) -> str:
+        """The last part of its name, which is also the slice's name in Ray."""
+        return str(self.node.name).rpartition("/")[2]
+
+
+@dataclass
+class Supply:
+    """What the zone has to give.
+
+    Attributes:
+        is_out: Nothing is given at present.
+        slow_s: How long a creation takes before anything starts.
+        capacity: Slice type -> how many slices of it can be there at once. A preempted one is not there.
+        quota: Slice type -> how many nodes of it the project may have. A preempted one counts until it is deleted.
+    """
+
+    is_out: bool = False
+    slow_s: float = 0.0
+    capacity: dict[str, int] = field(default_factory=dict)
+    quota: dict[str, int] = field(default_factory=dict)
+
+
+class TpuState:
+    """What there is at one place."""
+
+    def __init__(self, place: ProjectZone) -> None:
+        self.place = place
+        self.changed = threading.Condition(threading.RLock())
+        self.supply = Supply()
+        self.nodes: dict[str, HeldNode] = {}
+        self.queued: dict[str, types.QueuedResource] = {}
+        self.operations: dict[str, operations_pb2.Operation] = {}
+        self.faults = TpuFaults()
+        self.is_closed = False
+        self._doomed: dict[str, OperationFault] = {}
+        self._ids = itertools.count(int(time.time() * 1000))
+        self._blocks = itertools.count()
+
+    # ---- nodes
+
+    def add_node(self, name: str, asked: types.Node, shape: SliceType, queued_resource: str = "") -> HeldNode:
+        """A node that is being created."""
+        if name in self.nodes:
+            raise already_exists(name)
+        node: Any = types.Node(asked)
+        node.name, node.id, node.state = name, next(self._ids), NodeState.CREATING
+        node.accelerator_type, node.create_time = shape.name, datetime.now(UTC)
+        node.accelerator_config.type_ = getattr(types.AcceleratorConfig.Type, _CONFIG_TYPES[shape.generation])
+        node.accelerator_config.topology = shape.topology or ""
+        node.queued_resource = queued_resource
+        self._fill_in(node)
+        self.nodes[name] = HeldNode(node, shape)
+        return self.nodes[name]
+
+    def _fill_in(self, node: types.Node) -> None:
+        """What Google fills in where nothing was asked for, and tells as if it had been."""
+        number, project = next(self._blocks), self.place.project
+        node.cidr_block = cidr_block(number)
+        node.api_version = _API_VERSION
+        node.network_config.network = node.network_config.network or f"projects/{project}/global/networks/default"
+        if not node.network_config.subnetwork:
+            region = self.place.zone.rpartition("-")[0]
+            node.network_config.subnetwork = f"projects/{project}/regions/{region}/subnetworks/default"
+        if not node.service_account.email:
+            scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+            node.service_account = types.ServiceAccount(email=f"compute@{project}.iam.example", scope=scopes)
+
+    def node(self, name: str) -> HeldNode:
+        """The node of that full name."""
+        if name not in self.nodes:
+            raise not_found(name)
+        return self.nodes[name]
+
+    def nodes_of(self, queued_resource: str) -> list[HeldNode]:
+        """The nodes that a queued resource brought."""
+        return [held for held in self.nodes.values() if held.node.queued_resource == queued_resource]
+
+    def set_state(self, held: HeldNode, state: types.Node.State) -> None:
+        """Change a node's state; chips that it has no more are free again."""
+        held.node.state = state
+        if state in _WITHOUT_CHIPS:
+            held.has_chips = False
+        self.changed.notify_all()
+
+    def drop(self, held: HeldNode) -> None:
+        """The node is there no more."""
+        del self.nodes[held.node.name]
+        self.changed.notify_all()
+
+    def check_quota(self, shapes: Iterable[SliceType]) -> None:
+        """Refuse more nodes than the project may have."""
+        new = [shape.name for shape in shapes]
+        for name in sorted(set(new)):
+            limit = self.supply.quota.get(name)
+            if limit is not None and new.count(name) + self._count(name, only_with_chips=False) > limit:
+                raise RefusedCallError(
+                    "RESOURCE_EXHAUSTED",
+                    f"Quota limit 'TPU {name} per project per zone' has been exceeded. Limit: {limit} in zone "
+                    f"{self.place.zone}.",
+                )
+
+    def take_chips(self, nodes: Sequence[HeldNode]) -> bool:
+        """Give chips to all these nodes, or to none if there are not enough."""
+        names = [held.shape.name for held in nodes]
+        if self.supply.is_out or any(names.count(name) > self._free(name) for name in set(names)):
+            return False
+        for held in nodes:
+            held.has_chips = True
+        return True
+
+    def has_room(self, shapes: Sequence[SliceType]) -> bool:
+        """Whether ``take_chips`` would find enough for these."""
+        names = [shape.name for shape in shapes]
+        return not self.supply.is_out and all(names.count(name) <= self._free(name) for name in set(names))
+
+    def _free(self, slice_type: str) -> float:
+        capacity = self.supply.capacity.get(slice_type)
+        return float("inf") if capacity is None else capacity - self._count(slice_type, only_with_chips=True)
+
+    def _count(self, slice_type: str, only_with_chips: bool) -> int:
+        same = (held for held in self.nodes.values() if held.shape.name == slice_type)
+        return sum(1 for held in same if held.has_chips or not only_with_chips)
+
+    # ---- queued resources
+
+    def queued_resource(self, name: str) -> types.QueuedResource:
+        """The queued resource of that full name."""
+        if name not in self.queued:
+            raise not_found(name)
+        return self.queued[name]
+
+    def set_queue_state(
+        self,
+        queued: types.QueuedResource,
+        state: types.QueuedResourceState.State,
+        initiator: types.QueuedResourceState.StateInitiator = Initiator.SERVICE,
+    ) -> None:
+        """Change a queued resource's state."""
+        queued.state = types.QueuedResourceState(state=state, state_initiator=initiator)
+        self.changed.notify_all()
+
+    # ---- operations
+
+    def begin(self, verb: str, target: str) -> operations_pb2.Operation:
+        """An operation that is under way."""
+        name = f"{self.place.path}/operations/operation-{next(self._ids)}-{uuid.uuid4().hex[:12]}"
+        operation = operations_pb2.Operation(name=name)
+        metadata = types.OperationMetadata(create_time=datetime.now(UTC), verb=verb, target=target, api_version="v2")
+        operation.metadata.Pack(types.OperationMetadata.pb(metadata))
+        self.operations[name] = operation
+        if (fault := self.faults.of_operation(verb)) is not None:
+            self._doomed[name] = fault
+        return operation
+
+    def fails_undone(self, operation: operations_pb2.Operation) -> bool:
+        """Whether it is to fail before it has done anything; it has failed now."""
+        fault = self._doomed.get(operation.name)
+        if fault is None or fault.is_done:
+            return False
+        self.fail(operation, fault.error)
+        return True
+
+    def finish(self, operation: operations_pb2.Operation, result: types.Node | types.QueuedResource | None) -> None:
+        """It is done, with this result; ``None`` is Google's Empty. One that is to fail says that it has failed."""
+        if (fault := self._doomed.get(operation.name)) is not None:
+            self.fail(operation, fault.error)
+            return
+        operation.response.Pack(empty_pb2.Empty() if result is None else type(result).pb(result))
+        self._end(operation)
+
+    def fail(self, operation: operations_pb2.Operation, refusal: RefusedCallError) -> None:
+        """It is done, and in vain."""
+        operation.error.CopyFrom(status_pb2.Status(code=refusal.number, message=refusal.message))
+        self._end(operation)
+
+    def _end(self, operation: operations_pb2.Operation) -> None:
+        metadata = types.OperationMetadata.pb()()
+        operation.metadata.Unpack(metadata)
+        metadata.end_time.GetCurrentTime()
+        operation.metadata.Pack(metadata)
+        operation.done = True
+        self.changed.notify_all()
+
+
+_CONFIG_TYPES: Final = {"v4": "V4", "v5litepod": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
+
+
+def page_of(kept: Mapping[str, Kept], page_size: int, page_token: str) -> tuple[list[Kept], str]:
+    """One page in the order of names, and the token of the next: the last name of this one."""
+    if page_size < 0:
+        raise invalid("page_size must not be negative")
+    after = [name for name in sorted(kept) if name > page_token]
+    here = after[: min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)]
+    return [kept[name] for name in here], here[-1] if len(here) < len(after) else ""
+
+
+def copied(operation: operations_pb2.Operation) -> Any:
+    """The operation as it is now."""
+    copy = operations_pb2.Operation()
+    copy.CopyFrom(operation)
+    return copy

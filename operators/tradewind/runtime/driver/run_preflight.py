@@ -1,0 +1,53 @@
+"""The preflight: a step's own check of its config, on CPUs, before a slice is reserved for it.
+
+Run by the driver as ``python -m tradewind.runtime.driver.run_preflight ATTEMPT_FILE SPEC_SHA256 DEVICES:SLICES ...``,
+with every size that the pod may have. A step's function may have an attribute ``preflight``, which is called for each
+of them with the config and the number of devices over all slices, and with ``num_slices`` if it takes that; what it
+raises is the step's failure. A function without one is fine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+from tradewind.calls.environment import STEP_VARIABLE
+from tradewind.runtime.driver.child import leave_error
+from tradewind.runtime.driver.run_function import described, masker_of
+from tradewind.turns.claimed import claimed_by_command_line
+
+
+def main() -> NoReturn:
+    """Check the config of the attempt that the first two arguments name; exits with 1 when it left an error."""
+    attempt, spec = claimed_by_command_line(sys.argv[1:])
+    os.environ[STEP_VARIABLE] = spec.version
+    code, masker = 0, masker_of(spec)
+    try:
+        preflight = getattr(spec.load_function(), "preflight", None)
+        if preflight is not None:
+            check_sizes(preflight, spec.load_config(), [_size(size) for size in sys.argv[3:]])
+    except BaseException as error:
+        leave_error(spec.output_path, attempt.number, described(error, spec, masker))
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # libraries that abort in their teardown must not spoil it
+
+
+def check_sizes(preflight: Callable[..., Any], config: Any, sizes: Iterable[tuple[int, int]]) -> None:
+    """Call ``preflight`` for each number of devices and of slices; raises what the first refusal raises."""
+    takes_slices = "num_slices" in inspect.signature(preflight).parameters
+    for devices, slices in sizes:
+        preflight(config, devices, **({"num_slices": slices} if takes_slices else {}))
+
+
+def _size(text: str) -> tuple[int, int]:
+    devices, _, slices = text.partition(":")
+    return int(devices), int(slices)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Secrets become values only here: on the cluster, in the driver, just before the function's process is started.
+
+The values go into that process's environment and nowhere else: no record, no line of output, no command line and no
+``runtime_env`` holds them; ``masking`` hides them in what the function prints, raises and returns. What may be written
+anywhere are the references.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from tradewind.calls.errors import SecretError
+from tradewind.cloud_tpu.secret_manager import SecretManagerError, read_secret
+from tradewind.steps import SecretReference, check_secrets
+
+
+def fetch_secrets(secrets: Mapping[str, str], whose: str) -> dict[str, str]:
+    """The value of every name in ``secrets``; ``whose`` says in errors which step or job wants them.
+
+    Raises:
+        SecretError: One of them cannot be had.
+        SecretReferenceError: One of them is no reference.
+    """
+    values: dict[SecretReference, str] = {}
+    for name, text in check_secrets(secrets, whose).items():
+        reference = SecretReference.parse(text)
+        assert reference is not None, "checked above"
+        if reference not in values:
+            values[reference] = _fetch(name, reference, whose)
+    return {name: values[SecretReference.parse(text)] for name, text in secrets.items()}  # type: ignore[index]
+
+
+def _fetch(name: str, reference: SecretReference, whose: str) -> str:
+    if reference.version is not None:
+        try:
+            return read_secret(reference.version)
+        except SecretManagerError as error:
+            raise SecretError(f"{whose}: secret {name} cannot be read from {reference}: {error}.") from None
+    value = os.environ.get(reference.variable or "")
+    if not value:
+        raise SecretError(
+            f"{whose}: secret {name} cannot be read from {reference}: the cluster's environment does not set "
+            f"{reference.variable}; set it where Ray is started on the nodes."
+        )
+    return value
+
+
+@contextmanager
+def in_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set ``values`` in this process's environment for a while; what they replaced comes back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

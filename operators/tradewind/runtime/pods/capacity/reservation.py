@@ -1,0 +1,355 @@
+"""Hosts are reserved all at once or not at all, in placement groups whose every bundle names the slice that it means.
+
+A slice counts as free when all its hosts are registered, answer, are not being drained, and nobody has taken any of
+them; it is then taken by one placement group, so that two drivers can never hold half of what the other one needs.
+Each bundle carries the slice's name, its pod type and the worker's id as label selectors: a request for a v4-8 host
+cannot land on a v4-16 one. The bundle of worker 0 holds the slice's head resource, by which other programs, those that
+use ``ray.util.tpu`` too, see that the slice is taken.
+
+While nothing is free, a placement group asks for head resources only. It tells Ray's autoscaler what is wanted, and
+holds the place in the queue; when it lands, the rest of those slices is taken by name, or they are given back.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tradewind.cloud_tpu.ray_labels import NODE_ID_LABEL, POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
+from tradewind.runtime.pods.capacity.groups import HostGroup
+from tradewind.runtime.pods.capacity.placements import Placements
+from tradewind.runtime.pods.capacity.slices import (
+    Slice,
+    alike,
+    chips_of,
+    complete_slices,
+    free_slices,
+    is_free,
+    known_slices,
+    live_hosts,
+)
+from tradewind.runtime.pods.environment import waiting_text
+from tradewind.runtime.pods.liveness import (
+    Node,
+    draining_nodes,
+    free_resources,
+    is_autoscaled,
+    live_nodes,
+    silent_nodes,
+)
+from tradewind.runtime.pods.suspects import ELSEWHERE_S, Elsewhere, elsewhere
+
+_SAY_EVERY_S: Final = 60.0
+_POLL_S: Final = 1.0
+_SOON_S: Final = 0.2
+"""How often to look in the first few seconds: a slice that is just being given back is free in a moment."""
+_LAND_S: Final = 3.0
+_KEEP_S: Final = 120.0
+"""How long a placement group on slices that look free may take to land: Ray's head can be slow."""
+_COMPLETE_S: Final = 120.0
+"""How long a slice whose first host is ours may take until its other hosts are there."""
+
+
+class NoFreeSliceError(RuntimeError):
+    """Not enough hosts became free within the time that was given."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One reserved host."""
+
+    node: Node
+    slice_id: int
+    host: int
+    """Its rank within its slice."""
+    placement: Any
+    bundle: int
+
+
+class Reservation:
+    """The hosts of one attempt, in the order of their ranks."""
+
+    def __init__(self, seats: Sequence[Seat], num_slices: int, placements: Sequence[Any]) -> None:
+        self.seats = tuple(seats)
+        self.num_slices = num_slices
+        self._placements = list(placements)
+
+    @property
+    def slice_names(self) -> list[str]:
+        """The TPU slices in it."""
+        names = [seat.node.slice_name for seat in self.seats if seat.host == 0]
+        return [name for name in names if name]
+
+    def release(self) -> None:
+        """Give everything back; does nothing the second time."""
+        while self._placements:
+            _remove(self._placements.pop())
+
+
+class Reserving:
+    """Takes as many groups as ``pick`` wants of those that are free; ``run`` waits until there are enough.
+
+    ``avoided`` are ids of nodes that are not used at all, and ``suspects`` names of slices that are used when no other
+    has come for ``elsewhere_s``, or none can come.
+    """
+
+    def __init__(
+        self,
+        group: HostGroup,
+        pick: Callable[[int], int | None],
+        smallest: int,
+        largest: int,
+        *,
+        placements: Placements,
+        avoided: Iterable[str] = (),
+        suspects: Iterable[str] = (),
+        elsewhere_s: float = ELSEWHERE_S,
+        preferred: Iterable[str] = (),
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._group = group
+        self._pick = pick
+        self._smallest = smallest
+        self._largest = largest
+        self._placements = placements
+        self._avoided = set(avoided)
+        self._suspects = set(suspects)
+        self._elsewhere_s = elsewhere_s
+        self._unfinished: set[str] = set()
+        """Slices whose other hosts did not come while we held the first one; once they are whole they count again."""
+        self._preferred = set(preferred)
+        self._say = say
+        self._demand: _Demand | None = None
+        self._taking: _Taking | None = None
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End a ``run`` in another thread: it gives back what it holds and returns None."""
+        self._stopped.set()
+
+    def run(self, timeout_s: float | None = None) -> Reservation | None:
+        """The reservation; None after ``stop``. Raises NoFreeSliceError after ``timeout_s``."""
+        began = time.monotonic()
+        say_at = _LAND_S
+        if timeout_s is not None:
+            self._elsewhere_s = min(self._elsewhere_s, timeout_s / 2)
+        try:
+            while not self._stopped.is_set():
+                waited = time.monotonic() - began
+                taken = self._try(waited, hurry=waited >= _LAND_S or self._smallest == self._largest)
+                if taken is not None and self._stopped.is_set():
+                    taken.release()
+                elif taken is not None:
+                    return taken
+                if timeout_s is not None and waited >= timeout_s:
+                    raise NoFreeSliceError(f"No {self._wanted()} was free within {timeout_s:.0f} s.")
+                if waited >= say_at:
+                    say_at = waited + _SAY_EVERY_S
+                    kind = "TPU" if self._group.is_tpu else "GPU" if self._group.has_gpus else "CPU"
+                    self._say(waiting_text(self._wanted(), waited, live_hosts(self._group), kind))
+                self._stopped.wait(_SOON_S if waited < _LAND_S else _POLL_S)
+            return None
+        finally:
+            self._drop_demand()
+            self._drop_taking()
+
+    def _wanted(self) -> str:
+        if not self._group.is_tpu:
+            return f"{self._group.name} group"
+        return f"{self._group.name} slice" + (f" ({self._smallest} at once)" if self._smallest > 1 else "")
+
+    def _try(self, waited: float, *, hurry: bool) -> Reservation | None:
+        """Without ``hurry`` only the largest size will do: slices that were just given back take a moment."""
+        if not self._group.is_tpu:
+            return self._try_hosts()
+        if self._taking is not None:
+            return self._taken(0)
+        if self._demand is not None and self._demand.has_landed():
+            return self._complete(self._demand)
+        free = alike(free_slices(self._group, self._avoided, self._suspects))
+        size = self._pick(len(free))
+        if not hurry and size != self._largest:
+            return None
+        if size is None and self._suspects and not self._another_may_come(waited):
+            self._forgive()
+            return None
+        if size is None:
+            self._demand = self._demand or _Demand(self._placements, self._group, self._smallest, self._bad_slices())
+            return None
+        self._drop_demand()
+        random.shuffle(free)  # two drivers that look at the same moment rather not take the same one first
+        free.sort(key=lambda each: each.name not in self._preferred)
+        return self._take(free[:size])
+
+    def _another_may_come(self, waited: float) -> bool:
+        if waited >= self._elsewhere_s:
+            return False
+        known, may_grow = known_slices(self._group), is_autoscaled()
+        found = elsewhere(self._suspects, own=(), free=(), known=known, smallest=self._smallest, may_grow=may_grow)
+        return found is not Elsewhere.NOWHERE
+
+    def _forgive(self) -> None:
+        """Take suspected slices too from now on."""
+        self._say(f"no other {self._wanted()} came: {', '.join(sorted(self._suspects))} may be taken again")
+        self._suspects.clear()
+        self._drop_demand()
+
+    def _take(self, slices: Sequence[Slice], besides: Sequence[Any] = ()) -> Reservation | None:
+        """All hosts of these slices, in one placement group; None if somebody else was quicker."""
+        bundles = [self._bundle(node, with_head=not besides) for each in slices for node in each.nodes]
+        selectors = [_only(node) for each in slices for node in each.nodes]
+        placement = self._placements.make(bundles, selectors)
+        self._taking = _Taking(tuple(slices), placement, tuple(besides))
+        return self._taken(_LAND_S)
+
+    def _taken(self, wait_s: float) -> Reservation | None:
+        """What is being taken, once it has landed. A slow head may take its time; if others have it, we give up."""
+        taking = self._taking
+        assert taking is not None
+        has_landed = taking.placement.wait(wait_s)
+        free = {} if has_landed else free_resources()
+        looks_free = all(is_free(each, self._group, free, with_head=not taking.besides) for each in taking.slices)
+        if has_landed or (not looks_free and taking.placement.wait(_POLL_S)):  # it was us who took them
+            self._taking = None
+            return taking.reservation()
+        if not looks_free or taking.age() > _KEEP_S:
+            self._drop_taking()
+        elif not taking.is_told:
+            taking.is_told = True
+            self._say(f"the reservation of {taking.names} has not landed yet, since Ray's head is slow; it is kept")
+        return None
+
+    def _drop_taking(self) -> None:
+        if self._taking is not None:
+            for placement in self._taking.placements:
+                _remove(placement)
+            self._taking = None
+
+    def _bundle(self, node: Node, *, with_head: bool) -> dict[str, float]:
+        bundle = {"TPU": chips_of(node, self._group)}
+        if with_head and self._group.head_resource in node.resources:
+            bundle[self._group.head_resource] = 1
+        return bundle
+
+    def _complete(self, demand: _Demand) -> Reservation | None:
+        """Take the rest of the slices whose heads we hold, or give them back."""
+        heads, nodes = set(demand.node_ids()), live_nodes()
+        ours = [each for each in complete_slices(nodes, self._group) if each.nodes[0].id in heads]
+        hosts = [node for each in ours for node in each.nodes]
+        self._avoided |= silent_nodes(hosts)
+        if any(node.id in self._avoided | set(draining_nodes()) for node in hosts):
+            self._drop_demand()
+            return None
+        if len(ours) < len(heads):
+            if demand.age() > _COMPLETE_S:
+                whole = {each.name for each in ours}
+                self._unfinished |= {node.slice_name for node in nodes if node.id in heads and node.slice_name} - whole
+                self._drop_demand()
+            return None
+        self._demand = None
+        return self._take(ours, besides=[demand.placement])
+
+    def _bad_slices(self) -> set[str]:
+        """The slices that a demand must not land on."""
+        bad = {*self._avoided, *draining_nodes()}
+        return (
+            self._unfinished
+            | self._suspects
+            | {node.slice_name for node in live_nodes() if node.slice_name and node.id in bad}
+        )
+
+    def _drop_demand(self) -> None:
+        if self._demand is not None:
+            _remove(self._demand.placement)
+            self._demand = None
+
+    def _try_hosts(self) -> Reservation | None:
+        """Any different hosts that have enough; the placement group itself waits in Ray's queue."""
+        if self._demand is None:
+            self._demand = _Demand(self._placements, self._group, self._smallest, self._avoided)
+        if not self._demand.has_landed():
+            return None
+        by_id = {node.id: node for node in live_nodes()}
+        nodes = [by_id[node_id] for node_id in self._demand.node_ids() if node_id in by_id]
+        silent = silent_nodes(nodes)
+        if silent or len(nodes) < self._group.hosts * self._smallest:
+            self._avoided |= silent
+            self._drop_demand()
+            return None
+        placement, self._demand = self._demand.placement, None
+        hosts = self._group.hosts
+        seats = [Seat(node, at // hosts, at % hosts, placement, at) for at, node in enumerate(nodes)]
+        return Reservation(seats, self._smallest, [placement])
+
+
+@dataclass
+class _Taking:
+    """Slices whose placement group has been made and has yet to land."""
+
+    slices: tuple[Slice, ...]
+    placement: Any
+    besides: tuple[Any, ...]
+    since: float = field(default_factory=time.monotonic)
+    is_told: bool = False
+
+    @property
+    def placements(self) -> list[Any]:
+        return [self.placement, *self.besides]
+
+    @property
+    def names(self) -> str:
+        return ", ".join(each.name for each in self.slices)
+
+    def age(self) -> float:
+        return time.monotonic() - self.since
+
+    def reservation(self) -> Reservation:
+        places = [(node, at, host) for at, each in enumerate(self.slices) for host, node in enumerate(each.nodes)]
+        seats = [Seat(node, at, host, self.placement, bundle) for bundle, (node, at, host) in enumerate(places)]
+        return Reservation(seats, len(self.slices), self.placements)
+
+
+class _Demand:
+    """A placement group that waits: for the heads of slices, or for the hosts of groups themselves."""
+
+    def __init__(self, placements: Placements, group: HostGroup, num_groups: int, bad: Iterable[str]) -> None:
+        label = SLICE_NAME_LABEL if group.is_tpu else NODE_ID_LABEL
+        bundle = {group.head_resource: 1} if group.is_tpu else dict(group.resources)
+        count = num_groups if group.is_tpu else num_groups * group.hosts
+        avoid = {label: f"!in({','.join(sorted(bad))})"} if bad else {}
+        self.placement = placements.make([bundle] * count, [avoid] * count)
+        self._landed_at: float | None = None
+
+    def has_landed(self) -> bool:
+        if self._landed_at is None and self.placement.wait(0):
+            self._landed_at = time.monotonic()
+        return self._landed_at is not None
+
+    def age(self) -> float:
+        """Seconds since it landed."""
+        return 0.0 if self._landed_at is None else time.monotonic() - self._landed_at
+
+    def node_ids(self) -> list[str]:
+        from ray.util.placement_group import placement_group_table
+
+        at = placement_group_table(self.placement)["bundles_to_node_id"]
+        return [at[bundle] for bundle in sorted(at)]
+
+
+def _only(node: Node) -> dict[str, str]:
+    """The label selector that only this host of its slice meets."""
+    labels = (SLICE_NAME_LABEL, POD_TYPE_LABEL, WORKER_ID_LABEL)
+    return {label: node.labels[label] for label in labels if label in node.labels}
+
+
+def _remove(placement: Any) -> None:
+    from ray.util.placement_group import remove_placement_group
+
+    try:
+        remove_placement_group(placement)
+    except Exception:  # Ray is going down, and the reservation with it
+        return

@@ -1,0 +1,68 @@
+"""The process on each host of ``run_on_pod``: calls one pickled function, and says what it returned or raised.
+
+Run as ``python -m tradewind.runtime.pods.on_host.call_function``. It ends with 0 when the function returned, with the
+function's own code when it called ``sys.exit``, and otherwise with 1.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from tradewind.runtime.driver.user_errors import own_error
+from tradewind.runtime.pods.on_host import mailbox
+from tradewind.runtime.pods.on_host.heartbeat import start_heartbeat
+
+
+def main() -> NoReturn:
+    """Make the call of this process's pod."""
+    start_heartbeat()
+    try:
+        _leave_result(_call())
+        code = 0
+    except SystemExit as leaving:
+        code = _code_of(leaving)
+        if code == 0:
+            _leave_result(None)
+    except BaseException as error:
+        _leave_error(error)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # libraries that abort in their teardown must not spoil a result that is already there
+
+
+def _call() -> Any:
+    from ray import cloudpickle
+
+    function, folders = pickle.loads(mailbox.fetch_call())
+    sys.path += [folder for folder in folders if folder not in sys.path and os.path.isdir(folder)]
+    return cloudpickle.loads(function)()
+
+
+def _leave_result(result: Any) -> None:
+    from ray import cloudpickle
+
+    mailbox.answer("result", cloudpickle.dumps(result))
+
+
+def _leave_error(error: BaseException) -> None:
+    own, text = own_error(error)
+    print(text, end="", file=sys.stderr)
+    with suppress(OSError, EOFError):  # the driver has the last lines and the exit code even so
+        mailbox.answer("error", {"type": type(own).__qualname__, "message": str(own), "traceback": text})
+
+
+def _code_of(leaving: SystemExit) -> int:
+    """``sys.exit`` takes a number, nothing, or words that it prints."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return leaving.code or 0
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    main()

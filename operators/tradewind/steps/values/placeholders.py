@@ -1,0 +1,121 @@
+"""What a config may hold in place of a value that is known only later.
+
+Placeholders are plain frozen values. They know nothing of hashing or of paths: ``walk`` reads the version out of them
+and ``instantiate`` puts the real values in. Semantics are those of Marin's executor of June 2026 ("E20").
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tradewind.steps.errors import ExperimentError
+from tradewind.steps.values.amounts import check_amount
+
+if TYPE_CHECKING:
+    from tradewind.steps.step import ExecutorStep
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class InputName:
+    """A path inside another step's output, or (with no step) a hard-coded path, which counts in the version as text."""
+
+    step: ExecutorStep | None
+    name: str | None
+    block_on_step: bool = True
+
+    def cd(self, name: str) -> InputName:
+        """The path ``name`` below this one."""
+        return replace(self, name=posixpath.join(self.name, name) if self.name else name)
+
+    def __truediv__(self, name: str) -> InputName:
+        return self.cd(name)
+
+    def nonblocking(self) -> InputName:
+        """The same path, without waiting for its step: it counts in the version, but draws no edge."""
+        return replace(self, block_on_step=False)
+
+    def __format__(self, spec: str) -> str:
+        raise ExperimentError(
+            _no_text("A path inside a step's output", "step / 'part', or output_path_of(step, 'part')")
+        )
+
+    @staticmethod
+    def hardcoded(path: str) -> InputName:
+        """A path that no step of the experiment makes; a relative one is below the prefix."""
+        return InputName(None, path)
+
+
+@dataclass(frozen=True)
+class OutputName:
+    """A path inside the output of the step whose config holds it."""
+
+    name: str | None
+
+    def __format__(self, spec: str) -> str:
+        raise ExperimentError(_no_text("A step's own output path", "this_output_path('part')"))
+
+
+THIS_OUTPUT_PATH = OutputName(None)
+
+
+@dataclass(frozen=True)
+class VersionedValue(Generic[T]):
+    """A value that counts towards the version of its step."""
+
+    value: T
+
+
+@dataclass(frozen=True)
+class MirroredValue(Generic[T]):
+    """A path that is copied from another region's bucket on first use, up to ``budget_gb`` gigabytes."""
+
+    value: T
+    budget_gb: float = 10
+
+
+def _no_text(what: str, instead: str) -> str:
+    """Why a placeholder is refused in an f-string, where its text would be a path that nobody makes."""
+    return f"{what} is known only with the step's version, so it cannot be part of a text: write {instead}."
+
+
+def output_path_of(step: ExecutorStep, name: str | None = None) -> Any:
+    """The output path of ``step``, or the path ``name`` inside it.
+
+    Typed ``Any``, as the other placeholders are, because it stands where a config field wants a ``str``.
+    """
+    return InputName(step, name)
+
+
+def this_output_path(name: str | None = None) -> Any:
+    """The output path of the step whose config holds this, or the path ``name`` inside it."""
+    return OutputName(name)
+
+
+def versioned(value: T) -> Any:
+    """Make ``value`` count towards the version of the step whose config holds it.
+
+    Raises:
+        ValueError: ``value`` is already versioned, or is a path of a step, which counts by itself.
+    """
+    if isinstance(value, VersionedValue):
+        raise ValueError("Can't nest VersionedValue")
+    if isinstance(value, InputName):
+        raise ValueError("Can't version an InputName")
+    return VersionedValue(value)
+
+
+def ensure_versioned(value: Any) -> Any:
+    """``versioned(value)``, unless it is versioned already."""
+    return value if isinstance(value, VersionedValue) else VersionedValue(value)
+
+
+def mirrored(value: Any, budget_gb: float = 10) -> Any:
+    """Let the step read ``value`` from whichever region has it; neither this nor the budget counts in the version."""
+    if isinstance(value, MirroredValue):
+        raise ValueError("Can't nest MirroredValue")
+    check_amount(budget_gb, "mirrored: budget_gb")
+    return MirroredValue(value, budget_gb)

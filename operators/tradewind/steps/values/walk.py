@@ -1,0 +1,139 @@
+"""What counts in a config: versioned values, references to steps, and hard-coded paths, each under its config path.
+
+Nothing else does, so changing an unversioned value never makes a step run again. Fields are visited in declared
+order, dictionaries and sequences in their own; the paths are those of E20 (``field.key.[0]``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from tradewind.steps.errors import StepConfigError, StepConfigTypeError, UnknownRunValueError
+from tradewind.steps.step import ExecutorStep
+from tradewind.steps.values.bounds import check_bounded
+from tradewind.steps.values.lazy import Lazy
+from tradewind.steps.values.placeholders import InputName, MirroredValue, VersionedValue
+from tradewind.steps.values.run_values import Binding, RunValue
+from tradewind.steps.values.shortened import shortened
+from tradewind.steps.values.stable_json import check_stable, encode
+
+
+@dataclass
+class ConfigIdentity:
+    """What a config contributes to its step's version.
+
+    Attributes:
+        version: Config path → JSON text of the value that counts there.
+        dependencies: Steps that are referred to, one entry for each occurrence.
+        pseudo_dependencies: The same for nonblocking references.
+        hardcoded_paths: Paths that are read but that no reference explains, with their config paths.
+        places: Step that is referred to -> config path of the first reference.
+    """
+
+    version: dict[str, str] = field(default_factory=dict)
+    dependencies: list[ExecutorStep] = field(default_factory=list)
+    pseudo_dependencies: list[ExecutorStep] = field(default_factory=list)
+    hardcoded_paths: list[tuple[str, str]] = field(default_factory=list)
+    places: dict[ExecutorStep, str] = field(default_factory=dict)
+
+    def add_reference(self, path: str, reference: InputName) -> None:
+        """Count a reference; references are numbered in the order of the walk, blocking or not."""
+        if reference.step is None:
+            self.version[path] = encode(reference.name)
+            if reference.name:
+                self.hardcoded_paths.append((path, reference.name))
+            return
+        if not isinstance(reference.step, ExecutorStep):
+            raise StepConfigError(
+                f"{describe(path)} refers to {shortened(reference.step)}, which is no ExecutorStep: an experiment is "
+                "made of ExecutorSteps."
+            )
+        self.places.setdefault(reference.step, path)
+        index = len(self.dependencies) + len(self.pseudo_dependencies)
+        steps = self.dependencies if reference.block_on_step else self.pseudo_dependencies
+        steps.append(reference.step)
+        self.version[path] = encode(f"DEP[{index}]" + (f"/{reference.name}" if reference.name else ""))
+
+
+def identify(config: Any, binding: Binding) -> ConfigIdentity:
+    """Walk ``config`` and collect what counts.
+
+    Raises:
+        StepConfigError: A value has no stable identity, is too deep, too large or within itself, or a dictionary has
+            a key that is no string; the message starts with the config path.
+        UnknownRunValueError: The run does not have a value that a versioned field asks for.
+    """
+    check_bounded(config, "config")
+    identity = ConfigIdentity()
+    _visit(config, "", binding, identity)
+    return identity
+
+
+def bind_run_value(wanted: RunValue, path: str, binding: Binding) -> Any:
+    """The run's value for ``wanted``, with the config path in the error if there is none."""
+    try:
+        return binding.value_of(wanted)
+    except UnknownRunValueError as error:
+        raise UnknownRunValueError(f"{describe(path)}: {error}") from None
+
+
+def bind_run_values(value: Any, path: str, binding: Binding) -> Any:
+    """``value`` with the run values inside plain containers filled in."""
+    if isinstance(value, RunValue):
+        return bind_run_value(value, path, binding)
+    if type(value) in (list, tuple):
+        return type(value)(bind_run_values(item, f"{path}.[{i}]", binding) for i, item in enumerate(value))
+    if type(value) is dict:
+        return {key: bind_run_values(item, f"{path}.{key}", binding) for key, item in value.items()}
+    return value
+
+
+def describe(path: str) -> str:
+    """A config path as people write it."""
+    return f"config.{path}" if path else "config"
+
+
+def _visit(value: Any, path: str, binding: Binding, identity: ConfigIdentity) -> None:
+    prefix = path + "." if path else ""
+    if isinstance(value, ExecutorStep):
+        identity.add_reference(path, value.as_input_name())
+    elif isinstance(value, InputName):
+        identity.add_reference(path, value)
+    elif isinstance(value, VersionedValue):
+        identity.version[path] = _versioned_text(value.value, path, binding)
+    elif isinstance(value, MirroredValue):
+        _visit(value.value, path, binding, identity)
+    elif isinstance(value, Lazy):
+        for name, item in value.kwargs.items():
+            _visit(item, prefix + name, binding, identity)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, (type, RunValue)):
+        for spec in dataclasses.fields(value):
+            _visit(getattr(value, spec.name), prefix + spec.name, binding, identity)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise StepConfigError(
+                    f"{describe(path)}: dict keys must be strs, but got {shortened(key)} (type: {type(key)})"
+                )
+            _visit(item, prefix + key, binding, identity)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        if isinstance(value, (set, frozenset)) and len(value) > 1:
+            raise StepConfigError(
+                f"{describe(path)} is a set of {len(value)} elements, whose order differs from process to process: "
+                "use a list."
+            )
+        for i, item in enumerate(value):
+            _visit(item, f"{prefix}[{i}]", binding, identity)
+
+
+def _versioned_text(value: Any, path: str, binding: Binding) -> str:
+    bound = bind_run_values(value, path, binding)
+    check_stable(bound, describe(path))
+    try:
+        return encode(bound)
+    except TypeError as error:
+        raise StepConfigTypeError(f"{describe(path)} has no JSON form: {error}") from error
+    except (ValueError, RecursionError) as error:  # what an object of theirs gives as its text
+        raise StepConfigError(f"{describe(path)} has no JSON form: {error}") from error

@@ -1,0 +1,148 @@
+"""Conditional writes to Google Cloud Storage: the tag of an object is its generation, which every write changes.
+
+Calls go through gcsfs, so they share credentials and connections with all other reads of a process, and with them the
+fresh start after a fork. It passes preconditions on and hands out the answer's own ``Date``, against which an object's
+age is told.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tradewind.storage.backends import Stored, StoreRefusedError
+from tradewind.storage.bounded import SMALL, content_of, too_large
+from tradewind.storage.errors import StoreUnavailableError
+from tradewind.storage.waiting import ask, at_once
+
+_REREADS = 5
+_AT_ONCE = 100
+"""As many connections as gcsfs's session keeps."""
+
+
+class GcsStore:
+    """Buckets of Cloud Storage, or of a server that ``STORAGE_EMULATOR_HOST`` names."""
+
+    def read(self, path: str) -> Stored | None:
+        return ask(path, _read)
+
+    def write(self, path: str, text: str, expected: str | None) -> Stored | None:
+        return ask(path, lambda fs, bucket, name: _write(fs, bucket, name, text, expected))
+
+    def remove(self, path: str, expected: str) -> None:
+        ask(path, lambda fs, bucket, name: remove_if(fs, {f"{bucket}/{name}": expected}))
+
+
+async def _read(fs: Any, bucket: str, name: str) -> Stored | None:
+    """The object's generation and age, then its text; again if it was replaced between the two."""
+    url = _object_url(fs, bucket, name)
+    for _ in range(_REREADS):
+        try:
+            headers, contents = await fs._call("GET", url)
+        except FileNotFoundError:
+            return None
+        about = json.loads(contents)
+        if int(about["size"]) > SMALL:
+            return Stored("", about["generation"], _age(about, headers), too_large(SMALL).flaw)
+        try:
+            _, data = await fs._call("GET", url, alt="media", generation=about["generation"])
+        except FileNotFoundError:
+            continue
+        content = content_of(data, SMALL)
+        return Stored(content.text, about["generation"], _age(about, headers), content.flaw)
+    raise StoreUnavailableError(f"gs://{bucket}/{name} changes faster than it can be read")
+
+
+async def _write(fs: Any, bucket: str, name: str, text: str, expected: str | None) -> Stored | None:
+    url = f"{fs._location}/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+    conditions = {"uploadType": "media", "name": name, "ifGenerationMatch": expected or "0"}
+    headers = {"Content-Type": "application/json"}
+    try:
+        _, contents = await fs._call("POST", url, headers=headers, data=text.encode(), **conditions)
+    except FileExistsError:  # which is what gcsfs makes of 412
+        return None
+    except FileNotFoundError as error:
+        raise StoreRefusedError(f"gs://{bucket}: there is no such bucket, or it is not for us") from error
+    return Stored(text, json.loads(contents)["generation"], 0.0)
+
+
+def _object_url(fs: Any, bucket: str, name: str) -> str:
+    return f"{fs._location}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+
+
+def _age(about: Mapping[str, Any], headers: Mapping[str, str]) -> float:
+    """From the last change to the answer, both by the server's clock; ``Date`` has whole seconds, so never too old."""
+    updated = datetime.datetime.fromisoformat(about["updated"])
+    return max(0.0, (parsedate_to_datetime(headers["Date"]) - updated).total_seconds())
+
+
+async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, bytes]:
+    """The bytes of those objects that exist, of each one more than ``most`` at the most."""
+    return await _fetch(fs, names, most, alt="media")
+
+
+async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
+    """Those objects that exist."""
+    return set(await _fetch(fs, names, SMALL, fields="name"))
+
+
+async def remove_if(fs: Any, generations: Mapping[str, str | None]) -> None:
+    """Remove those objects that still have these generations."""
+
+    async def remove(name: str) -> None:
+        url, generation = _object_url(fs, *name.split("/", 1)), generations[name]
+        with suppress(FileNotFoundError, FileExistsError):  # it is gone, or another one, which gcsfs tells by 412
+            await fs._call("DELETE", url, ifGenerationMatch=generation)
+
+    await at_once(remove, list(generations), _AT_ONCE)
+
+
+async def _fetch(fs: Any, names: Sequence[str], most: int, **query: str) -> dict[str, bytes]:
+    """Answers of many objects, straight from gcsfs's session: its own calls take nearly twice the work for each.
+
+    An object that is missing costs no more than one that is there. Any other trouble is left to gcsfs and its retries.
+    """
+    from aiohttp import ClientError
+    from yarl import URL
+
+    session = await fs._set_session()
+    headers, suffix = fs._get_headers(None), urlencode(fs._get_params(query))
+
+    async def fetch(name: str) -> bytes | None:
+        url = _object_url(fs, *name.split("/", 1))
+        try:
+            async with session.get(URL(f"{url}?{suffix}", encoded=True), headers=headers) as answer:
+                if answer.status in (200, 404):
+                    return await read_most(answer.content, most) if answer.status == 200 else None
+        except ClientError:
+            pass
+        return await _fetch_with_retries(fs, url, most, query)
+
+    return await at_once(fetch, names, _AT_ONCE)
+
+
+async def read_most(stream: Any, most: int) -> bytes:
+    """What a stream holds, but not more than one byte more than ``most``."""
+    parts: list[bytes] = []
+    left = most + 1
+    while left > 0 and (part := await stream.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+async def _fetch_with_retries(fs: Any, url: str, most: int, query: Mapping[str, str]) -> bytes | None:
+    try:
+        if "alt" in query:
+            _, about = await fs._call("GET", url, fields="size")
+            if int(json.loads(about)["size"]) > most:
+                return bytes(most + 1)
+        _, data = await fs._call("GET", url, **query)
+        return bytes(data)
+    except FileNotFoundError:
+        return None

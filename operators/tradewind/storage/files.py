@@ -1,0 +1,227 @@
+"""Small objects on any fsspec store, each read and written whole: a reader sees the old object or the new one.
+
+Local files are written aside, flushed and renamed; object stores do the same with one put. Paths are given as users
+write them, with or without a scheme.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import fsspec
+from fsspec.asyn import sync
+from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.bounded import LARGE, Content, content_of, read_file
+from tradewind.storage.errors import BadRecordError
+from tradewind.storage.failures import failures_told
+from tradewind.storage.waiting import file_system_of
+
+_MISSING = (FileNotFoundError, NotADirectoryError)
+
+
+def read_text(path: str, most: int = LARGE) -> str | None:
+    """The object's text, or None when there is none.
+
+    Raises:
+        BadRecordError: What is there is no text, or too large.
+    """
+    return read_many([path], most).get(path)
+
+
+def read_many(paths: Sequence[str], most: int = LARGE) -> dict[str, str]:
+    """The texts of those of ``paths`` that exist, read together where the store can.
+
+    Raises:
+        BadRecordError: What is at one of them is no text, or too large.
+    """
+    contents = read_contents(paths, most)
+    for path, content in contents.items():
+        if content.flaw is not None:
+            raise BadRecordError(path, content.flaw)
+    return {path: content.text for path, content in contents.items()}
+
+
+def read_contents(paths: Sequence[str], most: int = LARGE) -> dict[str, Content]:
+    """What is at those of ``paths`` where there is something, whatever it is; one that is no text spoils no other."""
+    contents: dict[str, Content] = {}
+    for fs, names in _by_store(paths):
+        with failures_told(_some_of(names)):
+            contents |= {names[name]: content for name, content in _contents(fs, list(names), most).items()}
+    return contents
+
+
+def existing_many(paths: Collection[str]) -> set[str]:
+    """Those of ``paths`` at which there is an object, asked together where the store can. Folders are no objects."""
+    found: set[str] = set()
+    for fs, names in _by_store(paths):
+        with failures_told(_some_of(names)):
+            found |= {names[name] for name in _existing(fs, list(names))}
+    return found
+
+
+def is_anything_at(paths: Collection[str]) -> bool:
+    """Whether at any of ``paths`` there is anything, be it a link, a folder or a pipe."""
+    for fs, names in _by_store(paths):
+        with failures_told(_some_of(names)):
+            if any(map(os.path.lexists, names)) if isinstance(fs, LocalFileSystem) else any(_existing(fs, list(names))):
+                return True
+    return False
+
+
+def existing_below(names: Mapping[str, str]) -> set[str]:
+    """Those folders, of folder → name of a file below it, that hold their file; a link is one, whatever it leads to.
+
+    The names go to the folders' own file systems: to a parser of URLs, ``::`` in them would mean something.
+    """
+    groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
+    for folder, name in names.items():
+        fs, root = file_system_of(folder)
+        groups.setdefault(id(fs), (fs, {}))[1][f"{root.rstrip('/')}/{name}"] = folder
+    found: set[str] = set()
+    for fs, folders in groups.values():
+        with failures_told(_some_of(folders)):
+            is_local = isinstance(fs, LocalFileSystem)
+            there = filter(_is_file_or_link, folders) if is_local else _existing(fs, list(folders))
+            found |= {folders[name] for name in there}
+    return found
+
+
+def write_text(path: str, text: str) -> None:
+    """Put ``text`` at ``path``, whatever was there."""
+    with failures_told(path):
+        fs, name = file_system_of(path)
+        if isinstance(fs, LocalFileSystem):
+            _replace_file(Path(name), text)
+        else:
+            fs.pipe_file(name, text.encode())
+
+
+def create_text(path: str, text: str) -> bool:
+    """Put ``text`` at ``path`` only if nothing is there; whether it was put. One writer of many wins."""
+    with failures_told(path):
+        fs, name = file_system_of(path)
+        try:
+            if isinstance(fs, LocalFileSystem):
+                _create_file(Path(name), text)
+            else:
+                fs.pipe_file(name, text.encode(), mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+
+def list_names(folder: str) -> list[str]:
+    """The names directly below ``folder``; none when it does not exist."""
+    with failures_told(folder):
+        fs, name = file_system_of(folder)
+        fs.invalidate_cache(name)
+        try:
+            return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(name, detail=False))
+        except FileNotFoundError:
+            return []
+
+
+def write_aside(path: Path, text: str) -> Path:
+    """Put ``text``, safe from a crash, into a new hidden file beside ``path``, to be renamed to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with aside.open("x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return aside
+
+
+def _replace_file(path: Path, text: str) -> None:
+    try:
+        os.replace(write_aside(path, text), path)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StoreRefusedError(f"{path} cannot be written, because a folder above it is none: {error}") from error
+
+
+def _create_file(path: Path, text: str) -> None:
+    aside = write_aside(path, text)
+    try:
+        os.link(aside, path)
+    finally:
+        aside.unlink()
+
+
+def _by_store(paths: Collection[str]) -> list[tuple[fsspec.AbstractFileSystem, dict[str, str]]]:
+    """The paths grouped by store, as name in the store → path as given."""
+    groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
+    for path in paths:
+        fs, name = file_system_of(path)
+        groups.setdefault(id(fs), (fs, {}))[1][name] = path
+    return list(groups.values())
+
+
+def _some_of(names: Mapping[str, str]) -> str:
+    first = next(iter(names.values()))
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
+
+
+def _contents(fs: fsspec.AbstractFileSystem, names: list[str], most: int) -> dict[str, Content]:
+    if isinstance(fs, LocalFileSystem):
+        return _file_contents(names, most)
+    if "gs" in _protocols(fs):
+        from tradewind.storage.backends.gcs import contents_of
+    elif "s3" in _protocols(fs):
+        from tradewind.storage.backends.s3 import contents_of
+    else:
+        return _cat(fs, names, most)
+    found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names, most)
+    return {name: content_of(data, most) for name, data in found.items()}
+
+
+def _cat(fs: fsspec.AbstractFileSystem, names: list[str], most: int) -> dict[str, Content]:
+    found = fs.cat_ranges(names, 0, most + 1, on_error="return")
+    contents: dict[str, Content] = {}
+    for name, data in zip(names, found, strict=True):
+        if isinstance(data, BaseException):
+            if not isinstance(data, _MISSING):
+                raise data
+        else:
+            contents[name] = content_of(bytes(data), most)
+    return contents
+
+
+def _file_contents(names: Sequence[str], most: int) -> dict[str, Content]:
+    contents: dict[str, Content] = {}
+    for name in names:
+        with suppress(*_MISSING):
+            data, _ = read_file(name, most)
+            contents[name] = data if isinstance(data, Content) else content_of(data, most)
+    return contents
+
+
+def _existing(fs: fsspec.AbstractFileSystem, names: list[str]) -> Iterable[str]:
+    if isinstance(fs, LocalFileSystem):
+        return filter(os.path.isfile, names)
+    if "gs" in _protocols(fs):
+        from tradewind.storage.backends.gcs import existing_of
+    elif "s3" in _protocols(fs):
+        from tradewind.storage.backends.s3 import existing_of
+    else:
+        return filter(fs.isfile, names)
+    found: set[str] = sync(fs.loop, existing_of, fs, names)
+    return found
+
+
+def _is_file_or_link(name: str) -> bool:
+    try:
+        mode = os.lstat(name).st_mode
+    except _MISSING:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def _protocols(fs: fsspec.AbstractFileSystem) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)

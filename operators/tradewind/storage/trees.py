@@ -1,0 +1,207 @@
+"""The files below a folder on any fsspec store: as the store has them now, never from a listing kept from before.
+
+A checksum is one that the store keeps and tells in its listing, so asking for it reads no file: ``md5:`` and 32 hex
+digits, or ``crc32c:`` and the Base64 text of Google Cloud Storage. Local disks and memory keep none, and neither does
+S3 for objects that were uploaded in parts; ``read_files`` makes one by reading.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from glob import has_magic
+from typing import IO, Any, Final
+
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tradewind.storage import file_system_at
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.errors import StoreUnavailableError
+
+_CHUNK: Final = 1 << 20
+_READERS: Final = 4
+_PLAIN_MD5: Final = re.compile(r'"?([0-9a-f]{32})"?')
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file.
+
+    Attributes:
+        path: Relative to the folder that was listed, with ``/`` between its parts.
+        size: In bytes.
+        checksum: ``md5:<hex>``, ``crc32c:<base64>``, or None when the store keeps none.
+        tag: What tells this very file from a later one of the same name, where the store says it.
+    """
+
+    path: str
+    size: int
+    checksum: str | None = None
+    tag: str | None = field(default=None, compare=False)
+
+
+def list_files(folder: str) -> list[StoredFile]:
+    """All files below ``folder`` at any depth, by path; none when it is missing.
+
+    A symbolic link to a file counts as that file. One to a folder, or to nothing, counts as a file that holds the
+    link's target: nothing outside of ``folder`` is ever walked.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+        StoreRefusedError: It does not let us.
+    """
+    fs, name = file_system_at(folder)
+    with errors_named(folder):
+        files = _local_files(name) if isinstance(fs, LocalFileSystem) else _listed_files(fs, name)
+        return sorted(files, key=lambda file: file.path)
+
+
+def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
+    """Remove these files below ``folder``, in batches where the store can; those that are gone already are fine.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+        StoreRefusedError: It does not let us.
+    """
+    fs, name = file_system_at(folder)
+    paths = [posixpath.join(name, path) for path in relative_paths]
+    with errors_named(folder):
+        if isinstance(fs, LocalFileSystem):
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+        else:
+            _remove_objects(fs, paths)
+
+
+def is_near(folder: str) -> bool:
+    """Whether reading a file there costs no request: a local or shared file system, or memory."""
+    fs, _ = file_system_at(folder)
+    return isinstance(fs, (LocalFileSystem, MemoryFileSystem))
+
+
+def read_files(folder: str, files: Iterable[StoredFile]) -> list[StoredFile]:
+    """``files`` with the size and MD5 of what a few threads read in them; those that are gone by now are left out.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+        StoreRefusedError: It does not let us.
+    """
+    fs, name = file_system_at(folder)
+
+    def read(file: StoredFile) -> StoredFile | None:
+        try:
+            return _read(fs, posixpath.join(name, file.path), file.path)
+        except FileNotFoundError:
+            return None
+
+    with errors_named(folder), ThreadPoolExecutor(_READERS) as pool:
+        return [file for file in pool.map(read, files) if file is not None]
+
+
+def kept_checksum(info: Mapping[str, Any]) -> str | None:
+    """What Google Cloud Storage (``md5Hash``, ``crc32c``) or S3 (``ETag``) says of an object in its listing."""
+    if info.get("md5Hash"):
+        return f"md5:{base64.b64decode(info['md5Hash']).hex()}"
+    if info.get("crc32c"):
+        return f"crc32c:{info['crc32c']}"
+    plain = _PLAIN_MD5.fullmatch(info.get("ETag") or "")
+    return f"md5:{plain[1]}" if plain else None
+
+
+def _local_files(folder: str) -> Iterator[StoredFile]:
+    open_folders = [""]
+    while open_folders:
+        below = open_folders.pop()
+        try:
+            entries = list(os.scandir(posixpath.join(folder, below)))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for entry in entries:
+            path = posixpath.join(below, entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                open_folders.append(path)
+            elif (file := _local_file(entry, path)) is not None:
+                yield file
+
+
+def _local_file(entry: os.DirEntry[str], path: str) -> StoredFile | None:
+    """A file, or a link that leads to none, as long as its text; None for sockets, pipes and what has just gone."""
+    try:
+        itself = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    with suppress(OSError):  # a link may lead in a circle
+        if entry.is_file():
+            return StoredFile(path, entry.stat().st_size, tag=local_tag(itself))
+    return StoredFile(path, itself.st_size, tag=local_tag(itself)) if stat.S_ISLNK(itself.st_mode) else None
+
+
+def local_tag(itself: os.stat_result) -> str:
+    """The tag of a local file, by what ``lstat`` says of it: another one has another inode, or was written later."""
+    return f"{itself.st_ino}-{itself.st_mtime_ns}"
+
+
+def _listed_files(fs: AbstractFileSystem, folder: str) -> Iterator[StoredFile]:
+    fs.invalidate_cache()
+    try:
+        listing: Mapping[str, Mapping[str, Any]] = fs.find(folder, detail=True)
+    except FileNotFoundError:
+        return
+    finally:
+        fs.invalidate_cache()  # nobody else shall take this listing for the truth later
+    start = folder.rstrip("/") + "/"
+    for name, info in listing.items():
+        if name.startswith(start) and not name.endswith("/") and info.get("type") == "file":
+            tag = info.get("generation") or info.get("ETag")
+            yield StoredFile(name.removeprefix(start), int(info["size"]), kept_checksum(info), tag)
+
+
+def _remove_objects(fs: AbstractFileSystem, paths: Sequence[str]) -> None:
+    plain = [path for path in paths if not has_magic(path)]
+    if plain:
+        with suppress(FileNotFoundError):  # none of them was there
+            fs.rm(plain)
+    for path in paths:
+        if has_magic(path):  # in a list of many, fsspec would take it for a pattern
+            with suppress(FileNotFoundError):
+                fs.rm_file(path)
+    fs.invalidate_cache()
+
+
+def _read(fs: AbstractFileSystem, name: str, path: str) -> StoredFile:
+    if isinstance(fs, LocalFileSystem) and not os.path.isfile(name) and os.path.islink(name):
+        target = os.fsencode(os.readlink(name))
+        return StoredFile(path, len(target), f"md5:{hashlib.md5(target, usedforsecurity=False).hexdigest()}")
+    with open(name, "rb", buffering=0) if isinstance(fs, LocalFileSystem) else fs.open(name, "rb") as file:
+        return _digested(file, path)
+
+
+def _digested(file: IO[bytes], path: str) -> StoredFile:
+    md5, size = hashlib.md5(usedforsecurity=False), 0
+    while chunk := file.read(_CHUNK):
+        md5.update(chunk)
+        size += len(chunk)
+    return StoredFile(path, size, f"md5:{md5.hexdigest()}")
+
+
+@contextmanager
+def errors_named(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError):
+        raise  # a mistake of ours
+    except Exception as error:  # each client library has errors of its own
+        if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):  # gcsfs says so in words only
+            raise StoreRefusedError(f"{folder} cannot be used: {error}") from error
+        raise StoreUnavailableError(f"{folder} cannot be reached: {error}") from error

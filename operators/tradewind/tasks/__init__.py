@@ -1,0 +1,1 @@
+"""What the tasks of several operators share. Operators stay thin."""

@@ -1,0 +1,170 @@
+"""What a task reads out of Airflow's context: the run's values, its prefix, its cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pendulum
+from airflow.sdk import Context, conf
+
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.deployment.roots import deployment_roots
+from tradewind.plans.places.prefixes import choose_cluster, choose_prefix
+from tradewind.plans.places.step_places import check_output_places
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.records.leases.lease import HEARTBEAT_S
+from tradewind.steps import ExecutorStep, ResolvedExperiment, RunValues, coerce_param, resolve
+from tradewind.steps.values.amounts import check_amount
+from tradewind.storage import Roots
+from tradewind.tasks.params import PREFIX, is_ours, without_run_params
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PlacedExperiment:
+    """The steps of a run, and below what all that they make and read may lie."""
+
+    experiment: ResolvedExperiment
+    roots: Roots
+
+
+@dataclass(frozen=True)
+class ExperimentSettings:
+    """What all tasks of one experiment share: the arguments of ``experiment_dag`` that matter at run time.
+
+    Attributes:
+        prefix: Where outputs go, if not where the run or the deployment says.
+        cluster: The cluster of steps that name none.
+        default_param: What the DAG's author wrote as the default of its param ``prefix``.
+        clusters: Other clusters that the DAG names; the buckets of all are roots, unless the deployment names roots.
+        allow_outside: Names of steps whose outputs may lie anywhere, and paths below which any may.
+        roots: What whoever is at the command line allows besides.
+        has_own_prefix: The author wrote ``prefix``; otherwise it came with the run, and must lie below a root.
+    """
+
+    prefix: str | None = None
+    cluster: str | None = None
+    timezone: str = "UTC"
+    default_param: str | None = None
+    clusters: tuple[str, ...] = ()
+    allow_outside: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    has_own_prefix: bool = True
+
+    def cluster_of(self, step: ExecutorStep | None) -> str:
+        """The cluster that ``step`` runs on."""
+        return choose_cluster(step, self.cluster, conf.get("tradewind", "default_cluster", fallback="ray_default"))
+
+    def prefix_of(self, values: RunValues) -> str:
+        """The prefix of a run.
+
+        Raises:
+            MissingPrefixError: Nothing gives one.
+            RelativePrefixError: It means another place in each process.
+            OutsideRootsError: It lies below no root.
+        """
+        chosen = choose_prefix(
+            self.prefix,
+            values.params.get("prefix"),
+            os.environ,
+            conf.get("tradewind", "prefix", fallback=None),
+            lambda: RayHook(self.cluster_of(None)).bucket(),
+        )
+        if not deployment_roots().allow(chosen.path):
+            self._all_roots().check(chosen.path, chosen.source)
+        return chosen.path
+
+    def resolve(self, steps: Sequence[ExecutorStep], values: RunValues) -> PlacedExperiment:
+        """The steps of a run, each with a place where it may write.
+
+        Raises:
+            ExperimentError: They make no valid experiment, or one of them has no such place.
+            OutsideRootsError: The prefix lies below no root.
+        """
+        experiment = resolve(steps, self.prefix_of(values), values)
+        roots = check_output_places(experiment.steps, experiment.prefix, self._all_roots, self.allow_outside)
+        return PlacedExperiment(experiment, roots)
+
+    def _all_roots(self) -> Roots:
+        """What the deployment and whoever is at the command line allow; if it names nothing, what the author does too.
+
+        A connection that is missing or broken has no bucket: whoever needs it says so.
+        """
+        roots = deployment_roots().also(self.roots)
+        if conf.get("tradewind", "allowed_roots", fallback=None):
+            return roots
+        authors = [self.prefix if self.has_own_prefix else None, self.default_param]
+        for cluster in dict.fromkeys((self.cluster_of(None), *self.clusters)):
+            with suppress(RayJobsError):
+                authors.append(RayHook(cluster).bucket())
+        return roots.also(path for path in authors if path and Roots((path,)).allow(path))
+
+    def values_of(self, context: Context) -> RunValues:
+        """The run values of the task's DAG run."""
+        run: Any = context["dag_run"]
+        interval = run.data_interval_start, run.data_interval_end
+        return self.values_for(context["dag"], context["params"], run.partition_key, interval, run.run_after)
+
+    def values_for(
+        self,
+        dag: DAG,
+        params: Mapping[str, Any],
+        partition_key: str | None,
+        interval: tuple[Any, Any],
+        run_after: Any,
+    ) -> RunValues:
+        """The values of a run of ``dag`` with these params, due at ``run_after``, in this data interval or in none."""
+        start, end = interval
+        return RunValues(
+            params=_params(dag, without_run_params(params)),
+            night=_night(start, run_after, self.timezone),
+            partition_key=partition_key,
+            data_interval_start=_iso(start),
+            data_interval_end=_iso(end),
+        )
+
+
+def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's params, coerced to their schemas, so that ``1`` and ``1.0`` from JSON make one version."""
+    declared = dag.params
+    params = {}
+    for name, value in given.items():
+        if name == PREFIX and name not in declared:
+            logger.warning("The run's conf names a prefix and DAG %r declares no such param: ignored.", dag.dag_id)
+            continue
+        if name == PREFIX and value is None and is_ours(declared.get_param(name)):
+            continue  # the form's own field, left empty
+        param = declared.get_param(name) if name in declared else None
+        params[name] = coerce_param(value, param.schema.get("type"), param.value) if param is not None else value
+    return params
+
+
+def _night(interval_start: Any, run_after: Any, timezone: str) -> Any:
+    """The date on which the data interval starts; without an interval, that of the last midnight's."""
+    moment = pendulum.instance(interval_start or run_after).in_timezone(timezone)
+    return moment.date() if interval_start else moment.subtract(days=1).date()
+
+
+def _iso(moment: Any) -> str | None:
+    return pendulum.instance(moment).in_timezone("UTC").isoformat() if moment else None
+
+
+def heartbeat_s() -> float:
+    """How often owners of this deployment renew their leases.
+
+    Raises:
+        ValueError: The configuration has no finite number of at least a tenth of a second.
+    """
+    seconds: float = conf.getfloat("tradewind", "lease_heartbeat_seconds", fallback=HEARTBEAT_S)
+    check_amount(seconds, "[tradewind] lease_heartbeat_seconds", least=0.1)
+    return seconds

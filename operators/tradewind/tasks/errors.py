@@ -1,0 +1,121 @@
+"""How a task ends when its step did not, or cannot be run as it is."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tradewind.calls.errors import RuntimeFault
+from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
+from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
+from tradewind.records.leases.lease import Lease
+from tradewind.records.leases.unreadable import UnreadableLeaseError
+from tradewind.records.outputs.found_files import OccupiedFolderError
+from tradewind.steps import ExperimentError
+from tradewind.storage import UnsupportedStoreError, UnusablePathError
+from tradewind.storage.errors import RecordTooLargeError, StoreUnavailableError
+
+_BAD_INPUT = (
+    ExperimentError,
+    RuntimeFault,
+    BadAddressError,
+    BadRequestError,
+    UnknownSliceTypeError,
+    UnsupportedStoreError,
+    UnusablePathError,
+    OccupiedFolderError,
+    RecordTooLargeError,
+)
+
+
+class BadInputError(AirflowFailException):
+    """The experiment cannot be run as it is. Trying again would not help."""
+
+
+class StepFailedError(AirflowFailException):
+    """The step's function failed. Airflow does not retry it: its retries are for the infrastructure."""
+
+
+class AdoptedFailureError(AirflowException):
+    """Somebody else's attempt failed while this task waited for it. Airflow's next try makes a new one."""
+
+
+class StepStoppedError(AirflowFailException):
+    """Somebody stopped the step's job."""
+
+
+class StepLostError(AirflowException):
+    """The step's job is gone without a word. Airflow's next try makes a new attempt."""
+
+
+class StoreSilentError(AirflowException):
+    """The store with the outputs does not answer. Airflow's next try asks again."""
+
+
+class ClusterUnreachableError(AirflowException):
+    """The step's cluster does not answer. Airflow's next try asks again."""
+
+
+class ClusterRefusedError(AirflowFailException):
+    """The step's cluster cannot be used: no connection, no valid address, a refused token or a refused job."""
+
+
+class PlanOutdatedError(AirflowFailException):
+    """What the run's plan says no longer holds: the step's config was edited, or an input is not there."""
+
+
+class UnnamedDeploymentError(AirflowFailException):
+    """A task of this name is at work in an Airflow that may be this one or another: one of the two has no name."""
+
+
+@contextmanager
+def failing_at_once() -> Iterator[None]:
+    """Let bad input fail a task without using up its retries."""
+    try:
+        yield
+    except _BAD_INPUT as error:
+        raise BadInputError(str(error)) from error
+
+
+@contextmanager
+def asking_store(who: str) -> Iterator[None]:
+    """Say in an error of the store whom it hit.
+
+    Raises:
+        StoreSilentError: The store does not answer.
+        BadInputError: A lease there cannot be read; trying again would not help.
+    """
+    try:
+        yield
+    except UnreadableLeaseError as error:
+        raise BadInputError(f"{who}: {error}") from error
+    except StoreUnavailableError as error:
+        raise StoreSilentError(f"{who}: {error}") from error
+
+
+@contextmanager
+def talking_to_cluster(who: str) -> Iterator[None]:
+    """Say in an error of the cluster whom it hit. Only a cluster that does not answer is worth a retry.
+
+    Raises:
+        ClusterUnreachableError: The cluster does not answer.
+        ClusterRefusedError: There is no such connection, or the cluster refuses the token or the job.
+    """
+    try:
+        yield
+    except RayUnreachableError as error:
+        raise ClusterUnreachableError(f"{who}: {error}") from error
+    except RayJobsError as error:
+        raise ClusterRefusedError(f"{who}: {error}") from error
+
+
+def unnamed_deployment(name: str, lease: Lease, by: Mapping[str, Any]) -> UnnamedDeploymentError:
+    """A turn of which nobody can say whether it is this task's, at the output of the version ``name``."""
+    theirs, ours = (repr(each.get("deployment") or "(no name)") for each in (lease.by, by))
+    return UnnamedDeploymentError(
+        f"Attempt {lease.attempt} at {name} is in progress in a task of the same name, claimed by the Airflow "
+        f"{theirs}, and this is the Airflow {ours}: it cannot be said that the attempt is this task's. Where several "
+        "Airflows share a prefix, set `[tradewind] deployment` to a name of its own in each of them; then, or if this "
+        "run was deleted and created again, clear this task when that attempt has ended."
+    )

@@ -1,0 +1,1 @@
+"""Tasks that submit and follow a Ray job."""

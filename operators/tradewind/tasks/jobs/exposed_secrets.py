@@ -1,0 +1,115 @@
+"""Secrets that a step would show: refused where every user of the cluster reads them, told of where its records do."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tradewind.calls.callables import Call
+from tradewind.calls.spec import StepSpec
+from tradewind.ray_jobs.checks import check_env_vars, check_no_known_secret
+from tradewind.ray_jobs.environment.secret_signs import secret_assignment, secret_field, secret_form
+from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretError
+
+_SHORTEST_IN_CONFIG: Final = 8
+"""What is shorter, under a name that says secret, is mostly a setting; and a warning that comes always is not read."""
+
+logger = logging.getLogger(__name__)
+
+
+def uv_options(text: str) -> list[str]:
+    """The words of ``[tradewind] uv_options``.
+
+    Raises:
+        BadDependencyGroupError: It is no line of a shell.
+        ExposedSecretError: It holds a password, which every user of the cluster could read.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise BadDependencyGroupError(
+            "[tradewind] uv_options (not shown, for it may hold a secret) has a quotation mark without its other half."
+        ) from None
+    if any(secret_form(word) for word in words) or secret_assignment(text) is not None:
+        raise ExposedSecretError(
+            "[tradewind] uv_options holds a password or a token, which everybody who may ask the cluster for its jobs "
+            "can read: take it out, and give the cluster's nodes a .netrc file or a keyring for that index."
+        )
+    return words
+
+
+def check_spec(spec: StepSpec) -> StepSpec:
+    """``spec``, with a warning for each field of its config that looks like a secret.
+
+    Raises:
+        ExposedSecretError: Its environment or the options of its Ray task hold a secret.
+    """
+    whose = f"Step {spec.name!r}"
+    check_no_known_secret(spec.environment, f"{whose}: its environment")
+    for_task = (spec.ray_task or {}).get("runtime_env")
+    if isinstance(for_task, Mapping):
+        check_no_known_secret(for_task, f"{whose}: the runtime_env of its function")
+        check_env_vars(for_task.get("env_vars") or {})
+    warn_of_secrets(whose, spec.config)
+    return spec
+
+
+def warn_of_secrets(whose: str, config: Any) -> None:
+    """Name each field of a config, as JSON, that looks like a secret; ``whose`` it is, the warning begins with."""
+    for path, why in secrets_in_config(config):
+        logger.warning(
+            "%s: %s looks like a secret (%s), and the step's records show its config to everybody who may read them: "
+            "take it out, and give the step secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or 'env:VARIABLE'; its "
+            "function finds the value in os.environ[NAME].",
+            whose,
+            path,
+            why,
+        )
+
+
+def check_call(call: Call) -> Call:
+    """``call``, small or large: every user of the cluster can read it, in the job's environment or in its package.
+
+    Raises:
+        ExposedSecretError: It holds a secret.
+    """
+    arguments = {f"argument {number}": value for number, value in enumerate(call.args, 1)}
+    for where, value in (*arguments.items(), *((f"argument {name!r}", value) for name, value in call.kwargs.items())):
+        name = where.removeprefix("argument ").strip("'")
+        for path, why in _found(value, where, name, shortest=1):
+            raise ExposedSecretError(
+                f"The call's {path} looks like a secret ({why}), and can be read by everybody who may ask the cluster "
+                "for its jobs: take it out, and give secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or "
+                "'env:VARIABLE'; the function finds the value in os.environ[NAME]."
+            )
+    if call.function.source is not None:
+        check_no_known_secret(call.function.source.to_json(), f"The code of {call.function}")
+    return call
+
+
+def secrets_in_config(config: Any) -> Iterator[tuple[str, str]]:
+    """The paths of what looks like a secret in the encoded config of a step, each with why."""
+    yield from _found(config, "config", "", _SHORTEST_IN_CONFIG)
+
+
+def _found(value: Any, path: str, name: str, shortest: int) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        if (why := secret_field(name, value, shortest)) is not None:
+            yield path, why
+    elif isinstance(value, dict):
+        tag = next((key for key in value if key.startswith("$")), None)
+        if tag is None or "fields" in value:
+            fields = value if tag is None else value["fields"]
+            for key, inner in fields.items():
+                shown = key if secret_form(key) is None else "(a key that is not shown)"
+                yield from _found(inner, f"{path}.{shown}", key, shortest)
+        elif tag == "$dict":
+            for number, (key, inner) in enumerate(value[tag]):
+                yield from _found(inner, f"{path}.[{number}]", key if isinstance(key, str) else "", shortest)
+        else:
+            yield from _found(value.get("items", value[tag]), path, name, shortest)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _found(inner, f"{path}.[{number}]", name, shortest)

@@ -1,0 +1,107 @@
+"""What tasks share that wait for a Ray job: following it in the worker, and what the log says of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.ray_jobs.errors import BadTokenError, RayAuthenticationError, RayUnreachableError
+from tradewind.ray_jobs.follow.endings import Ending, EndingKind
+from tradewind.ray_jobs.follow.outcome import JobOutcome, Watch, await_outcome
+from tradewind.triggers.ray_job import give_lines, job_logger
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from tradewind.ray_jobs.cluster import RayCluster
+
+LONGEST_PAUSE_S = 60.0
+LONGEST_ASKING_PAUSE_S = 15.0
+NOTICE_INTERVAL_S = 300.0
+T = TypeVar("T")
+
+
+def follow_here(cluster: RayCluster, watch: Watch, log_bytes: int, full_log: str) -> JobOutcome:
+    """Wait in the worker for the end of a job; its lines go to the task's log."""
+    from tradewind.ray_jobs.logs.lines import JobLog
+
+    log = JobLog(give_lines, max_bytes=log_bytes, full_log=full_log) if log_bytes else None
+    read_again = partial(RayHook.cluster_read_again, cluster.name)  # a cluster is called by its connection
+    return asyncio.run(await_outcome(cluster, watch, log, job_logger.info, read_again))
+
+
+def retry_for(call: Callable[[], T], longest_s: float, say: Callable[[str], None]) -> T:
+    """``call()``, again and again while the cluster does not answer, for so long; the pauses grow and differ.
+
+    Raises:
+        RayUnreachableError: It has not answered in time.
+    """
+    started, pause_s = time.monotonic(), 1.0
+    while True:
+        try:
+            return call()
+        except RayUnreachableError as error:
+            if time.monotonic() - started + pause_s > longest_s:
+                raise
+            say(f"{error} Asking again.")
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
+
+
+def retry_always(call: Callable[[], T], say: Callable[[str], None]) -> T:
+    """``call()``, again and again while the cluster does not answer, or its token is refused or cannot be had.
+
+    For a task that has a job there already, or had one that was lost with the cluster's head: the task's end would let
+    the job be stopped, and neither silence nor a refusal says anything about it. ``call`` reads the connection anew.
+    """
+    pause_s, said_at, said = 1.0, float("-inf"), None
+    while True:
+        try:
+            return call()
+        except (RayUnreachableError, RayAuthenticationError, BadTokenError) as error:
+            is_silent = isinstance(error, RayUnreachableError)
+            if is_silent is not said or time.monotonic() - said_at >= NOTICE_INTERVAL_S:
+                said_at, said = time.monotonic(), is_silent
+                until = (
+                    "it is asked again until it answers"
+                    if is_silent
+                    else "the connection is read again until it is accepted"
+                )
+                say(f"{error} Its job is not judged by that; {until}.")
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
+
+
+def stop_here(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:
+    """Stop a job and wait in the worker until it has ended."""
+    asyncio.run(_stop(cluster, job, say))
+
+
+async def _stop(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.follow.stopping import stop_job
+
+    async with JobsApi(cluster) as api:
+        await stop_job(api, job, say)
+
+
+def log_last_lines(log: Logger, ending: Ending) -> None:
+    """Repeat the end of a failed job's log where the reader looks first: at the end of the task's log."""
+    if ending.last_lines and ending.kind is not EndingKind.STOPPED:
+        log.error("Last %d lines of the job:\n%s", len(ending.last_lines), "\n".join(ending.last_lines))
+
+
+def pause_before_attempt(losses: int) -> float:
+    """Seconds to wait before the next attempt: more after each loss, and not the same for all tasks of a lost node."""
+    return min(LONGEST_PAUSE_S, 2.0**losses) * random.uniform(0.5, 1.0)
+
+
+def as_seconds(duration: timedelta | float | None) -> float | None:
+    """A duration as Airflow users write it, in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

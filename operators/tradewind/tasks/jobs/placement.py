@@ -1,0 +1,150 @@
+"""From what a step or a job asks for to what Ray is told, and the refusal of what would not run where it is put.
+
+A step on a slice is a driver without CPUs that reserves the whole slice; a plain job has no driver, so it can use a
+slice of one host only, which it takes by the slice's head resource: that one is free only when the slice is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.cloud_tpu.ray_labels import ACCELERATOR_TYPE_LABEL, POD_TYPE_LABEL, TPU_LABELS, head_resource
+from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
+from tradewind.steps import Cpu, ExecutorStep, Gpu, HeadNode, Hosts, RemoteFunction, Resources, TpuSlice
+
+DRIVER_CPUS_OF_POD: Final = 0.0
+"""What the driver of a step on slices or on several hosts asks for: it only watches, the hosts do the work."""
+
+_HEAD_RESOURCE: Final = "node:__internal_head__"
+_TOUCH: Final = 0.001
+"""How much of a resource is asked for when only its place matters."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an entrypoint runs: the fields of a ``JobRequest`` that say so."""
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    memory_bytes: int | None = None
+    resources: Mapping[str, float] | None = None
+    label_selector: Mapping[str, str] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Keyword arguments of ``JobRequest``."""
+        return dict(vars(self))
+
+
+def placed(resources: Resources | None) -> Placement:
+    """Where a step's driver runs; one CPU if the step names no resources.
+
+    Raises:
+        NoPlaceForJobError: It runs in the Airflow worker, so there is no job.
+    """
+    match resources:
+        case None:
+            return placed(Cpu())
+        case Cpu(num_cpus, memory):
+            return Placement(num_cpus, memory_bytes=memory)
+        case Gpu(count, kind, num_cpus, memory):
+            wanted = {f"accelerator_type:{kind}": _TOUCH} if kind else None
+            return Placement(num_cpus, float(count), memory, wanted)
+        case HeadNode(num_cpus, memory):
+            return Placement(num_cpus, memory_bytes=memory, resources={_HEAD_RESOURCE: _TOUCH})
+        case TpuSlice() | Hosts():
+            return Placement(DRIVER_CPUS_OF_POD)
+    raise NoPlaceForJobError(
+        f"{resources!r} is no place on a Ray cluster: use Cpu, Gpu, TpuSlice, Hosts or on_head_node()."
+    )
+
+
+def placed_job(resources: Resources | None) -> Placement:
+    """Where the entrypoint of a plain job runs, which does its work itself.
+
+    Raises:
+        MultiHostSliceError: It asks for several hosts or slices.
+        UnknownSliceTypeError: There is no such slice type.
+        NoPlaceForJobError: It asks for no place on a cluster.
+    """
+    if isinstance(resources, Hosts):
+        raise MultiHostSliceError(
+            f"A plain job runs on one node and {resources!r} is a group of them: make it a step with these resources, "
+            "which runs on every host, or take Cpu or Gpu."
+        )
+    if not isinstance(resources, TpuSlice):
+        return placed(resources)
+    shape = slice_type(resources.slice_type)
+    if resources.num_slices not in (1, (1,)):
+        raise MultiHostSliceError(
+            f"A plain job runs on one node and this one asks for num_slices={resources.num_slices!r}: make it a step, "
+            "which runs on every host of every slice."
+        )
+    if shape.is_multi_host:
+        one_host = {"v4": "v4-8", "v5p": "v5p-8"}.get(shape.generation, f"{shape.generation}-8")
+        raise MultiHostSliceError(
+            f"A {shape.name} slice has {shape.hosts} hosts and a plain job would use one of them: make it a step with "
+            f"resources=TpuSlice({shape.name!r}), which runs on every host, or take a slice of one host such as "
+            f"{one_host}."
+        )
+    return Placement(
+        resources={head_resource(shape.name): 1.0, "TPU": float(shape.chips)},
+        label_selector={POD_TYPE_LABEL: shape.name},
+    )
+
+
+def check_function_place(step: ExecutorStep) -> None:
+    """Refuse a step whose function asks Ray for what it cannot have where the step runs.
+
+    Ray would place such a task on any chips that are free, also on one host of a slice that another step reserves at
+    that moment, and that slice's work would wait for ever. A function that asks for GPUs is fine on ``Cpu``: the step
+    only waits then, and Ray places the task on a node with GPUs, which can be shared.
+
+    On slices and groups of hosts the function is no Ray task: it runs in the process on each host. So the amounts that
+    it asks for mean nothing there, and an environment of its own is refused.
+
+    Raises:
+        TpuFunctionError: It asks for TPU while the step has none.
+        BadRuntimeEnvError: It asks for an environment on hosts that cannot give it.
+    """
+    options = _task_options(step.fn)
+    if isinstance(step.resources, (TpuSlice, Hosts)) and options.get("runtime_env"):
+        raise BadRuntimeEnvError(
+            f"Step {step.name!r}: @remote(runtime_env=...) has no effect on {step.resources!r}, where the function is "
+            "a process on each host: name packages in the step's pip_dependency_groups, and give variables in its "
+            "config."
+        )
+    if isinstance(step.resources, TpuSlice):
+        return
+    wish = _tpu_wish(options)
+    if wish is not None:
+        place = repr(step.resources) if step.resources is not None else "Cpu(), as it names no resources"
+        raise TpuFunctionError(
+            f"Step {step.name!r}: its function asks for TPU (@remote({wish})), but the step runs on {place}: give the "
+            "step resources=TpuSlice('v4-8') or another slice type, and take the TPU out of @remote."
+        )
+
+
+def _task_options(function: Any) -> Mapping[str, Any]:
+    """What a step's function asks Ray for, also when it was marked by Ray's own decorator."""
+    if isinstance(function, RemoteFunction):
+        return function.options
+    found = getattr(function, "_default_options", None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _tpu_wish(options: Mapping[str, Any]) -> str | None:
+    """The option that asks for TPU, as it was written, or None."""
+    for name, amount in (options.get("resources") or {}).items():
+        if name == "TPU" or name.upper().startswith(("TPU-", "ACCELERATOR_TYPE:TPU")):
+            return f"resources={{{name!r}: {amount}}}"
+    if options.get("num_tpus"):
+        return f"num_tpus={options['num_tpus']}"
+    if str(options.get("accelerator_type") or "").upper().startswith("TPU"):
+        return f"accelerator_type={options['accelerator_type']!r}"
+    for label, value in (options.get("label_selector") or {}).items():
+        if label.startswith(TPU_LABELS) or (label == ACCELERATOR_TYPE_LABEL and str(value).upper().startswith("TPU")):
+            return f"label_selector={{{label!r}: {value!r}}}"
+    return None

@@ -1,0 +1,130 @@
+"""From the fields of a task to the job that it submits, checked before anything is spent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow.sdk import Context
+
+from tradewind.calls.call_results import result_marker
+from tradewind.calls.callables import describe_call
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.shipping import CALL_ENTRYPOINT, call_runtime_env, ship_tradewind
+from tradewind.ray_jobs.checks import check_entrypoint, check_request
+from tradewind.ray_jobs.environment.runtime_env import prepared
+from tradewind.ray_jobs.errors import BadAmountError, BadEntrypointError
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.runtime.with_secrets import with_secrets
+from tradewind.tasks.address import TaskKey
+from tradewind.tasks.code import code_folder
+from tradewind.tasks.jobs.exposed_secrets import check_call
+from tradewind.tasks.jobs.placement import Placement, placed_job
+
+if TYPE_CHECKING:
+    from tradewind.steps import Resources
+
+
+class JobDescription(Protocol):
+    """What an operator says of its job, in the words of ``RayJobOperator``."""
+
+    task_id: str
+    entrypoint: str | None
+    python_callable: Callable[..., Any] | None
+    op_args: Sequence[Any]
+    op_kwargs: Mapping[str, Any]
+    runtime_env: Mapping[str, Any] | None
+    secrets: Mapping[str, str] | None
+    runs_on: Resources | None
+    num_cpus: float | str | None
+    num_gpus: float | str | None
+    memory_bytes: int | str | None
+    custom_resources: Mapping[str, float | str] | None
+    label_selector: Mapping[str, str] | None
+    metadata: Mapping[str, str] | None
+    wait_for_completion: bool
+    ship_tradewind: bool
+
+
+@contextmanager
+def job_request(operator: JobDescription, job: str, context: Context) -> Iterator[JobRequest]:
+    """The job of ``operator`` under the id ``job``, to be submitted within the block.
+
+    Raises:
+        BadRequestError: Something in it is known to be wrong.
+        SpecError: The function or an argument of it cannot travel.
+        UnknownSliceTypeError: It asks for a slice of a type that does not exist.
+        SecretReferenceError: A secret is given as something other than a reference.
+    """
+    key = TaskKey.of(context)
+    with _what_runs(operator, job, context) as (command, runtime_env):
+        secrets, kept = operator.secrets or {}, [result_marker(job)] if operator.python_callable else []
+        entrypoint, secret_env = with_secrets(command, secrets, f"Task {key.task!r}", kept)
+        if secret_env:
+            runtime_env = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **secret_env}}
+        if operator.ship_tradewind and (operator.python_callable or operator.secrets):
+            runtime_env = ship_tradewind(runtime_env)
+        request = JobRequest(
+            submission_id=job,
+            entrypoint=entrypoint,
+            runtime_env=prepared(runtime_env),
+            metadata={**(operator.metadata or {}), **key.metadata(waits=operator.wait_for_completion)},
+            **_placement(operator).fields(),
+        )
+        yield check_request(request)
+
+
+@contextmanager
+def _what_runs(operator: JobDescription, job: str, context: Context) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entrypoint and its runtime environment."""
+    runtime_env = dict(operator.runtime_env or {})
+    if (operator.entrypoint is None) == (operator.python_callable is None):
+        raise BadEntrypointError(f"Task {operator.task_id!r} needs an entrypoint or a python_callable, one of them.")
+    if operator.entrypoint is not None:
+        check_entrypoint(operator.entrypoint)  # before it may be wrapped
+        yield operator.entrypoint, runtime_env
+        return
+    code = code_folder(context["dag"])
+    kwargs = _with_context(operator.python_callable, operator.op_args, operator.op_kwargs, context)
+    call = describe_call(operator.python_callable, operator.op_args, kwargs, CodeFolder(code), result_marker(job))
+    if call.travels:
+        runtime_env.setdefault("working_dir", str(code))
+    check_call(call)
+    with call_runtime_env(call, runtime_env) as described:
+        yield CALL_ENTRYPOINT, described
+
+
+def _with_context(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """``kwargs`` and what the function's other parameters name of Airflow's context, as in any task function."""
+    parameters = list(inspect.signature(function).parameters)[len(args) :]
+    known: Mapping[str, Any] = context
+    return {name: known[name] for name in parameters if name in known and name not in kwargs} | dict(kwargs)
+
+
+def _placement(operator: JobDescription) -> Placement:
+    """Where the job runs: by ``runs_on``, or by amounts."""
+    memory_bytes = _number(operator.memory_bytes, "memory_bytes")
+    amounts = Placement(
+        num_cpus=_number(operator.num_cpus, "num_cpus"),
+        num_gpus=_number(operator.num_gpus, "num_gpus"),
+        memory_bytes=None if memory_bytes is None else int(memory_bytes),
+        resources={name: _number(amount, name) or 0.0 for name, amount in (operator.custom_resources or {}).items()},
+        label_selector=operator.label_selector,
+    )
+    if operator.runs_on is None:
+        return amounts
+    if any(amounts.fields().values()):
+        raise BadAmountError(f"Task {operator.task_id!r} has runs_on and amounts as well: give one or the other.")
+    return placed_job(operator.runs_on)
+
+
+def _number(value: float | str | None, name: str) -> float | None:
+    """A templated amount as a number; an empty text is none."""
+    if value is None or value == "":
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        raise BadAmountError(f"{name}={value!r} is no number.") from None

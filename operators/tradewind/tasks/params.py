@@ -1,0 +1,146 @@
+"""What a person asks of one run in the trigger form: which steps, which again, or only the plan.
+
+These params are Tradewind's own. They are no run values: they never reach a config, let alone a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import Context
+from airflow.sdk import Param as AirflowParam
+
+from tradewind.plans.selection import Selection
+from tradewind.steps import ExperimentError
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+FORM_SECTION: Final = "Tradewind"
+DRY_RUN: Final = "dry_run"
+VERIFY: Final = "verify"
+PREFIX: Final = "prefix"
+_REGEXES: Final = {"type": ["array", "null"], "items": {"type": "string", "format": "regex"}}
+"""As the form shows a text with one entry a line; it sends null when that text is emptied."""
+
+_FORM: Final[Mapping[str, tuple[str, dict[str, Any], str]]] = {
+    "run_only": (
+        "Run only",
+        _REGEXES,
+        "Run these steps and what they need, no others. One regular expression a line, searched for in the steps' "
+        "names. Empty: all steps.",
+    ),
+    "force": (
+        "Force",
+        _REGEXES,
+        "Make these steps again, also where their output is there. One regular expression a line, searched for in the "
+        "steps' names.",
+    ),
+    "force_downstream": (
+        "Force downstream",
+        {"type": "boolean"},
+        "Make again, too, every step that reads the output of a forced one, at any depth.",
+    ),
+    "force_run_failed": (
+        "Run failed steps again",
+        {"type": "boolean"},
+        "Run steps again that failed in an earlier run. Off: they are blocked, and so is what reads them.",
+    ),
+    VERIFY: (
+        "Verify",
+        {"type": "boolean"},
+        "Compare every output that would be reused with its manifest, file by file, and make damaged ones again. This "
+        "reads local outputs whole.",
+    ),
+    DRY_RUN: (
+        "Dry run",
+        {"type": "boolean"},
+        "Only plan: the table is in the log of the plan task, and no step runs.",
+    ),
+}
+"""Param -> title, schema and description, in the order of the form."""
+
+RUN_PARAMS: Final = frozenset(_FORM)
+_OF_SELECTION: Final = tuple(name for name in _FORM if name not in (VERIFY, DRY_RUN))
+
+
+class ReservedParamError(ExperimentError):
+    """A DAG param has a name that Tradewind uses itself."""
+
+
+def add_run_params(dag: DAG, defaults: Selection) -> None:
+    """Give ``dag`` the params that every experiment has.
+
+    Its tasks must be there already: Airflow writes down a copy of the DAG's params with every task that comes later.
+
+    Raises:
+        ReservedParamError: The DAG has a param with the name of one of ours.
+    """
+    if taken := sorted(RUN_PARAMS & set(dag.params)):
+        raise ReservedParamError(
+            f"DAG {dag.dag_id!r}: every experiment has {', '.join(map(repr, taken))} in its trigger form already: give "
+            "your own param another name, or set its default in experiment_dag."
+        )
+    dag.params.update(_form(defaults))
+    if PREFIX not in dag.params:
+        dag.params.update({PREFIX: _prefix_param()})
+
+
+def _prefix_param() -> AirflowParam:
+    """Where this run's outputs go. A param of the experiment like any other, since an author may declare it too."""
+    description = "Where this run's outputs go, if not where others do: a path below an allowed root."
+    return AirflowParam(
+        None, description, source="dag", title="Prefix", section=FORM_SECTION, type=["string", "null"], maxLength=4096
+    )
+
+
+def is_ours(param: AirflowParam) -> bool:
+    """Whether a param is one that Tradewind adds to the form."""
+    return param.schema.get("section") == FORM_SECTION
+
+
+def without_run_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The params that belong to the experiment itself."""
+    return {name: value for name, value in params.items() if name not in RUN_PARAMS}
+
+
+def selection_of(context: Context) -> Selection:
+    """What the run's trigger form says of its steps.
+
+    Raises:
+        SelectionError: An expression is no regular expression.
+    """
+    return selection_in(context["params"])
+
+
+def selection_in(params: Mapping[str, Any]) -> Selection:
+    """The selection in a run's params; what they do not say is as ``Selection`` has it.
+
+    Raises:
+        SelectionError: An expression is no regular expression.
+    """
+    given = {name: params[name] for name in _OF_SELECTION if params.get(name) is not None}
+    for name in ("run_only", "force"):
+        if isinstance(given.get(name), list):
+            given[name] = [line for line in given[name] if line.strip()]  # lines that were left empty in the form
+    return Selection(**given)
+
+
+def is_dry_run(context: Context) -> bool:
+    """Whether the run is to end with its plan."""
+    return bool(context["params"].get(DRY_RUN, False))
+
+
+def _form(defaults: Selection) -> dict[str, AirflowParam]:
+    values = {name: getattr(defaults, name) for name in _OF_SELECTION} | {VERIFY: False, DRY_RUN: False}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {
+        name: AirflowParam(plain[name], description, source="dag", title=title, section=FORM_SECTION, **schema)
+        for name, (title, schema, description) in _FORM.items()
+    }
+
+
+def is_verified(context: Context) -> bool:
+    """Whether the outputs that are reused are to be compared with their manifests."""
+    return bool(context["params"].get(VERIFY, False))

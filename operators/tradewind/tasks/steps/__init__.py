@@ -1,0 +1,1 @@
+"""Tasks that run a step."""

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# What a person needs on a laptop to start and reach clusters: gcloud with a login, and the SSH key of the fleet's nodes.
+# What is there is left alone, so it can be run again.
+# Usage: scripts/dev_setup.sh PYTHON FLEET
+set -euo pipefail
+python=$1 fleet=$2
+
+if ! command -v gcloud > /dev/null; then
+    echo "gcloud is not installed: see https://cloud.google.com/sdk/docs/install, then run this again." >&2
+    exit 1
+fi
+gcloud auth print-access-token > /dev/null || gcloud auth login
+gcloud auth application-default print-access-token > /dev/null 2>&1 || gcloud auth application-default login
+
+{ read -r project; read -r key; } < <("$python" -c 'import sys
+from pathlib import Path
+from tradewind.fleet.file.load import load_fleet
+cluster = load_fleet(Path(sys.argv[1])).cluster()
+print(cluster.project, Path(cluster.ssh_private_key).expanduser(), sep="\n")' "$fleet")
+if [ -e "$key" ]; then
+    echo "$key is there."
+else
+    umask 077
+    mkdir -p "$(dirname "$key")"
+    gcloud secrets versions access latest --project="$project" --secret=RAY_CLUSTER_PRIVATE_KEY --out-file="$key.new"
+    mv "$key.new" "$key"
+    echo "Fetched $key."
+fi

@@ -1,0 +1,86 @@
+"""The maintenance DAG in the real scheduler, on a Ray cluster whose slices come from the Cloud TPU of the rehearsal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.conftest import House, until
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.rehearsal.cloud.cloud import RehearsalCloud
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+
+pytestmark = [pytest.mark.airflow, pytest.mark.ray, pytest.mark.slow]
+
+BODY = {
+    "acceleratorType": "v4-16",
+    "runtimeVersion": "tpu-ubuntu2204-base",
+    "labels": {"ray-cluster-name": "recovered"},
+    "schedulingConfig": {"spot": True},
+}
+
+
+@pytest.fixture
+def cloud(house: House, tmp_path: Path) -> Iterator[RehearsalCloud]:
+    stack = LocalStack(tmp_path / "cloud")
+    cloud = RehearsalCloud(stack, LocalRay(stack, num_cpus=1))
+    cloud.start()
+    try:
+        connect(house, cloud, tmp_path)
+        yield cloud
+    finally:
+        cloud.stop()
+        stack.stop(grace_seconds=1.0)
+    assert stack.processes() == []
+
+
+def connect(house: House, cloud: RehearsalCloud, tmp_path: Path) -> None:
+    ray = cloud.ray.connection
+    extra = ray["extra"] | {"bucket": str(tmp_path / "bucket")}
+    house.api.put_connection("tpu_cluster", ray | {"extra": json.dumps(extra)})
+    extra = {"is_anonymous": True, "tpu_endpoint": cloud.url}
+    google = {"conn_type": "google_cloud_platform", "extra": json.dumps(extra)}
+    house.api.put_connection("google_cloud_default", google)
+
+
+def test_a_dry_run_tells_and_the_next_run_brings_the_slice_back(house: House, cloud: RehearsalCloud) -> None:
+    api = TpuApi("rehearsal", cloud.zone, endpoint=cloud.url, poll_s=0.2)
+    api.create("slice-a", BODY)
+    api.create("left", BODY | {"acceleratorType": "v4-8", "labels": {"ray-cluster-name": "removed"}})
+    identity = api.node("slice-a").identity
+    cloud.preempt("slice-a")
+    until(lambda: "slice-a" not in cloud.ray.status().slices, "Ray to notice")
+    writes = changes(cloud)
+    dry = house.run("fleet_maintenance", {"dry_run": True})
+    states = dry.states()
+    assert states.pop("call_a_person") == "failed" and set(states.values()) == {"success", "skipped"}, states
+    assert changes(cloud) == writes
+    told = house.api.xcom("fleet_maintenance", dry.run_id, "report")
+    assert told["for_a_person"] == [f"removed, node of no cluster left: READY in rehearsal, {cloud.zone}"]
+    slices = [line for line in told["news"] if line["about"] == "slice"]
+    assert [(line["name"], line["done"]) for line in slices] == [("slice-a", "would delete and create again")]
+
+    api.delete_node("left", api.node("left").identity)
+    waiting = house.begin("tpu_slices")
+    until(lambda: waiting.states().get("in_triggerer") == "deferred", "the sensor to wait")
+    repair = house.run("fleet_maintenance", {"clusters": ["recovered"]})
+    assert repair.state == "success", repair.states()
+    node = api.node("slice-a")
+    assert node.state == "READY" and node.identity != identity and node.body.items() >= BODY.items()
+    log = house.api.task_log("fleet_maintenance", repair.run_id, "repair_slices", 1, map_index=0)
+    assert "Google says PREEMPTED" in log
+    assert "recovered  slice  slice-a  dead: Google says PREEMPTED" in repair.log("report")
+
+    waiting.wait()
+    assert waiting.states() == {"in_triggerer": "success", "in_worker": "success"}
+    assert house.api.xcom("tpu_slices", waiting.run_id, "in_triggerer") == ["slice-a"]
+
+
+def changes(cloud: RehearsalCloud) -> list[str]:
+    """The calls that created or deleted something."""
+    calls = [str(request["call"]) for request in cloud.requests()]
+    return [call for call in calls if call.startswith(("Create", "Delete"))]

@@ -1,0 +1,64 @@
+"""What all benchmarks share: the parts that are asked for, goals, medians, ratios, and graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.__main__ import PARTS
+from benchmarks.airflow.parse import parse_once
+from benchmarks.graphs import SHAPES, last_steps, steps_of
+from benchmarks.harness import Goal, at_most, bench, median
+from benchmarks.processes import in_fresh_process
+from benchmarks.report import Table, ratio
+
+
+def test_parts_are_measured_in_their_order_and_goals_told_together(capsys: pytest.CaptureFixture[str]) -> None:
+    def part(name: str) -> Iterator[Table | Goal]:
+        yield Table(f"table {name}", ("figure",))
+        yield at_most(f"goal {name}", 2.0, 1.0)
+
+    parts = {name: lambda quick, name=name: part(f"{name} {quick}") for name in "abc"}
+    bench("letters", None, parts, ["--quick", "c", "--parts", "a"])
+    lines = capsys.readouterr().out.splitlines()
+    told = [line for line in lines if line.startswith(("table", "goal"))]
+    assert told[:2] == ["table a True", "table c True"]
+    assert [line.split() for line in told[2:]] == [
+        ["goal", x, "True", "<=", "1.00", "s", "2.00", "s", "no"] for x in "ac"
+    ]
+
+
+def test_a_part_that_is_unknown_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench("bench", None, PARTS, ["sprase"])
+    assert "there is no part sprase; there are parse, resolve, reuse." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_resolve_measures_a_small_and_a_large_experiment_of_each_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    bench("bench", None, PARTS, ["--quick", "resolve"])
+    rows = {" ".join(line.split()[:2]) for line in capsys.readouterr().out.splitlines()}
+    assert {f"{shape} {count}" for shape in SHAPES for count in ("100", "1,000")} <= rows
+
+
+@pytest.mark.slow
+def test_parse_measures_the_dag_of_an_experiment_in_a_process_of_its_own() -> None:
+    found = in_fresh_process(parse_once, "experiment", "chain", 20)
+    assert found["edges"] > 19 and 0 < found["build"] < found["both"]
+
+
+@pytest.mark.parametrize(("shape", "edges"), [("chain", 49), ("lattice", 80), ("fan", 96)])
+def test_a_graph_reads_only_nodes_before_and_its_last_steps_need_all(shape: str, edges: int) -> None:
+    graph = SHAPES[shape](50)
+    assert len(graph) == 50 and sum(map(len, graph)) == edges
+    assert all(read < node for node, reads in enumerate(graph) for read in reads)
+    assert len(last_steps(graph, steps_of(graph))) == (10 if shape == "lattice" else 1)
+
+
+def test_a_ratio_has_two_digits_after_the_point_only_while_they_matter() -> None:
+    assert [ratio(1, 3), ratio(25, 1), ratio(1, 0)] == ["0.33", "25", "inf"]
+
+
+def test_a_median_is_of_what_is_known() -> None:
+    assert (median([3.0, None, 1.0, 2.0]), median([None])) == (2.0, None)

@@ -1,0 +1,152 @@
+"""The arithmetic of the figures about jobs, the proxy that counts, and the goals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, WSServerHandshakeError, web
+from aiohttp.test_utils import TestServer
+
+from benchmarks.jobs import follow, house, ids, latency, lines, logs, printer, proxy
+
+
+def log_record(at: float, *lines: str) -> str:
+    moment = datetime.fromtimestamp(at, UTC).isoformat()
+    return json.dumps({"timestamp": moment, "level": "info", "event": "\n".join(lines), "logger": "ray.job"})
+
+
+def job_line(number: int, printed: float) -> str:
+    return printer.LINE.format(number=number, printed=printed, padding=printer.PADDING)
+
+
+def test_a_lines_are_found_one_or_many_in_a_record_and_never_in_a_torn_one() -> None:
+    records = [log_record(12.5, job_line(0, 10.0)), log_record(13.0, job_line(1, 11.0), "other", job_line(2, 12.0))]
+    torn = log_record(14.0, job_line(3, 13.0))[:-5]
+    seen = list(logs.lines_in([*records, "plain text", torn]))
+    assert [(line.number, line.printed, line.logged) for line in seen] == [(0, 10, 12.5), (1, 11, 13), (2, 12, 13)]
+
+
+def test_lines_that_are_lost_repeated_or_out_of_order_are_counted() -> None:
+    seen = [logs.LoggedLine(number, 10.0 + number, 20.0 + number) for number in (0, 1, 1, 3, 2)]
+    result = lines.carried(seen, 6)
+    assert (result.lost, result.repeated, result.in_order) == (2, 1, False)
+    assert result.lines_per_second == pytest.approx(4 / 13) and result.last_lag == pytest.approx(10.0)
+    assert lines.carried(seen[:2], 2).in_order and lines.carried([], 2).lost == 2
+
+
+def test_the_log_of_a_task_is_put_together_from_the_workers_and_the_triggerers_files(tmp_path: Path) -> None:
+    folder = tmp_path / "dag_id=d" / "run_id=r" / "task_id=t"
+    folder.mkdir(parents=True)
+    (folder / "attempt=1.log").write_text(log_record(30.0, job_line(1, 29.0)) + "\n")
+    (folder / "attempt=1.log.trigger.7.log").write_text(log_record(20.0, job_line(0, 19.0)) + "\n")
+    assert [line.number for line in logs.lines_of_task(tmp_path, "d", "r", "t")] == [0, 1]
+    assert logs.fired_at(tmp_path, "d", "r", "t") is None
+    (folder / "attempt=1.log.trigger.7.log").write_text(log_record(25.0, "Trigger fired event") + "\n")
+    assert logs.fired_at(tmp_path, "d", "r", "t") == 25.0
+
+
+def test_the_printer_prints_as_many_lines_as_it_is_told() -> None:
+    command = [sys.executable, printer.__file__, "5", "1000"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    record = log_record(time.time(), printed)
+    assert [line.number for line in logs.lines_in([record])] == [0, 1, 2, 3, 4]
+
+
+def test_followers_of_a_size_include_those_of_the_smaller_ones() -> None:
+    everything = ids.job_ids("ours", 10)
+    parts = [ids.job_ids("ours", size)[first:] for first, size in ids.batches([10, 1, 6])]
+    assert sum(parts, []) == everything and [len(part) for part in parts] == [1, 5, 4]
+    assert [job.startswith("ours-") for job in everything] == [True] * 4 + [False] * 6
+    assert ids.batches([]) == []
+
+
+def test_one_that_does_not_defer_follows_no_more_jobs_than_it_has_workers() -> None:
+    assert follow.sizes_for(True, [1, 300]) == [1, 300]
+    assert follow.sizes_for(False, [1, 50, 300]) == [1, 8]
+
+
+def test_the_cost_of_following_is_for_each_job_and_minute_without_what_an_idle_airflow_takes() -> None:
+    idle = follow.Sample(0.5, 1.0, 1000, proxy.Traffic())
+    traffic = proxy.Traffic(Counter({"GET /api/jobs/": 8}), 4000)
+    cost = follow.cost_of("ours", 10, follow.Sample(2.0, 24.0, 3000, traffic), idle)
+    assert (cost.cpu_seconds, cost.requests, cost.received, cost.memory) == (1.0, 0.4, 200.0, 200.0)
+    assert cost.kinds == "8 GET /api/jobs/ in 120 s" and cost.idle_cpu == 2.0
+
+
+def test_goals_of_jobs_are_judged_by_the_figures_of_the_run() -> None:
+    latencies = [
+        latency.Latency("ray job submit", 1, 1, 2.0, 0.1, None, 4.0, 0.0),
+        latency.Latency("ours", 1, 1, 2.0, 0.1, 1.5, 8.5, 3.0),
+    ]
+    followed = [
+        follow.Followed("ours", 300, 0.1, 0.01, 2.0, 1.0, 0.5, ""),
+        follow.Followed("astro", 300, 0.1, 0.4, 1.0, 1.0, 0.5, ""),
+        follow.Followed("google", 8, 0.1, 20.0, 1.0, 1.0, 0.5, ""),
+    ]
+    carried = [lines.Lines("ours", lines.Rate(2000, 10), lines.Carried(20_000, 1, 0, True, 1900.0, 0.5))]
+    goals = [*latency.latency_goals(latencies), *follow.follow_goals(followed), *lines.lines_goals(carried)]
+    assert [(goal.here, goal.is_reached) for goal in goals] == [
+        ("+1.50 s", False),
+        ("1.50 s", True),
+        ("1.00 times", True),
+        ("0.02 times", True),
+        ("2.00 times", False),
+        ("1 lost, 0 repeated", False),
+    ]
+
+
+def test_tables_put_ours_first_and_every_peer_beside_it() -> None:
+    runs = [house.TaskRun(2.0, 0.5, 4.0, 1.5, []), house.TaskRun(None, None, 6.0, None, [])]
+    latencies = [
+        latency.median_of("google", 1, runs, 0.1),
+        latency.median_of("ours", 1, runs[:1], 3.0),
+        latency.median_of("ray job submit", 1, runs[:1], 0.0),
+    ]
+    table = latency.latency_table(latencies, [1])
+    assert [row[0] for row in table.rows] == ["ray job submit", "ours", "google"]
+    assert table.rows[2][3] == "never" and list(table.rows[2][6:9]) == ["1.50 s", "5.00 s", "1.25"]
+    assert table.rows[2][10] == "+0.90 s"
+
+
+async def test_the_proxy_passes_bodies_refusals_and_websockets_and_counts_them() -> None:
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read(), status=201)
+
+    async def tail(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str("one line\n")
+        return socket
+
+    app = web.Application()
+    app.router.add_post("/api/jobs/", echo)
+    app.router.add_get("/api/jobs/some-job/logs/tail", tail)
+    async with TestServer(app) as head, ClientSession() as client:
+        with proxy.CountingProxy(str(head.make_url("/"))) as counting:
+            async with client.post(f"{counting.address}/api/jobs/?a=1", data=b"x" * 200_000) as answer:
+                assert answer.status == 201 and await answer.read() == b"x" * 200_000
+            async with client.ws_connect(f"{counting.address}/api/jobs/some-job/logs/tail") as socket:
+                assert [message.data async for message in socket] == ["one line\n"]
+            with pytest.raises(WSServerHandshakeError) as refusal:
+                await client.ws_connect(f"{counting.address}/api/jobs/unknown/logs/tail")
+            assert refusal.value.status == 404
+    assert counting.traffic.requests == {"POST /api/jobs/": 1, "GET /api/jobs/*/logs/tail": 2}
+    assert counting.traffic.received == 200_000 + len("one line\n")
+
+
+@pytest.mark.slow
+def test_our_dag_file_gives_our_trigger_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ids.SIZES_VARIABLE, "[6]")
+    from benchmarks.jobs.dags import ours
+    from tradewind.triggers.ray_job import RayJobTrigger
+
+    for job in ids.job_ids("ours", 6):
+        given = ours.trigger_kwargs(job)
+        assert RayJobTrigger(**given).serialize()[1] == given

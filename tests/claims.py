@@ -1,0 +1,50 @@
+"""A turn for tests: claimed as a task does it, with its file beside the output."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from tradewind.calls.spec import StepSpec
+from tradewind.records.attempts import Attempt, attempt_path, utc_now
+from tradewind.records.leases.lease import HEARTBEAT_S
+from tradewind.records.leases.store import LeaseStore
+from tradewind.records.leases.turn import next_number, take_turn
+from tradewind.steps import ResolvedStep
+from tradewind.turns.claimed import arguments_of
+
+
+def claimed(
+    resolved: ResolvedStep,
+    spec: StepSpec,
+    *,
+    job: str | None = None,
+    cluster: str = "",
+    inputs: Mapping[str, str | None] | None = None,
+    withdraws: bool = False,
+    heartbeat_s: float = HEARTBEAT_S,
+) -> Attempt:
+    """Take the next turn of a step, whoever had the one before."""
+    path = resolved.output_path
+    store = LeaseStore(path)
+    over = store.read()
+    number = next_number(path, over.lease if over else None)
+    attempt = Attempt(
+        number,
+        job or f"job-{number}",
+        cluster,
+        {"dag": "d", "run": "r", "task": "t", "map_index": -1, "try": number, "max_tries": 3},
+        spec.to_json(),
+        inputs=dict(inputs or {}),
+        withdraws=withdraws,
+        started_at=utc_now(),
+    )
+    version = hashlib.md5(resolved.version_json.encode(), usedforsecurity=False).hexdigest()
+    held = take_turn(store, path, over, attempt, version, heartbeat_s)
+    assert held is not None, "nobody else claims here"
+    return attempt
+
+
+def driver_arguments(attempt: Attempt) -> list[str]:
+    """What the driver of ``attempt`` is told on its command line."""
+    return arguments_of(attempt_path(attempt.spec["output_path"], attempt.number), attempt)

@@ -1,0 +1,58 @@
+"""A house for each test, and Airflow's database for those that need its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import airflow.settings
+import pendulum
+import pytest
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from sqlalchemy import delete
+
+from tests.cli.experiments.house import NIGHTLY, House, settings
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Airflow's database, in which this process is at home."""
+    with pytest.MonkeyPatch.context() as patch:
+        file = tmp_path_factory.mktemp("database") / "airflow.db"
+        patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{file}")
+        airflow.settings.configure_vars()
+        airflow.settings.reconfigure_orm()
+        import_all_models()
+        Base.metadata.create_all(airflow.settings.engine)
+        yield
+    airflow.settings.configure_vars()
+    airflow.settings.reconfigure_orm()
+
+
+@pytest.fixture
+def runs(database: None) -> Iterator[Callable[..., None]]:
+    """Adds a run to Airflow's database, which has none before."""
+
+    def add(state: str, dag_id: str = "nightly", run_type: str = "manual", **fields: Any) -> None:
+        with create_session() as session:
+            session.add(
+                DagRun(dag_id, "the-run", state=state, run_type=run_type, run_after=pendulum.now("UTC"), **fields)
+            )
+
+    yield add
+    with create_session() as session:
+        session.execute(delete(DagRun))
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> House:
+    (tmp_path / "dags").mkdir()
+    for name, value in {**settings(tmp_path), "_AIRFLOW_PROCESS_CONTEXT": "server"}.items():
+        monkeypatch.setenv(name, value)
+    house = House(tmp_path, capsys)
+    house.add_dag("nightly", NIGHTLY)
+    return house

@@ -1,0 +1,161 @@
+"""``tradewind cluster``: which file is meant, what is printed, and how each mistake is answered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from airflow.cli.cli_parser import get_parser
+
+from tests.fleet.fleets import HEAD, many_clusters, write_fleet
+from tradewind.cli.main import main, parser
+from tradewind.rehearsal.cloud.google import LocalGoogle
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """The exit code of a command, what it printed and what it said."""
+    with pytest.raises(SystemExit) as end:
+        main(["cluster", *words])
+    printed = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, printed.out, printed.err
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fleet file of two clusters, which the environment names."""
+    file = write_fleet(tmp_path, many_clusters(1), inside=False)
+    monkeypatch.setenv("TRADEWIND_FLEET", str(file))
+    return file
+
+
+# ---- list
+
+
+def test_the_table_has_what_people_ask_for(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "list")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "CLUSTER  ZONE           GENERATION  SLICES                                 BUCKET       TAG     CONNECTION"
+        "  STAGING",
+        "here*    us-central2-b  v4          v4-8 4..1024, 9 more                   my-bucket    latest  here      "
+        "  no",
+        "extra-0  us-east5-a     v5p         v5p-8 4..1024, v5p-64 4..1024, 7 more  my-bucket-5  latest  extra-0   "
+        "  no",
+    ]
+
+
+def test_json_has_every_slice_type_and_no_secret(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "list", "extra-0", "--json")
+    (cluster,) = json.loads(out)
+    assert code == 0 and (cluster["region"], cluster["is_default"]) == ("us-east5", False)
+    assert {"type": "v5p-64", "node_type": "tpu_slice_v5p_64", "min": 4, "max": 1024} in cluster["slices"]
+    assert "RAY_AUTH_TOKEN" not in out
+
+
+def test_an_unknown_cluster_is_answered_with_the_nearest(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "list", "hear")
+    assert (code, out) == (2, "") and "describes no cluster 'hear': did you mean here?" in err
+
+
+# ---- which file
+
+
+def test_the_option_comes_before_the_environment_and_that_before_airflows_configuration(
+    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in ("option", "configured", "usual/infra"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "fleet.yaml").write_text(HEAD.replace("here", place.partition("/")[0]))
+    monkeypatch.chdir(tmp_path / "usual")
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__FLEET_FILE", str(tmp_path / "configured" / "fleet.yaml"))
+    found = [run(capsys, "list", "--fleet", str(tmp_path / "option" / "fleet.yaml"))[1], run(capsys, "list")[1]]
+    monkeypatch.delenv("TRADEWIND_FLEET")
+    found.append(run(capsys, "list")[1])
+    monkeypatch.delenv("AIRFLOW__TRADEWIND__FLEET_FILE")
+    found.append(run(capsys, "list")[1])
+    assert [out.splitlines()[1].split("*")[0] for out in found] == ["option", "here", "configured", "usual"]
+
+
+def test_a_file_that_is_not_there_is_said_with_how_to_name_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "list", "--fleet", str(tmp_path / "none.yaml"))
+    assert code == 2 and "There is no fleet file" in err and "name it with --fleet, or set TRADEWIND_FLEET." in err
+
+
+def test_every_problem_of_the_file_is_a_line_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_fleet(tmp_path, "zonee: a\nstaging: 1\n")
+    code, out, err = run(capsys, "list", "--fleet", str(file))
+    assert (code, out) == (1, "")
+    first, second, last = err.splitlines()
+    assert first.startswith(f"tradewind: {file}:11: cluster here, zonee: ") and second.startswith(
+        f"tradewind: {file}:12: "
+    )
+    assert last == "tradewind: The fleet file cannot be used as it is."
+
+
+# ---- update-configs
+
+
+def test_a_check_names_what_is_stale_and_how_to_mend_it(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "update-configs", "--check", "--fleet", str(fleet))
+    assert (code, out) == (1, "") and not (fleet.parent / "clusters").exists()
+    assert f"{fleet.parent}/clusters/here.yaml, {fleet.parent}/clusters/extra-0.yaml" in err
+    assert err.endswith(f"To mend it: tradewind cluster update-configs --fleet {fleet}\n")
+    assert run(capsys, "update-configs")[0] == 0
+    assert run(capsys, "update-configs", "--check")[0] == 0
+
+
+def test_files_are_written_and_those_of_clusters_that_are_gone_removed(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google = LocalGoogle(("my-project", "us-east5-a"))
+    google.start()
+    for api in ("COMPUTE", "TPU"):
+        monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+    assert f"Wrote {fleet.parent}/clusters/extra-0.yaml." in run(capsys, "update-configs")[2]
+    fleet.write_text(HEAD)
+    code, _, err = run(capsys, "update-configs", "--check")
+    assert code == 1 and f"Of clusters that are no more: {fleet.parent}/clusters/extra-0.yaml." in err
+    assert "Removed" in run(capsys, "update-configs")[2]
+    google.stop()
+    assert "2 files are as" in run(capsys, "update-configs")[2]
+
+
+# ---- validate
+
+
+def test_what_was_written_is_valid_and_a_typo_in_it_is_found(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "update-configs")
+    file = fleet.parent / "clusters" / "here.yaml"
+    assert run(capsys, "validate", str(file))[0] == 0
+    file.write_text(file.read_text().replace("preemptible: true", "preemptable: true", 1))
+    code, out, err = run(capsys, "validate", str(file), str(fleet.parent / "none.yaml"))
+    assert code == 1 and "2 of 2 files cannot be used as they are." in err
+    found, missing = out.splitlines()
+    assert (
+        found.startswith(f"{file}:") and "schedulingConfig.preemptable" in found and "did you mean preemptible" in found
+    )
+    assert "none.yaml:1: the file cannot be read" in missing
+
+
+# ---- the same in Airflow
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "a", "--json", "--fleet", "b"],
+        ["update-configs", "--check"],
+        ["validate", "a", "b"],
+        ["connections", "a", "--apply"],
+    ],
+)
+def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
+    ours = vars(parser().parse_args(["cluster", *words]))
+    theirs = vars(get_parser().parse_args(["tradewind", "cluster", *words]))
+    assert {name: theirs[name] for name in ours if name != "run"} == {
+        name: value for name, value in ours.items() if name != "run"
+    }

@@ -1,0 +1,162 @@
+"""``tradewind cluster connections``: Airflow's connections beside the fleet file, in a database of Airflow's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow import settings
+from airflow.models.connection import Connection
+from airflow.models.team import Team
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from tests.fleet.clouds import put_head, served
+from tests.fleet.fleets import many_clusters, write_fleet
+from tradewind.cli.main import main
+from tradewind.rehearsal.cloud.services.compute import LocalCompute
+
+ADDRESS = "http://10.0.0.7:8265"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty database of Airflow's, as far as connections go."""
+    file = tmp_path_factory.mktemp("airflow") / "airflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{file}")
+        settings.configure_vars()
+        settings.dispose_orm()
+        settings.configure_orm()
+        Connection.metadata.create_all(settings.engine, tables=[Team.__table__, Connection.__table__])
+        yield file
+    settings.dispose_orm()
+    settings.configure_vars()
+    settings.configure_orm()
+
+
+@pytest.fixture
+def compute(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCompute]:
+    """A fleet of two clusters, one of which has a head, and no connections."""
+    with create_session() as session:
+        session.query(Connection).delete()
+    file = write_fleet(tmp_path, many_clusters(1), inside=False)
+    monkeypatch.setenv("TRADEWIND_FLEET", str(file))
+    with served(LocalCompute(), "compute") as server:
+        put_head(server)
+        yield server
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["cluster", "connections", *words])
+    printed = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, printed.out, printed.err
+
+
+def put(**fields: Any) -> None:
+    with create_session() as session:
+        session.add(Connection(**{"conn_id": "here", "conn_type": "ray", **fields}))
+
+
+def stored(conn_id: str = "here") -> Connection:
+    with create_session() as session:
+        found = session.scalar(select(Connection).where(Connection.conn_id == conn_id))
+        assert found is not None
+        session.expunge(found)
+        return found
+
+
+def test_what_is_missing_is_written_and_is_as_in_the_file_then(
+    compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys)
+    assert code == 1 and out.splitlines() == ["here     here     missing", "extra-0  extra-0  missing"]
+    assert "The address of extra-0 is left as it is: Cluster extra-0 has no head that runs in us-east5-a" in err
+    assert run(capsys, "--apply")[0] == 0
+    assert run(capsys)[:2] == (0, "here     here     as in the file\nextra-0  extra-0  as in the file\n")
+    written = stored()
+    assert (written.conn_type, written.host) == ("ray", ADDRESS)
+    extra = written.extra_dejson
+    assert (extra["region"], extra["bucket"]) == ("us-central2", "my-bucket")
+    assert extra["token_secret"] == "projects/my-project/secrets/RAY_AUTH_TOKEN"
+    assert extra["slice_types"][:2] == ["v4-8", "v4-16"]
+    assert not stored("extra-0").host, "its head is asked for when it is needed"
+
+
+def test_a_new_head_is_a_difference_and_what_people_added_stays(
+    compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "here", "--apply")
+    with create_session() as session:
+        row = session.scalar(select(Connection))
+        assert row is not None
+        row.host = "http://10.0.0.1:8265"
+        row.set_extra(json.dumps({**row.extra_dejson, "verify": False}))
+    code, out, _ = run(capsys, "here")
+    assert code == 1 and out.splitlines()[1] == f"    address: http://10.0.0.1:8265 -> {ADDRESS}"
+    code, _, err = run(capsys, "here", "--apply")
+    assert code == 0 and "Wrote connection here, in which address were others." in err
+    assert stored().host == ADDRESS and stored().extra_dejson["verify"] is False
+
+
+def test_a_connection_made_by_hand_is_left_until_somebody_says_replace_and_no_secret_is_shown(
+    compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(host="ray.example.com", port=8265, password="s3cret", extra=json.dumps({"region": "us-central2"}))
+    code, out, err = run(capsys, "here", "--apply", "--json")
+    (told,) = json.loads(out)
+    assert code == 1 and told["state"] == "by_hand" and stored().host == "ray.example.com"
+    assert "differs in address, bucket, slice_types, token_secret, password: left as it is." in err
+    assert {"field": "password", "found": "(set)", "wanted": ""} in told["differences"]
+    code, out, more = run(capsys, "here", "--apply", "--replace")
+    assert code == 0 and "s3cret" not in out + err + more
+    assert (stored().host, stored().password, stored().port) == (ADDRESS, None, None)
+    assert run(capsys, "here")[0] == 0
+
+
+def test_the_same_written_in_another_way_is_no_difference(
+    compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "here", "--apply")
+    with create_session() as session:
+        row = session.scalar(select(Connection))
+        assert row is not None
+        row.host, row.port, row.schema = "10.0.0.7", 8265, "http"
+        types = ",".join(reversed(row.extra_dejson["slice_types"]))
+        row.set_extra(json.dumps({**row.extra_dejson, "slice_types": types}))
+    assert run(capsys, "here")[0] == 0
+
+
+def test_a_connection_of_the_environment_is_told_and_not_shadowed(
+    compute: LocalCompute, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps({"conn_type": "ray", "host": "http://u:s3cret@x:8265"}))
+    code, out, err = run(capsys, "here", "--apply", "--replace")
+    assert code == 1 and "here is read from EnvironmentVariablesBackend and not from Airflow's database" in err
+    assert "s3cret" not in out + err and "address: (not shown)" in out
+    with create_session() as session:
+        assert session.scalar(select(Connection)) is None
+
+
+def test_what_makes_no_sense_is_refused(
+    compute: LocalCompute, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert run(capsys, "--replace")[0] == 2
+    code, _, err = run(capsys, "hear")
+    assert code == 2 and "did you mean here?" in err
+
+
+def test_a_database_that_is_not_there_is_said_with_what_to_do(
+    compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Connection.__table__.drop(settings.engine)
+    try:
+        code, _, err = run(capsys, "here")
+        assert code == 1 and "Airflow's database cannot be used here (no such table: connection)" in err
+    finally:
+        Connection.metadata.create_all(settings.engine, tables=[Team.__table__, Connection.__table__])

@@ -1,0 +1,180 @@
+"""``tradewind cluster doctor``: what is missing is found, with how to mend it, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.clouds import served
+from tests.fleet.fleets import write_fleet
+from tradewind.cli.main import main
+from tradewind.fleet.doctor.cloud import cloud_diagnoses
+from tradewind.fleet.doctor.diagnosis import Health
+from tradewind.fleet.file.load import load_fleet
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.rehearsal.cloud.services.artifact_registry import LocalArtifactRegistry
+from tradewind.rehearsal.cloud.services.permissions import LocalResourceManager
+
+PROJECT = "projects/my-project"
+TOKEN = f"{PROJECT}/secrets/RAY_AUTH_TOKEN"
+HEAD, WORKER = (f"{name}@my-project.iam.gserviceaccount.com" for name in ("head", "worker"))
+SECRETS, IMAGES = "roles/secretmanager.secretAccessor", "roles/artifactregistry.reader"
+
+
+@dataclass
+class House:
+    """A machine and a Google Cloud in which all is well."""
+
+    folder: Path
+    roles: LocalResourceManager
+    secrets: LocalSecretManager
+    registry: LocalArtifactRegistry
+    storage: LocalCloudStorage
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    key = tmp_path / "key"
+    key.write_text("a key")
+    key.chmod(0o600)
+    (tmp_path / "bin").mkdir()
+    for name, answer in (("gcloud", '{"Google Cloud SDK": "999.0.0"}'), ("ssh", "")):
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\necho '{answer}'\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    file = write_fleet(tmp_path, f"ssh_private_key: {key}\nenvironment: {{HF_TOKEN: HF_TOKEN}}\n")
+    monkeypatch.setenv("TRADEWIND_FLEET", str(file))
+    secrets = LocalSecretManager()
+    secrets.start()
+    monkeypatch.setenv("TRADEWIND_SECRET_MANAGER_ENDPOINT", secrets.endpoint)
+    with ExitStack() as stack:
+        roles = stack.enter_context(served(LocalResourceManager(), "cloudresourcemanager"))
+        registry = stack.enter_context(served(LocalArtifactRegistry(), "artifactregistry"))
+        storage = LocalCloudStorage()
+        storage.start()
+        stack.callback(storage.stop)
+        stack.callback(secrets.stop)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.url)
+        storage.buckets.create("my-bucket", "US-CENTRAL2")
+        for secret in (TOKEN, f"{PROJECT}/secrets/HF_TOKEN"):
+            secrets.put(secret, "a value that nobody prints")
+        for account in (HEAD, WORKER):
+            for role in (SECRETS, IMAGES):
+                roles.grant("my-project", role, account)
+        yield House(tmp_path, roles, secrets, registry, storage)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["cluster", "doctor", *words])
+    printed = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, printed.out, printed.err
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str, str]]:
+    """What is not well: about → how, found, and how to mend it."""
+    found = json.loads(run(capsys, "--json")[1])
+    return {each["about"]: (each["health"], each["found"], each["mend"]) for each in found if each["health"] != "ok"}
+
+
+def test_where_all_is_well_each_thing_is_a_line(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys)
+    assert (code, err) == (0, ""), out
+    assert "ok       gcloud: 999.0.0" in out and "ok       bucket my-bucket: in us-central2" in out
+    assert f"ok       {HEAD}: secret HF_TOKEN: {SECRETS} on project my-project" in out
+    assert "nobody prints" not in out
+
+
+def test_what_is_missing_here_is_said_with_how_to_mend_it(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    (house.folder / "bin" / "gcloud").unlink()
+    (house.folder / "bin" / "ssh").unlink()
+    (house.folder / "key").chmod(0o644)
+    found = told(capsys)
+    key = f"SSH key {house.folder}/key"
+    assert set(found) == {"gcloud", "ssh", key}
+    assert found["gcloud"][:2] == ("WRONG", "not installed") and "Install the Google Cloud CLI" in found["gcloud"][2]
+    assert "mode 0644" in found[key][1] and found[key][2] == f"chmod 600 {house.folder}/key"
+    (house.folder / "key").unlink()
+    (house.folder / "bin" / "gcloud").write_text("#!/bin/sh\necho nothing\n")
+    os.chmod(house.folder / "bin" / "gcloud", 0o755)
+    found = told(capsys)
+    assert "No such file" in found[key][1] and "does not run" in found["gcloud"][1]
+
+
+def test_permissions_that_are_missing_are_named_with_the_roles_that_have_them(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.roles.missing |= {"tpu.nodes.create", "compute.disks.use"}
+    code, out, err = run(capsys)
+    assert code == 1 and "missing: compute.disks.use, tpu.nodes.create" in out and "roles/tpu.admin" in out
+    assert err.endswith("1 are wrong, and 0 could not be looked at.\n")
+
+
+def test_a_bucket_that_is_missing_or_elsewhere_is_found(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    file = house.folder / "fleet.yaml"
+    house.storage.buckets.create("away", "EUROPE-WEST4")
+    file.write_text(file.read_text().replace("bucket: my-bucket", "bucket: away"))
+    assert told(capsys)["bucket away"][1] == "it is in europe-west4, and the cluster in us-central2"
+    file.write_text(file.read_text().replace("bucket: away", "bucket: gone"))
+    assert told(capsys)["bucket gone"][2] == "gcloud storage buckets create gs://gone --location=us-central2"
+
+
+def test_a_token_that_is_missing_or_switched_off_is_found(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    house.secrets.disabled.add(f"{TOKEN}/versions/1")
+    about = "token RAY_AUTH_TOKEN in my-project"
+    assert told(capsys)[about][1] == "version 1, the newest, is disabled"
+    house.secrets.put(TOKEN, "another")
+    assert about not in told(capsys)
+    house.secrets.refused.add("secretmanager.versions.list")
+    assert told(capsys)[about][0] == "unknown"
+
+
+def test_a_service_account_needs_its_roles_on_the_project_or_on_the_thing_itself_and_without_a_condition(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.roles.bindings.clear()
+    house.roles.grant("my-project", "roles/editor", HEAD)
+    house.roles.grant("my-project", SECRETS, WORKER, condition="request.time < timestamp('2020-01-01T00:00:00Z')")
+    found = told(capsys)
+    image = "repository tradewind in us-central2"
+    assert set(found) == {
+        f"{HEAD}: secret HF_TOKEN", f"{HEAD}: secret RAY_AUTH_TOKEN", f"{WORKER}: secret HF_TOKEN",
+        f"{WORKER}: secret RAY_AUTH_TOKEN", f"{WORKER}: {image}",
+    }  # fmt: skip
+    assert found[f"{WORKER}: {image}"][2] == (
+        f"gcloud projects add-iam-policy-binding my-project --member=serviceAccount:{WORKER} --role={IMAGES}"
+    )
+    member = [f"serviceAccount:{account}" for account in (HEAD, WORKER)]
+    house.secrets.policies[TOKEN] = [{"role": SECRETS, "members": member}]
+    repository = f"{PROJECT}/locations/us-central2/repositories/tradewind"
+    house.registry.policies[repository] = [{"role": IMAGES, "members": member}]
+    assert set(told(capsys)) == {f"{HEAD}: secret HF_TOKEN", f"{WORKER}: secret HF_TOKEN"}
+    house.roles.denied.add("resourcemanager.projects.getIamPolicy")
+    assert told(capsys)[f"{HEAD}: secret HF_TOKEN"][0] == "unknown"
+
+
+@pytest.mark.parametrize(("skew", "words"), [(40.0, "ahead of"), (-40.0, "behind"), (20.0, "")])
+def test_a_wrong_clock_is_found(house: House, skew: float, words: str) -> None:
+    fleet = load_fleet(house.folder / "fleet.yaml")
+    diagnoses = cloud_diagnoses(fleet.clusters.values(), now=lambda: time.time() + skew)
+    [clock] = [diagnosis for diagnosis in diagnoses if diagnosis.about == "clock"]
+    assert (clock.health is Health.WRONG) == bool(words) and words in clock.found
+
+
+def test_a_google_cloud_that_does_not_answer_is_no_judgement(
+    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tradewind.fleet.cloud.google_api._RETRIES", 0)
+    house.roles.failures = 1000
+    found = told(capsys)
+    assert {health for health, _, _ in found.values()} <= {"unknown"} and "your permissions in my-project" in found

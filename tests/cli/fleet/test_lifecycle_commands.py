@@ -1,0 +1,182 @@
+"""The commands of a cluster's life: what is listed, asked and refused before anything is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from airflow.cli.cli_parser import get_parser
+
+from tests.fleet.lifecycle.worlds import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
+from tradewind.cli.main import main, parser
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.rehearsal.cloud.google import LocalGoogle
+
+INSTANCES = f"projects/{PROJECT}/zones/{ZONE}/instances"
+
+
+@pytest.fixture(scope="module")
+def google() -> Iterator[LocalGoogle]:
+    """A head and slices of ``here``, and a slice of a cluster that is in no file."""
+    server = LocalGoogle((PROJECT, ZONE))
+    server.start()
+    labels = {"ray-cluster-name": "here", "ray-node-type": "head", "ray-node-status": "up-to-date"}
+    head = {"labels": labels, "status": "RUNNING", "networkInterfaces": [{"networkIP": "10.0.0.7"}]}
+    server.compute.state.add(f"{INSTANCES}/ray-here-head-1-compute", head)
+    tpus = TpuApi(PROJECT, ZONE, endpoint=server.url, poll_s=0.02)
+    for name, cluster, is_reserved in (("one", "here", False), ("two", "here", True), ("lost", "gone", False)):
+        tpus.create(
+            name,
+            {
+                "acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base",
+                "labels": {"ray-cluster-name": cluster, "ray-node-type": "worker", "tradewind-config": "earlier"},
+                "schedulingConfig": {"reserved": is_reserved},
+            },
+        )  # fmt: skip
+    yield server
+    server.end_all()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fleet")
+    return write_world_fleet(folder / "infra", write_key(folder))
+
+
+@pytest.fixture(autouse=True)
+def here(file: Path, google: LocalGoogle, cloud: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRADEWIND_FLEET", str(file))
+    google.registry.tags.add(IMAGE_TAG)
+    for api in ("COMPUTE", "TPU", "ARTIFACT_REGISTRY"):
+        monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """The exit code of a command, what it printed and what it said."""
+    with pytest.raises(SystemExit) as end:
+        main(["cluster", *words])
+    printed = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("command", ["start", "stop", "restart", "apply", "status", "stop-cluster"])
+def test_a_cluster_that_is_not_in_the_file_is_answered_with_the_nearest(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, command, "hear")
+    assert (code, out) == (2, "") and "describes no cluster 'hear': did you mean here?" in err
+
+
+def test_a_stop_lists_what_goes_and_what_stays_and_asks(
+    google: LocalGoogle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "stop", "--delete-state")
+    assert code == 2 and "Nobody can be asked here: say --yes if that is what you want. Nothing was done." in err
+    assert [line.split() for line in out.splitlines()] == [
+        ["delete", "head", "ray-here-head-1-compute", "RUNNING"],
+        ["delete", "v4-8", "one", "READY"],
+        ["keep", "v4-8", "two", "READY,", "reserved"],
+        ["delete", "disk", "ray-here-state", "Ray's", "state", "and", "the", "logs", "of", "jobs"],
+    ]
+    assert "--include-reserved deletes it too." in err and "Whose jobs run there is not known" in err
+    assert run(capsys, "stop", "--dry-run", "--yes")[0] == 0
+    assert sorted(google.slices()) == ["lost", "one", "two"]
+
+
+def test_a_status_shows_what_runs_what_is_old_and_what_is_of_no_cluster(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "status")
+    assert code == 0
+    title, head, *rows, counts = out.splitlines()
+    assert title == f"here ({PROJECT}, {ZONE}): its head was set up" and head.split()[:4] == [
+        "KIND", "NAME", "STATE", "AGE",
+    ]  # fmt: skip
+    assert [row.split()[:3] for row in rows] == [
+        ["head", "ray-here-head-1-compute", "RUNNING"],
+        ["v4-8", "one", "READY"],
+        ["v4-8", "two", "READY"],
+    ]
+    assert rows[2].endswith("reserved, of an earlier file") and counts == "1 head RUNNING, 2 v4-8 READY"
+    assert "The head does not answer: ray-here-head-1-compute has written down no SSH host keys" in err
+    assert f"Of cluster gone, which {file} does not have in {PROJECT}, {ZONE}, there are lost: 'tradewind" in err
+    found = json.loads(run(capsys, "status", "--json")[1])
+    assert [node["name"] for node in found["clusters"][0]["nodes"]] == ["ray-here-head-1-compute", "one", "two"]
+    assert found["orphans"] == [{"cluster": "gone", "project": PROJECT, "zone": ZONE, "names": ["lost"]}]
+
+
+def test_a_zone_that_may_not_be_seen_is_said_with_the_permission(
+    google: LocalGoogle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.compute.state.faults.denied.add("compute.instances.list")
+    try:
+        code, _, err = run(capsys, "status")
+    finally:
+        google.compute.state.faults.denied.clear()
+    assert code == 1 and "Required 'compute.instances.list' permission for 'projects/my-project'" in err
+
+
+def test_a_file_that_is_not_as_the_fleet_has_it_starts_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = file.read_text()
+    file.write_text(text.replace("max_workers: 8", "max_workers: 9"))
+    try:
+        code, _, err = run(capsys, "start")
+        assert code == 1 and "here.yaml is not as" in err and "run 'tradewind cluster update-configs' first." in err
+    finally:
+        file.write_text(text)
+        update(file)
+    assert "'start' would run: ray up" in run(capsys, "start", "--dry-run")[2]
+
+
+def test_a_cluster_with_nodes_is_neither_renamed_nor_forgotten(
+    google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = file.read_text()
+    old = file.parent / "clusters" / "gone.yaml"
+    old.write_text(
+        (file.parent / "clusters" / "here.yaml").read_text().replace('cluster_name: "here"', 'cluster_name: "gone"')
+    )
+    advice = f"'tradewind cluster stop gone --project {PROJECT} --zone {ZONE}'"
+    file.write_text(text.replace("max_workers: 8", "max_workers: 9"))
+    try:
+        code, _, err = run(capsys, "update-configs")
+        assert code == 1 and f"and has 1 nodes in {PROJECT}, {ZONE}: {advice} deletes them." in err and old.exists()
+        google.compute.state.faults.denied.add("compute.instances.list")
+        code, _, err = run(capsys, "update-configs")
+        google.compute.state.faults.denied.clear()
+        assert code == 1 and "whether there are nodes of it is not known" in err and old.exists()
+        assert run(capsys, "update-configs", "--check")[0] == 1, "the files are as they were"
+        assert run(capsys, "stop", "here", "--project", PROJECT, "--zone", ZONE)[0] == 2
+        code, out, _ = run(capsys, "stop", "gone", "--project", PROJECT, "--zone", ZONE, "--yes")
+        assert (code, out.split()[:3]) == (0, ["delete", "v4-8", "lost"]) and sorted(google.slices()) == ["one", "two"]
+        assert run(capsys, "update-configs")[0] == 0 and not old.exists()
+    finally:
+        google.compute.state.faults.denied.clear()
+        file.write_text(text)
+        update(file)
+
+
+def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: pytest.CaptureFixture[str]) -> None:
+    google.registry.tags.clear()
+    for command in ("start", "restart"):
+        code, _, err = run(capsys, command, "--yes" if command == "restart" else "--no-wait")
+        assert code == 1 and "there is no image us-central2-docker.pkg.dev/my-project/tradewind/tradewind_cl" in err
+    google.registry.denied.add("artifactregistry.tags.get")
+    try:
+        code, _, err = run(capsys, "start", "--dry-run")
+    finally:
+        google.registry.denied.clear()
+    assert code == 0 and "Whether its image is there is not known" in err and "artifactregistry.tags.get" in err
+
+
+@pytest.mark.parametrize("words", [["start", "a", "--no-wait"], ["stop-cluster", "a", "-y"], ["status", "a", "--json"]])
+def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
+    ours = vars(parser().parse_args(["cluster", *words]))
+    theirs = vars(get_parser().parse_args(["tradewind", "cluster", *words]))
+    assert {name: theirs[name] for name in ours if name != "run"} == {
+        name: value for name, value in ours.items() if name != "run"
+    }

@@ -1,0 +1,189 @@
+"""The token of a cluster: where it goes and where never, made once, and not changed under a cluster that runs."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.clouds import put_head, served
+from tests.fleet.fleets import many_clusters, write_fleet
+from tradewind.cli.main import main
+from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
+from tradewind.fleet.cloud.token_secret import TokenSecret, TokenSecretError
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.rehearsal.cloud.services.compute import LocalCompute
+
+SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
+TOKEN = "t0ken-of-the-test-0123456789"
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSecretManager]:
+    """An empty Secret Manager, a fleet of two clusters with one token, no clipboard, and a home of its own."""
+    server = LocalSecretManager()
+    server.start()
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv(ENDPOINT_VARIABLE, server.endpoint)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path, many_clusters(1), inside=False)))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def compute() -> Iterator[LocalCompute]:
+    with served(LocalCompute(), "compute") as server:
+        yield server
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["cluster", *words])
+    printed = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, printed.out, printed.err
+
+
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "cache/tradewind/tokens/my-project/RAY_AUTH_TOKEN"
+
+
+# ---- auth
+
+
+def test_the_clipboard_gets_it_and_nobody_else(
+    manager: LocalSecretManager, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manager.put(SECRET, TOKEN)
+    clipboard = tmp_path / "bin" / "xclip"
+    clipboard.write_text(f'#!/bin/sh\nread -r line; echo "$* $line" > {tmp_path}/copied\nread -r line\ntrue\n')
+    clipboard.chmod(0o755)
+    code, out, err = run(capsys, "auth", "here", "--no-open")
+    assert (code, out) == (0, "") and TOKEN not in err and "is in the clipboard" in err
+    assert (tmp_path / "copied").read_text() == f"-selection clipboard {TOKEN}\n"
+
+
+@pytest.mark.parametrize("option", ["--copy", "--no-copy"])
+def test_it_is_never_printed_to_what_is_no_terminal(
+    manager: LocalSecretManager, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    manager.put(SECRET, TOKEN)
+    code, out, err = run(capsys, "auth", option, "--no-open")
+    assert (code, out) == (1, "") and TOKEN not in err
+    assert "shown on a terminal only" in err and "auth-env here" in err
+
+
+def test_a_terminal_shows_it(
+    manager: LocalSecretManager, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manager.put(SECRET, "0ther-token-0123456789")
+    manager.put("projects/my-project/secrets/STAGING", TOKEN)
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stdout", terminal)
+        assert run(capsys, "auth", "--no-copy", "--no-open", "--secret", "STAGING")[0] == 0
+        assert os.read(ours, 1000).decode().strip() == TOKEN
+    os.close(ours)
+
+
+def test_a_shell_gets_the_files_name_and_no_token(
+    manager: LocalSecretManager, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manager.put(SECRET, TOKEN)
+    code, out, err = run(capsys, "auth-env")
+    assert code == 0 and TOKEN not in out + err
+    assert out == f"export RAY_AUTH_MODE=token\nexport RAY_AUTH_TOKEN_PATH={kept(tmp_path)}\n"
+    assert kept(tmp_path).read_text().strip() == TOKEN and stat.S_IMODE(kept(tmp_path).stat().st_mode) == 0o600
+
+
+# ---- init-token, set-token
+
+
+def test_it_is_made_once_and_another_needs_to_be_asked_for(
+    manager: LocalSecretManager, compute: LocalCompute, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "init-token")
+    first = kept(tmp_path).read_text().strip()
+    assert code == 0 and f"{SECRET}/versions/1 is the token of here, extra-0 from their next start on." in err
+    assert len(first) == 64 and first not in out + err
+    code, _, err = run(capsys, "init-token")
+    assert code == 1 and "has a token (version 1), which is never written over unasked" in err and "--rotate" in err
+    assert run(capsys, "init-token", "--rotate")[0] == 0
+    assert kept(tmp_path).read_text().strip() != first
+    assert [version.number for version in TokenSecret("my-project", "RAY_AUTH_TOKEN").versions()] == [2, 1]
+
+
+def test_a_secret_that_was_left_without_a_version_is_gone_on_with(
+    manager: LocalSecretManager, compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manager.refused.add("secretmanager.versions.add")
+    code, _, err = run(capsys, "init-token")
+    assert code == 1 and "'secretmanager.versions.add' denied" in err
+    manager.refused.clear()
+    assert run(capsys, "init-token")[0] == 0
+    manager.disabled.add(f"{SECRET}/versions/1")
+    assert run(capsys, "init-token")[0] == 0, "what is switched off is no token"
+
+
+def test_of_two_that_make_it_at_once_the_first_counts(
+    manager: LocalSecretManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = TokenSecret("my-project", "RAY_AUTH_TOKEN")
+    add = TokenSecret.add
+
+    def later(self: TokenSecret, token: str) -> object:
+        manager.put(SECRET, "theirs-0123456789")
+        return add(self, token)
+
+    monkeypatch.setattr(TokenSecret, "add", later)
+    with pytest.raises(TokenSecretError, match="made by somebody else just now"):
+        secret.create(TOKEN)
+    assert manager.state(f"{SECRET}/versions/1") == "ENABLED" and manager.state(f"{SECRET}/versions/2") == "DESTROYED"
+
+
+def test_nothing_is_changed_while_any_cluster_that_shares_the_token_runs(
+    manager: LocalSecretManager, compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manager.put(SECRET, TOKEN)
+    labels = {"ray-cluster-name": "extra-0", "ray-node-type": "head"}
+    compute.put("my-project", "us-east5-a", "head-of-extra", labels=labels, internal_ip="10.0.0.9")
+    for words in (["init-token", "here", "--rotate"], ["set-token", "here", "--rotate"]):
+        code, _, err = run(capsys, *words)
+        assert code == 1 and "Cluster extra-0 runs (head-of-extra)" in err and "rotate-token extra-0" in err
+    compute.remove("my-project", "us-east5-a", "head-of-extra")
+    put_head(compute)
+    put_head(compute, name="another")
+    assert "Cluster here runs (more than one head)" in run(capsys, "init-token", "--rotate")[2]
+    compute.denied.add("compute.instances.list")
+    assert run(capsys, "init-token", "--rotate")[0] == 1
+    assert len(TokenSecret("my-project", "RAY_AUTH_TOKEN").versions()) == 1
+
+
+def test_a_token_of_ones_own_comes_from_a_pipe_or_a_file(
+    manager: LocalSecretManager, compute: LocalCompute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{TOKEN}\n"))
+    assert run(capsys, "set-token")[0] == 0 and kept(tmp_path).read_text().strip() == TOKEN
+    file = tmp_path / "own"
+    file.write_text("0ther-token-0123456789")
+    assert run(capsys, "set-token", "--rotate", "--file", str(file))[0] == 0
+    code, _, err = run(capsys, "set-token", "--rotate", "--file", str(tmp_path / "none"))
+    assert code == 2 and "cannot be read" in err
+
+
+@pytest.mark.parametrize("text", ["", "short", "two words of a token", "täken-with-an-umlaut-0123", "a" * 5000])
+def test_what_is_no_token_is_refused_and_not_shown(
+    manager: LocalSecretManager, compute: LocalCompute, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], text: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    code, out, err = run(capsys, "set-token")
+    assert code == 1 and "is no token (it is not shown)" in err and (not text or text not in out + err)
+    assert not TokenSecret("my-project", "RAY_AUTH_TOKEN").versions()

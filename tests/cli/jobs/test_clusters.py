@@ -1,0 +1,166 @@
+"""Which cluster a command is about, which token it shows there, and how it words what goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tradewind.cli.errors import CommandError
+from tradewind.cli.jobs.clusters import chosen_cluster, in_words, options_for, token_in
+from tradewind.cli.main import main
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayTlsError, token_refused
+from tradewind.ray_jobs.probe import tls_problem
+
+TOKEN = "t0ken-of-the-test-0123456789"
+OTHER = "an0ther-token-of-the-test-01"
+
+
+def chosen(home: Path, address: str | None = None, connection: str | None = None, **env: str) -> RayCluster:
+    arguments = argparse.Namespace(address=address, cluster=connection, ca=None)
+    with chosen_cluster(arguments, None, env, home) as cluster:
+        return cluster
+
+
+def token_file(folder: Path, text: str, mode: int = 0o600) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "auth_token"
+    file.write_text(text)
+    file.chmod(mode)
+    return file
+
+
+def test_the_option_wins_over_the_environment_and_that_over_this_machine(tmp_path: Path) -> None:
+    assert chosen(tmp_path, "http://a:1", RAY_ADDRESS="http://b:2").address == "http://a:1"
+    assert chosen(tmp_path, RAY_ADDRESS="http://b:2").address == "http://b:2"
+    assert chosen(tmp_path).address == "http://127.0.0.1:8265"
+    assert options_for(chosen(tmp_path, "http://a:1")) == ["--address", "http://a:1"]
+
+
+def test_a_connection_is_a_cluster_with_its_own_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "ray", "host": "http://c:3", "password": TOKEN}))
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
+    cluster = chosen(tmp_path, connection="mine", RAY_AUTH_TOKEN=OTHER)
+    assert (cluster.name, cluster.address, cluster.token) == ("mine", "http://c:3", TOKEN)
+    assert options_for(cluster) == ["--cluster", "mine"]
+
+
+def test_the_variable_wins_over_the_named_file_and_that_over_the_file_at_home(tmp_path: Path) -> None:
+    named = token_file(tmp_path / "named", f"{OTHER}\n")
+    assert token_in({}, tmp_path) is None
+    token_file(tmp_path / ".ray", f" {TOKEN}\n")
+    assert token_in({}, tmp_path) == TOKEN
+    assert token_in({"RAY_AUTH_TOKEN_PATH": str(named)}, tmp_path) == OTHER
+    assert token_in({"RAY_AUTH_TOKEN_PATH": str(named), "RAY_AUTH_TOKEN": "third"}, tmp_path) == "third"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"), [(TOKEN, 0o640, "chmod 600"), (TOKEN, 0o604, "chmod 600"), ("\n", 0o600, "is empty")]
+)
+def test_a_token_file_that_others_can_use_or_that_is_empty_is_refused(
+    text: str, mode: int, says: str, tmp_path: Path
+) -> None:
+    file = token_file(tmp_path / ".ray", text, mode)
+    for env in ({}, {"RAY_AUTH_TOKEN_PATH": str(file)}):
+        with pytest.raises(CommandError, match=says) as refused:
+            token_in(env, tmp_path)
+        assert TOKEN not in str(refused.value)
+
+
+def test_a_named_token_file_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="RAY_AUTH_TOKEN_PATH: the token file .* cannot be read"):
+        token_in({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "gone")}, tmp_path)
+
+
+def test_a_token_that_no_header_can_carry_is_refused_unseen(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="RAY_AUTH_TOKEN") as refused:
+        chosen(tmp_path, RAY_AUTH_TOKEN=f"{TOKEN} {OTHER}")
+    assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize(("token", "says"), [(None, "asks for a token: put it"), (TOKEN, "refuses the token: put")])
+def test_a_refused_token_is_told_with_the_places_that_it_comes_from(token: str | None, says: str) -> None:
+    cluster = RayCluster("c:3", "http://c:3", token)
+    text = in_words(RayAuthenticationError(token_refused(cluster)), cluster)
+    assert text.startswith(f"The Ray cluster at http://c:3 {says}")
+    assert "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token" in text and "connection" not in text
+    assert "password field of connection 'mine'" in in_words(
+        RayAuthenticationError(token_refused(RayCluster("mine", "http://c")))
+    )
+
+
+@pytest.mark.parametrize(
+    "cause",
+    ["self-signed", "mismatch", "has expired", "unable to get local issuer", "WRONG_VERSION_NUMBER", "something else"],
+)
+def test_no_word_of_tls_sends_people_without_airflow_to_a_connection(cause: str) -> None:
+    cluster = RayCluster("c:3", "https://c:3")
+    text = in_words(RayTlsError(f"{cluster}: {tls_problem(OSError(cause))}"), cluster)
+    assert text.startswith("The Ray cluster at https://c:3: ")
+    assert "of the connection" not in text and "of connection" not in text and "'CA bundle'" not in text
+
+
+class _Recorder(BaseHTTPRequestHandler):
+    """A dashboard that refuses everybody, and notes what was shown to it."""
+
+    seen: list[str | None] = []
+
+    def do_GET(self) -> None:
+        self.seen.append(self.headers.get("Authorization"))
+        self.send_response(403)
+        self.end_headers()
+        self.wfile.write(b"Invalid authentication token")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refuser() -> Iterator[str]:
+    _Recorder.seen = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Recorder)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("words", [["list"], ["logs", "a"], ["stop", "a"], ["wait", "a"], ["submit", "--", "true"]])
+def test_every_command_shows_the_token_and_says_once_that_it_was_refused(
+    words: list[str], refuser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    with pytest.raises(SystemExit) as end:
+        main(["jobs", words[0], "--address", refuser, *words[1:]])
+    assert end.value.code == 1
+    assert set(_Recorder.seen) == {f"Bearer {TOKEN}"}
+    said = capsys.readouterr()
+    assert said.err.count("refuses the token: put the right one into RAY_AUTH_TOKEN") == 1
+    assert said.err.count("\n") == 1 and TOKEN not in said.out + said.err
+
+
+@pytest.mark.parametrize("words", [["list"], ["logs", "a"], ["stop", "a"], ["wait", "a"], ["submit", "--", "true"]])
+def test_a_cluster_that_is_not_there_ends_every_command(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    with pytest.raises(SystemExit) as end:
+        main(["jobs", words[0], "--address", address, *words[1:]])
+    assert end.value.code == 1
+    said = capsys.readouterr().err
+    assert f"The Ray cluster at {address} does not answer" in said and "correct the address" in said

@@ -1,0 +1,126 @@
+"""Which variables a job gets from the machine that submits it, and which it does not get."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.jobs.env import env_in, found_here, job_env, module_folders, one_variable
+
+TOKEN = "hf_" + "Ab1" * 12
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def env_of(folder: Path, said: list[str], *given: list[str], secrets: tuple[str, ...] = ()) -> dict[str, str]:
+    return job_env(given, secrets, folder, folder / ".marin.yaml", said.append)
+
+
+@pytest.mark.parametrize(
+    ("values", "variable"),
+    [
+        (["A=1"], ("A", "1")),
+        (["A=1=2"], ("A", "1=2")),
+        (["A", "1"], ("A", "1")),
+        (["A", "x=y"], ("A", "x=y")),
+        (["A"], ("A", "")),
+        (["A="], ("A", "")),
+        (["MAX_TOKENS=100"], ("MAX_TOKENS", "100")),
+        (["HF_TOKEN="], ("HF_TOKEN", "")),
+    ],
+)
+def test_a_variable_is_written_in_three_ways(values: list[str], variable: tuple[str, str]) -> None:
+    assert one_variable(values) == variable
+
+
+@pytest.mark.parametrize("values", [["A", "1", "2"], ["A=1", "2"], ["=1"], ["", "1"], [""]])
+def test_what_is_no_variable_is_refused(values: list[str]) -> None:
+    with pytest.raises(UsageError, match="write -e NAME=VALUE"):
+        one_variable(values)
+
+
+@pytest.mark.parametrize(
+    "values", [["HF_TOKEN=hunter2"], ["WANDB_API_KEY", "hunter2"], ["HF_TOKEN"], [f"NOTE={TOKEN}"]]
+)
+def test_a_secret_is_refused_with_what_to_give_instead(values: list[str]) -> None:
+    name = values[0].partition("=")[0]
+    with pytest.raises(UsageError, match=f"--secret {name}=projects/") as refused:
+        one_variable(values)
+    assert "hunter2" not in str(refused.value) and TOKEN not in str(refused.value)
+
+
+def test_a_secret_in_the_place_of_a_name_is_not_shown() -> None:
+    with pytest.raises(UsageError, match="a Hugging Face token") as refused:
+        one_variable([TOKEN])
+    assert TOKEN not in str(refused.value)
+
+
+def test_an_option_wins_over_the_file_and_the_file_over_what_is_found(tmp_path: Path, said: list[str]) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".marin.yaml").write_text("env:\n  A: file\n  B: file\n  PYTHONPATH: here\n")
+    assert env_of(tmp_path, said, ["B=option"]) == {"A": "file", "B": "option", "PYTHONPATH": "here"}
+    assert said == []
+
+
+def test_this_machines_own_variables_stay_here(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("WANDB_API_KEY", "hunter2")
+    assert env_of(tmp_path, said) == {}
+
+
+def test_secrets_in_the_file_stay_here_and_the_command_says_so(tmp_path: Path, said: list[str]) -> None:
+    (tmp_path / ".marin.yaml").write_text(f"env:\n  HF_TOKEN: {TOKEN}\n  A: 1\n")
+    assert env_of(tmp_path, said) == {"A": "1"}
+    assert len(said) == 1 and "HF_TOKEN of .marin.yaml looks like a secret" in said[0] and TOKEN not in said[0]
+    said.clear()
+    assert env_of(tmp_path, said, secrets=("HF_TOKEN",)) == {"A": "1"}
+    assert said == []  # it is given in the other way
+
+
+def test_a_name_cannot_be_a_variable_and_a_secret(tmp_path: Path, said: list[str]) -> None:
+    with pytest.raises(UsageError, match="A is given by -e and by --secret"):
+        env_of(tmp_path, said, ["A=1"], secrets=("A",))
+
+
+def test_values_of_the_file_become_texts(tmp_path: Path) -> None:
+    file = tmp_path / ".marin.yaml"
+    assert env_in(file) == {}
+    file.write_text("env: {A: 1, B: true, C: null, D: 1.5}\nother: 2\n")
+    assert env_in(file) == {"A": "1", "B": "true", "C": "", "D": "1.5"}
+    file.write_text("other: 2\n")
+    assert env_in(file) == {}
+
+
+@pytest.mark.parametrize("text", [f"env: [{TOKEN}", f"env: {TOKEN}", "\x00"])
+def test_a_file_that_cannot_be_read_is_named_and_not_shown(text: str, tmp_path: Path) -> None:
+    (tmp_path / ".marin.yaml").write_text(text)
+    with pytest.raises(CommandError, match=r"\.marin\.yaml") as refused:
+        env_in(tmp_path / ".marin.yaml")
+    assert TOKEN not in str(refused.value)
+
+
+def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None:
+    for folder in ("src", "lib/one/src", "lib/two/src", "lib/bare", "sub/a/src", "sub/b"):
+        (tmp_path / folder).mkdir(parents=True)
+    workspace = '[tool.uv.workspace]\nmembers = ["lib/*", "lib/one"]\nexclude = ["lib/two"]\n'
+    (tmp_path / "pyproject.toml").write_text(workspace)
+    modules = ["a", "b", "gone"]
+    text = "".join(f'[submodule "{name}"]\n\tpath = sub/{name}\n\turl = x%y\n' for name in modules)
+    (tmp_path / ".gitmodules").write_text(text)
+    assert module_folders(tmp_path) == ["src", "lib/one/src", "sub/a/src", "sub/b"]
+    assert "GIT_COMMIT" not in found_here(tmp_path)  # there is none yet
+    for words in (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    here = subprocess.run(["git", "-C", str(tmp_path), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert found_here(tmp_path) == {"GIT_COMMIT": here.stdout.strip(), "PYTHONPATH": "src:lib/one/src:sub/a/src:sub/b"}

@@ -1,0 +1,172 @@
+"""The same commands as ``airflow tradewind``, and the reconciler that reads Airflow's own database."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from airflow.cli.cli_parser import get_parser
+
+from tradewind.cli.jobs.submission import command_words
+from tradewind.cli.main import parser
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.tasks.address import TaskKey
+
+pytestmark = pytest.mark.slow
+
+DEPLOYMENT = "the-test"
+LASTING = "python -u -c 'import time; time.sleep(600)'"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [
+            "jobs",
+            "submit",
+            "--no-wait",
+            "-e",
+            "A",
+            "1",
+            "-e",
+            "B=2",
+            "--tpu",
+            "v4-8",
+            "--",
+            "python",
+            "a.py",
+            "--no-wait",
+        ],
+        ["jobs", "list", "--all", "--metadata", "a=b", "--cluster", "mine"],
+        ["jobs", "logs", "a", "-f", "-n", "3", "-g", "x"],
+        ["jobs", "stop", "a", "b"],
+        ["jobs", "wait", "--match", "a", "--timeout", "3"],
+        ["reconcile", "--cluster", "a", "--cluster", "b", "--dry-run"],
+    ],
+)
+def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
+    theirs = vars(get_parser().parse_args(["tradewind", *words]))
+    ours = vars(parser().parse_args(words))
+    assert callable(theirs.pop("func"))
+    assert theirs.pop("subcommand") in words
+    assert ours.pop("run") in words
+    assert theirs == ours
+    if "submit" in words:
+        assert command_words(theirs["command"]) == ["python", "a.py", "--no-wait"]
+
+
+def test_airflows_other_commands_load_nothing_heavy_for_these() -> None:
+    code = (
+        "import sys\n"
+        "from tradewind.cli.airflow_commands import get_cmds\n"
+        "assert [command.name for command in get_cmds()] == ['tradewind']\n"
+        "ours = {name.split('.')[1] for name in sys.modules if name.startswith('tradewind.')}\n"
+        "assert not {'hooks', 'operators', 'ray_jobs', 'triggers'} & ours, ours\n"
+        "assert 'tradewind.cli.main' not in sys.modules\n"
+        "assert not {'ray', 'aiohttp'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    ray = LocalRay(stack, token="", num_cpus=2)
+    try:
+        ray.start()
+        yield ray
+    finally:
+        stack.stop()
+
+
+@pytest.fixture(scope="module")
+def airflow(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> LocalAirflow:
+    """An Airflow of which nothing runs: its database knows the cluster's connection."""
+    root = tmp_path_factory.mktemp("airflow")
+    (root / "dags").mkdir()
+    settings = {"AIRFLOW__TRADEWIND__DEPLOYMENT": DEPLOYMENT}
+    airflow = LocalAirflow(LocalStack(root), dags_folder=root / "dags", connections={}, settings=settings)
+    airflow.prepare()
+    stored = {"conn_type": "ray", "host": ray.address, "is_encrypted": False, "is_extra_encrypted": False}
+    insert(airflow, "connection", conn_id="ray_default", **stored)
+    return airflow
+
+
+def insert(airflow: LocalAirflow, table: str, **values: object) -> None:
+    with closing(sqlite3.connect(Path(airflow.home, "airflow.db"))) as database, database:
+        columns, marks = ", ".join(values), ", ".join("?" * len(values))
+        database.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(values.values()))
+
+
+def has_task(airflow: LocalAirflow, key: TaskKey, state: str | None) -> None:
+    """Airflow's database knows this task in this state."""
+    insert(
+        airflow,
+        "task_instance",
+        id=uuid.uuid4().hex,
+        task_id=key.task,
+        dag_id=key.dag,
+        run_id=key.run,
+        map_index=key.map_index,
+        try_number=key.try_number,
+        max_tries=0,
+        pool="default_pool",
+        pool_slots=1,
+        span_status="not_started",
+        state=state,
+    )
+
+
+def submitted(jobs: RayJobs, key: TaskKey, deployment: str = DEPLOYMENT, waits: bool = True) -> str:
+    """A job of this task that lasts; its id."""
+    job = f"{key.dag}-{key.run}-{key.task}-{key.map_index}-{deployment}-{waits}"
+    metadata = {**key.metadata(waits=waits), "airflow_deployment": deployment}
+    assert jobs.submit_or_attach(JobRequest(job, LASTING, metadata=metadata))
+    return job
+
+
+@pytest.mark.ray
+@pytest.mark.airflow
+def test_reconcile_stops_the_jobs_that_no_task_waits_for(ray: LocalRay, airflow: LocalAirflow) -> None:
+    jobs = RayJobs(RayCluster("here", ray.address))
+    ended, alive = TaskKey("dag", "run", "ended", -1, 1), TaskKey("dag", "run", "many", 2, 1)
+    deleted = TaskKey("dag", "no-run", "ended", -1, 1)
+    has_task(airflow, ended, "failed")
+    has_task(airflow, alive, "deferred")
+    has_task(airflow, TaskKey("dag", "run", "many", 1, 1), "success")
+    has_task(airflow, TaskKey("dag", "run", "many_2", -1, 1), "success")
+    wanted = {submitted(jobs, ended), submitted(jobs, deleted)}
+    left = {submitted(jobs, alive), submitted(jobs, ended, "another"), submitted(jobs, ended, waits=False)}
+
+    looked = airflow.cli("tradewind", "reconcile", "--dry-run")
+    assert (looked.returncode, set(looked.stdout.splitlines())) == (0, wanted), looked.stderr
+    assert {job.job for job in jobs.jobs() if not job.has_ended} == wanted | left
+
+    done = airflow.cli("tradewind", "reconcile", "--cluster", "ray_default", "--cluster", "gone")
+    assert set(done.stdout.splitlines()) == wanted, done.stderr
+    assert done.returncode == 1 and "There is no connection 'gone'" in done.stderr
+    assert {job.job: job.status for job in jobs.jobs() if job.job in wanted} == dict.fromkeys(wanted, "STOPPED")
+    assert {job.job for job in jobs.jobs() if not job.has_ended} == left
+
+
+@pytest.mark.ray
+@pytest.mark.airflow
+def test_a_job_of_airflows_connection_is_listed_as_json_alone(ray: LocalRay, airflow: LocalAirflow) -> None:
+    jobs = RayJobs(RayCluster("here", ray.address))
+    assert jobs.submit_or_attach(JobRequest("of-airflow", "true", metadata={"owner": "us"}))
+    listed = airflow.cli("tradewind", "jobs", "list", "--all", "--json", "--metadata", "owner=us")
+    assert [one["job"] for one in json.loads(listed.stdout)] == ["of-airflow"], listed.stderr
+    missing = airflow.cli("tradewind", "jobs", "list", "--cluster", "gone")
+    assert missing.returncode == 1 and "There is no connection 'gone'" in missing.stderr

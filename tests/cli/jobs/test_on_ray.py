@@ -1,0 +1,341 @@
+"""``tradewind jobs`` against a real Ray head: what reaches it, what comes back, and what a signal leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.fleet.clouds import put_head, served
+from tests.fleet.fleets import write_fleet
+from tests.fleet.sshd import find_sshd, running_sshd
+from tradewind.cli.main import main
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.rehearsal.cloud.services.compute import LocalCompute
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+
+pytestmark = pytest.mark.ray
+
+SECRET = "the-secret-of-the-test"
+RAYS_OWN = re.compile(r"Running entrypoint for job |Runtime env is setting up")
+TOKEN = "t0ken-of-the-test-0123456789"
+
+
+class Ended(NamedTuple):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, without the lines that Ray puts into a log, which may come after a quick command's first."""
+        return [line for line in self.out.splitlines() if not RAYS_OWN.search(line)]
+
+
+Tradewind = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    ray = LocalRay(stack, token="", num_cpus=2, env={"THE_SECRET": SECRET})
+    try:
+        ray.start()
+        yield RayJobs(RayCluster("here", ray.address))
+    finally:
+        stack.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands are given."""
+    here = tmp_path / "project"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
+
+
+@pytest.fixture
+def tradewind(
+    jobs: RayJobs, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Tradewind:
+    monkeypatch.setenv("RAY_ADDRESS", jobs.cluster.address)
+
+    def run(*words: str) -> Ended:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(["jobs", *words])
+        said = capsys.readouterr()
+        return Ended(int(end.value.code or 0), said.out, said.err)
+
+    return run
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    """The command as a process of its own, which can be signalled."""
+    command = [sys.executable, "-u", "-m", "tradewind.cli.main", "jobs", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def status(jobs: RayJobs, job: str) -> str:
+    details = jobs.details(job)
+    assert details is not None
+    return details.status
+
+
+PRINTING = ("python", "-u", "-c")
+LASTING = (*PRINTING, "import time; print('at work'); time.sleep(600)")
+
+
+def test_a_job_that_succeeds_gives_its_lines_and_zero(jobs: RayJobs, folder: Path, tradewind: Tradewind) -> None:
+    (folder / "src").mkdir()
+    (folder / "src" / "ours.py").write_text("WORD = 'travelled'\n")
+    code = "import os, ours; print(ours.WORD, os.environ['A']); print('a b')"
+    done = tradewind("submit", "-e", "A=1", "--metadata", "owner=me", "--", *PRINTING, code)
+    assert done.code == 0, done.err
+    assert done.lines == ["travelled 1", "a b"]
+    [job] = {job.job for job in jobs.jobs() if job.metadata.get("owner") == "me"}
+    assert f"Job {job} submitted: {jobs.cluster.job_url(job)}" in done.err
+    assert f"ray job submit --address {jobs.cluster.address} --submission-id {job} " in done.err
+    assert done.err.splitlines()[-1] == f"tradewind: Ray job {job!r} succeeded."
+
+
+def test_a_job_that_fails_gives_one(tradewind: Tradewind) -> None:
+    done = tradewind("submit", "--submission-id", "fails", "--", *PRINTING, "print('before'); raise SystemExit(3)")
+    assert done.code == 1
+    assert done.lines == ["before"]
+    assert "Ray job 'fails' failed with exit code 3" in done.err
+    waited = tradewind("wait", "fails", "--show-logs", "-g", "^bef", "--poll", "0.2")
+    assert waited.code == 1
+    assert re.fullmatch(r"\S+ \S+ fails FAILED", waited.lines[0]) and waited.lines[1:] == ["before"]
+    assert "Ray job 'fails' failed with exit code 3" in waited.err
+
+
+def test_a_job_that_is_not_waited_for_can_be_waited_for_later(tradewind: Tradewind) -> None:
+    code = "for n in range(9): print('even' if n % 2 == 0 else 'odd', n)"
+    submitted = tradewind("submit", "--no-wait", "--", *PRINTING, code)
+    [job] = submitted.lines
+    waited = tradewind("wait", "--match", job[2:], "--poll", "0.2")
+    assert waited.code == 0
+    assert waited.lines[-1].endswith(f"{job} SUCCEEDED")
+    assert tradewind("logs", job, "-g", "even", "-n", "2").lines == ["even 6", "even 8"]
+    assert len(tradewind("logs", job, "--follow").lines) == 9
+    assert job not in tradewind("list").out
+    listed = json.loads(tradewind("list", "--all", "--json").out)
+    assert [one["status"] for one in listed if one["job"] == job] == ["SUCCEEDED"]
+
+
+def test_an_id_that_exists_is_followed_and_not_run_again(tradewind: Tradewind, tmp_path: Path) -> None:
+    words = ("submit", "--submission-id", "twice", "--", "sh", "-c", f"echo ran >> {tmp_path / 'runs'}; echo done")
+    first, second = tradewind(*words), tradewind(*words)
+    assert (first.code, second.code) == (0, 0)
+    assert first.lines == second.lines == ["done"]
+    assert (tmp_path / "runs").read_text() == "ran\n"
+    assert "was submitted before" in second.err
+
+
+def test_a_secret_is_fetched_on_the_cluster_and_stands_nowhere_else(jobs: RayJobs, tradewind: Tradewind) -> None:
+    code = "import os, hashlib; print(hashlib.sha256(os.environ['WORD'].encode()).hexdigest())"
+    words = ("--submission-id", "with-secret", "--secret", "WORD=env:THE_SECRET")
+    done = tradewind("submit", *words, "--", *PRINTING, code)
+    assert done.code == 0, done.out + done.err
+    assert done.lines[-1] == hashlib.sha256(SECRET.encode()).hexdigest()
+    assert SECRET not in json.dumps(jobs._get("/api/jobs/with-secret")) + done.err
+
+
+@pytest.mark.parametrize("given", [("HF_TOKEN=hunter2",), ("NOTE", "hf_" + "Ab1" * 12), ("A", "1", "2")])
+def test_a_variable_that_is_refused_keeps_the_job_from_being_submitted(
+    given: tuple[str, ...], jobs: RayJobs, tradewind: Tradewind
+) -> None:
+    before = {job.job for job in jobs.jobs()}
+    done = tradewind("submit", "-e", *given, "--", "true")
+    assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
+    assert not any(word in done.err for word in ("hunter2", "Ab1Ab1"))
+    assert {job.job for job in jobs.jobs()} == before
+
+
+def test_waiting_can_run_out_of_time_and_stopping_waits_for_the_end(jobs: RayJobs, tradewind: Tradewind) -> None:
+    for job in ("lasts-1", "lasts-2", "lasts-3"):
+        own = ("--metadata", "group=lasting", "--metadata", f"name={job}")
+        assert tradewind("submit", "--no-wait", "--submission-id", job, *own, "--", *LASTING).code == 0
+    out_of_time = tradewind("wait", "lasts-1", "--timeout", "0.5", "--poll", "0.1")
+    assert out_of_time.code == 2 and "it goes on" in out_of_time.err
+    listed = tradewind("list", "--metadata", "group=lasting").lines
+    assert [row.split()[0] for row in listed[1:]] == ["lasts-3", "lasts-2", "lasts-1"]
+
+    stopped = tradewind("stop", "lasts-1", "unknown")
+    assert stopped.code == 1 and stopped.lines == ["lasts-1: STOPPED"] and "knows no job 'unknown'" in stopped.err
+    by_metadata = tradewind("stop", "--metadata", "group=lasting")
+    assert by_metadata.code == 0 and sorted(by_metadata.lines) == ["lasts-2: STOPPED", "lasts-3: STOPPED"]
+    assert {status(jobs, job) for job in ("lasts-1", "lasts-2", "lasts-3")} == {"STOPPED"}
+
+    again = tradewind("stop", "--metadata", "group=lasting")
+    assert (again.code, again.out) == (0, "") and "No job with these metadata is active" in again.err
+    waited = tradewind("wait", "lasts-2")
+    assert waited.code == 1 and "was stopped" in waited.err
+
+
+@pytest.mark.parametrize("words", [("wait", "no"), ("wait", "--match", "no-job"), ("logs", "no"), ("stop", "no")])
+def test_a_job_that_is_unknown_gives_one(words: tuple[str, ...], tradewind: Tradewind) -> None:
+    done = tradewind(*words)
+    assert done.code == 1 and done.out == "" and "knows no job" in done.err
+
+
+def test_a_job_that_takes_too_long_is_stopped(jobs: RayJobs, tradewind: Tradewind) -> None:
+    done = tradewind("submit", "--submission-id", "too-long", "--timeout", "4", "--", *LASTING)
+    assert done.code == 1 and done.err.count("Ray job 'too-long' ran longer") == 1
+    assert status(jobs, "too-long") == "STOPPED"
+
+
+def test_the_log_is_followed_from_its_last_lines(tradewind: Tradewind, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    lines = "for n in range(5): print('line', n)"
+    until_open = f"while not os.path.exists({str(gate)!r}): time.sleep(0.2)"
+    code = "\n".join(["import os, time", lines, until_open, "print('line 5')"])
+    assert tradewind("submit", "--no-wait", "--submission-id", "gated", "--", *PRINTING, code).code == 0
+    waited = tradewind("logs", "gated")
+    while "line 4" not in waited.out:  # the job's end is far; the suite's own timeout bounds this
+        waited = tradewind("logs", "gated")
+    assert waited.code == 0
+    following = start("logs", "gated", "-f", "-n", "2", "-g", "^line")
+    assert following.stdout is not None
+    assert [following.stdout.readline() for _ in range(2)] == ["line 3\n", "line 4\n"]
+    gate.touch()
+    out, err = following.communicate(timeout=240)
+    assert (following.returncode, out) == (0, "line 5\n"), err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_with_auto_stop_an_interrupted_command_ends_after_its_job(
+    signum: signal.Signals, jobs: RayJobs, tradewind: Tradewind
+) -> None:
+    job = f"auto-stopped-{signum.name}"
+    command = start("submit", "--auto-stop", "--submission-id", job, "--", *LASTING)
+    assert command.stdout is not None
+    assert next(line for line in command.stdout if line == "at work\n")
+    command.send_signal(signum)
+    _, err = command.communicate(timeout=240)
+    assert command.returncode == 128 + signum, err
+    assert status(jobs, job) == "STOPPED" and f"Job {job} is STOPPED" in err and "Traceback" not in err
+
+
+def test_without_auto_stop_the_job_of_an_interrupted_command_goes_on(jobs: RayJobs, tradewind: Tradewind) -> None:
+    command = start("submit", "--submission-id", "left", "--", *LASTING)
+    assert command.stdout is not None
+    assert next(line for line in command.stdout if line == "at work\n")
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=240)
+    assert command.returncode == 130 and "Traceback" not in err
+    assert status(jobs, "left") == "RUNNING"
+    advice = re.search(r"stop it with 'tradewind (jobs stop .*)'", err)
+    assert advice is not None
+    assert tradewind(*advice[1].split()[1:]).code == 0
+    assert status(jobs, "left") == "STOPPED"
+
+
+def test_with_auto_stop_a_job_that_has_ended_is_left_alone(tradewind: Tradewind) -> None:
+    done = tradewind("submit", "--auto-stop", "--", *PRINTING, "print('short')")
+    assert done.code == 0 and "Stopping" not in done.err
+
+
+def test_who_reads_only_the_first_lines_gets_no_traceback(tradewind: Tradewind) -> None:
+    assert tradewind("submit", "--submission-id", "long-log", "--", *PRINTING, "print('x\\n' * 200000)").code == 0
+    reading = start("logs", "long-log")
+    assert reading.stdout is not None and reading.stderr is not None
+    reading.stdout.readline()
+    reading.stdout.close()
+    assert reading.stderr.read() == ""
+    assert reading.wait(timeout=240) == 1
+
+
+@contextmanager
+def reached_by_name(ray: LocalRay, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSecretManager]:
+    """A fleet file, a Google Cloud and an ``sshd``, by which the cluster ``here`` is ``ray``."""
+    manager = LocalSecretManager()
+    manager.start()
+    manager.put("projects/my-project/secrets/RAY_AUTH_TOKEN", TOKEN)
+    with running_sshd(folder / "sshd") as sshd, served(LocalCompute(), "compute") as compute:
+        put_head(compute, ip="127.0.0.1", host_keys=dict([sshd.host_key]))
+        fleet = write_fleet(folder, f"ssh_user: {sshd.user}\nssh_private_key: {sshd.private_key}\n")
+        settings = {
+            "TRADEWIND_FLEET": str(fleet),
+            "TRADEWIND_SSH_PORT": str(sshd.port),
+            "TRADEWIND_HEAD_DASHBOARD": ray.address.removeprefix("http://"),
+            "TRADEWIND_SECRET_MANAGER_ENDPOINT": manager.endpoint,
+        }
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
+        yield manager
+    manager.stop()
+
+
+def test_a_cluster_that_asks_for_a_token_gets_it_from_the_environment(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stack = LocalStack(tmp_path / "ray")
+    ray = LocalRay(stack, num_cpus=1, token=TOKEN)
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+
+    def run(*words: str, where: tuple[str, ...] = ()) -> Ended:
+        with pytest.raises(SystemExit) as end:
+            main(["jobs", words[0], *(where or ("--address", ray.address)), *words[1:]])
+        said = capfd.readouterr()
+        assert TOKEN not in said.out + said.err
+        return Ended(int(end.value.code or 0), said.out, said.err)
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    try:
+        ray.start()
+        without = run("list")
+        assert without.code == 1 and "asks for a token: put it into RAY_AUTH_TOKEN" in without.err
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "an0ther-token-of-the-test-01")
+        wrong = run("submit", "--", "true")
+        assert wrong.code == 1 and "refuses the token" in wrong.err
+        monkeypatch.delenv("RAY_AUTH_TOKEN")
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+        done = run("submit", "--submission-id", "first", "--", *PRINTING, "print('let in')")
+        assert (done.code, done.lines) == (0, ["let in"]), done.err
+        assert [one["job"] for one in json.loads(run("list", "--all", "--json").out)] == ["first"]
+        assert run("stop", "first").lines == ["first: SUCCEEDED"]
+        kept = RayJobs(RayCluster("here", ray.address, TOKEN))._get("/api/jobs/first")
+        assert TOKEN not in json.dumps(kept)
+        if find_sshd():
+            by_name = reached_by_name(ray, tmp_path, monkeypatch)
+            with by_name as manager:
+                named = run("list", "--all", "--json", where=("--cluster", "here"))
+                assert [one["job"] for one in json.loads(named.out)] == ["first"], named.err
+                done = run("submit", "--", *PRINTING, "print('by name')", where=("--cluster", "here"))
+                assert (done.code, done.lines) == (0, ["by name"]), done.err
+                assert "--cluster here" in done.err or "succeeded" in done.err
+                assert len(manager.accesses) == 1, "the token is kept"
+                forged = tmp_path / ".cache/tradewind/tokens/my-project/RAY_AUTH_TOKEN"
+                forged.write_text("an0ther-token-of-the-test-01")
+                assert run("list", where=("--cluster", "here")).code == 0 and len(manager.accesses) == 2
+                manager.put("projects/my-project/secrets/RAY_AUTH_TOKEN", "an0ther-token-of-the-test-02")
+                forged.unlink()
+                refused = run("list", where=("--cluster", "here"))
+                assert refused.code == 1 and "it was changed since the cluster started" in refused.err
+                unknown = run("list", where=("--cluster", "her"))
+                assert unknown.code == 1 and "did you mean here?" in unknown.err
+    finally:
+        stack.stop()

@@ -1,0 +1,73 @@
+"""What ``tradewind jobs`` prints: which jobs, which lines."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tradewind.cli.errors import CommandError
+from tradewind.cli.jobs.list import chosen, table
+from tradewind.cli.jobs.logs import ChosenLines
+from tradewind.cli.jobs.wait import newest_match
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.details import JobDetails
+
+OLD = JobDetails("train-old", "RUNNING", "python a.py", metadata={"owner": "me"}, started_ms=1_000_000)
+NEW = JobDetails("train-new", "PENDING", "python\n  b.py " + "x" * 100, metadata={"owner": "you"}, started_ms=2_000_000)
+DONE = JobDetails("eval", "FAILED", "true", metadata={"owner": "me"}, started_ms=3_000_000, ended_ms=3_090_000)
+JOBS = [OLD, DONE, NEW]
+
+
+def test_those_that_have_not_ended_are_listed_newest_first() -> None:
+    assert chosen(JOBS, everything=False, metadata={}) == [NEW, OLD]
+    assert chosen(JOBS, everything=True, metadata={}) == [DONE, NEW, OLD]
+    assert chosen(JOBS, everything=True, metadata={"owner": "me"}) == [DONE, OLD]
+    assert chosen(JOBS, everything=False, metadata={"owner": "me"}) == [OLD]
+
+
+def test_the_table_has_one_line_for_each_job_with_its_columns_below_each_other() -> None:
+    head, *rows = table([DONE, NEW, JobDetails("bare", "PENDING")], now=2_600.0)
+    assert len(rows) == 3
+    column = head.index("STATUS")
+    assert [row[column:].split()[0] for row in rows] == ["FAILED", "PENDING", "PENDING"]
+    assert " 90 s " in rows[0] and " 10 min " in rows[1]
+    assert "python b.py xx" in rows[1] and rows[1].endswith("...")
+
+
+def test_without_jobs_the_table_is_its_head() -> None:
+    assert table([], now=0.0) == ["JOB  STATUS  SUBMITTED  FOR  COMMAND"]
+
+
+def test_the_newest_match_is_the_one_submitted_last() -> None:
+    cluster = RayCluster("c", "http://c:1")
+    assert newest_match(JOBS, "train", cluster) == "train-new"
+    with pytest.raises(CommandError, match="knows no job with 'latest' in its id"):
+        newest_match(JOBS, "latest", cluster)
+
+
+def shown(lines: list[str], later: list[str], grep: str | None, tail: int | None) -> list[str]:
+    found: list[str] = []
+    some = ChosenLines(found.extend, re.compile(grep) if grep else None, tail)
+    some.add(lines)
+    some.show_last()
+    some.add(later)
+    return found
+
+
+def test_the_pattern_comes_before_the_tail() -> None:
+    lines = ["a 1", "b 2", "a 3", "b 4", "a 5", "b 6"]
+    assert shown(lines, [], "^a", 2) == ["a 3", "a 5"]
+    assert shown(lines, [], None, 2) == ["a 5", "b 6"]
+    assert shown(lines, [], "^a", None) == ["a 1", "a 3", "a 5"]
+    assert shown(lines, [], None, 0) == []
+
+
+def test_what_comes_after_the_tail_is_shown_whole() -> None:
+    assert shown(["a 1", "a 2"], ["b 3", "a 4", "a 5"], "^a", 1) == ["a 2", "a 4", "a 5"]
+
+
+def test_without_a_tail_lines_do_not_wait() -> None:
+    found: list[str] = []
+    ChosenLines(found.extend, None, None).add(["a"])
+    assert found == ["a"]

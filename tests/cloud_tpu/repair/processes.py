@@ -1,0 +1,107 @@
+"""``python -m tests.cloud_tpu.repair.processes URL FOLDER``: one pass of a repair in a process of its own, many times.
+
+For each line ``STEP SIGNAL`` on standard input it forks a process that makes one pass, with one slice at a time, and
+sends itself that signal at that step: just before or after a file is put in place or removed, and just before or after
+a request. It prints ``stopped PID`` or ``ended STATUS``, where a status below zero is the signal that has killed it.
+
+Frozen between the last check and the sending of a deletion, nothing helps: the API cannot be asked to delete only this
+one. So that step does not count for a process that is to be frozen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import requests.adapters
+
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.cloud_tpu.repair.passes import SliceRepair
+from tradewind.cloud_tpu.repair.records import SliceRecords
+from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
+from tradewind.cloud_tpu.repair.turn import RepairTurn
+from tradewind.storage.swap import read_stored, write_if
+
+HOLD_S, STALE_S = 0.4, 0.6
+LABELS = {"cluster": "one"}
+
+
+def main() -> None:
+    """Until nobody holds the standard input any more."""
+    url, folder = sys.argv[1:]
+    TpuApi("rehearsal", "us-central2-b", endpoint=url).nodes()  # loads what it takes, once
+    print("ready", flush=True)
+    for line in sys.stdin:
+        step, name = line.split()
+        pid = os.fork()
+        if pid == 0:
+            _one_pass(url, folder, int(step), signal.Signals[name])
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            print(f"stopped {pid}", flush=True)
+            _, status = os.waitpid(pid, 0)
+        print(f"ended {os.waitstatus_to_exitcode(status)}", flush=True)
+
+
+def _one_pass(url: str, folder: str, step: int, what: signal.Signals) -> None:
+    count, lock = itertools.count(1), threading.Lock()
+
+    def reach() -> None:
+        with lock:
+            number = next(count)
+        if number == step:
+            signal.pthread_kill(threading.get_ident(), what)  # to this thread, which then does nothing more before it
+
+    def is_no_guarded(*paths: Any) -> bool:
+        """On a local disk, who is frozen while it writes the turn keeps all others from it."""
+        return what is signal.SIGKILL or not any(os.path.basename(str(path)).startswith("turn") for path in paths)
+
+    for name in ("replace", "rename", "unlink", "remove"):
+        setattr(os, name, _around(getattr(os, name), reach, is_no_guarded, is_no_guarded))
+    adapter = requests.adapters.HTTPAdapter
+
+    def counts_before(_: Any, request: Any) -> bool:
+        return what is signal.SIGKILL or request.method != "DELETE"
+
+    adapter.send = _around(adapter.send, reach, counts_before)  # type: ignore[method-assign]
+    api = TpuApi(
+        "rehearsal", "us-central2-b", endpoint=url, poll_s=0.01, patience_s=5.0, sleep=lambda _: time.sleep(0.01)
+    )
+
+    def hosts() -> dict[str, int]:
+        return {node.name: node.hosts or 0 for node in api.nodes() if node.state == "READY"}
+
+    settings = RepairSettings(start_grace_s=0.0, host_grace_s=0.0, stock_out_pause_s=0.1)
+    turn = RepairTurn(f"{folder}/turn", read_stored, write_if, hold_s=HOLD_S, stale_s=STALE_S)
+    repair = SliceRepair(api, hosts, Scope(labels=LABELS), SliceRecords(folder), settings, turn=turn)
+    try:
+        repair.run_once()
+    finally:
+        os._exit(0)
+
+
+def _around(
+    call: Callable[..., Any],
+    reach: Callable[[], None],
+    counts: Callable[..., bool],
+    is_after_too: Callable[..., bool] = lambda *_: True,
+) -> Callable[..., Any]:
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if counts(*args):
+            reach()
+        answer = call(*args, **options)
+        if is_after_too(*args):
+            reach()
+        return answer
+
+    return wrapped
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Whatever fails on the way, and whenever a repair is killed: no slice is lost, and none is paid for twice.
+
+The state machine drives the real repair against the Cloud TPU of the rehearsal, which refuses calls, lets operations
+fail whether they have done anything or not, and loses answers after the action.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.cloud_tpu.cloud import AT_ONCE, World, queued
+from tradewind.cloud_tpu.api import TpuApi, TpuOperation
+from tradewind.cloud_tpu.errors import TpuApiError
+from tradewind.cloud_tpu.repair.records import SliceRecords
+from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
+
+SLICES = ("bare-a", "bare-b", "queued-c")
+OWNERS = {"bare-a": "bare-a", "bare-b": "bare-b", "queued-c": "queue"}
+CODES = ("ABORTED", "INTERNAL", "UNAVAILABLE", "CANCELLED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "ALREADY_EXISTS")
+CALLS = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResource")
+
+
+class MortalApi(TpuApi):
+    """Its process is killed around the ``lives``th action from now."""
+
+    lives: int | None = None
+
+    def begin_delete(self, *args: Any, **options: Any) -> TpuOperation | None:
+        return self._around(lambda: TpuApi.begin_delete(self, *args, **options))
+
+    def begin_create(self, name: str, body: Any) -> TpuOperation:
+        return self._around(lambda: TpuApi.begin_create(self, name, body))
+
+    def _around(self, call: Any) -> Any:
+        self._lose_life()
+        told = call()
+        self._lose_life()
+        return told
+
+    def _lose_life(self) -> None:
+        if self.lives is not None:
+            self.lives -= 1
+            if self.lives <= 0:
+                raise KeyboardInterrupt
+
+
+class RepairMachine(RuleBasedStateMachine):
+    """Three slices, one of them of a queued resource; each may be taken at any time."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.cloud = LocalTpuCloud()
+        self.cloud.start()
+        self.world = World(self.cloud, self.folder / "records")
+        self.deaths = dict.fromkeys(SLICES, 0)
+        self.came: dict[str, set[str]] = {name: set() for name in SLICES}
+        for name in ("bare-a", "bare-b"):
+            self.world.create(name)
+        self.world.create("queue", queued("queued-c"))
+        self._count()
+
+    @rule(name=st.sampled_from(SLICES))
+    def take(self, name: str) -> None:
+        """Google takes a slice that is there."""
+        if any(node.name == name and node.state == "READY" for node in self.world.api.nodes()):
+            self._count()
+            self.world.preempt(name)
+            self.deaths[name] += 1
+
+    @rule(call=st.sampled_from(CALLS), code=st.sampled_from(CODES), count=st.integers(1, 2))
+    def refuse(self, call: str, code: str, count: int) -> None:
+        self.cloud.service.refuse_next(count, code, "Refused by the test", call)
+
+    @rule(verb=st.sampled_from(["create", "delete"]), code=st.sampled_from(CODES), is_done=st.booleans())
+    def fail(self, verb: str, code: str, is_done: bool) -> None:
+        self.cloud.service.fail_operations(1, verb, code, "Failed by the test", is_done=is_done)
+
+    @rule(call=st.sampled_from(CALLS))
+    def lose_an_answer(self, call: str) -> None:
+        self.cloud.writes, self.cloud.lost_answers = frozenset({call}), 1
+
+    @rule(lives=st.none() | st.integers(1, 6), seconds=st.sampled_from([1.0, 20.0, 4000.0]))
+    def repair(self, lives: int | None, seconds: float) -> None:
+        """One pass, which may be killed on the way."""
+        api = MortalApi("rehearsal", "us-central2-b", endpoint=self.cloud.url, poll_s=0.01, sleep=self.world._sleep)
+        api.lives = lives
+        with suppress(KeyboardInterrupt, TpuApiError):
+            self.world.repair(api=api).run_once()
+        self.world.now += seconds
+
+    @invariant()
+    def each_slice_is_there_or_written_down(self) -> None:
+        if not hasattr(self, "cloud"):
+            return
+        self._count()
+        records = SliceRecords(str(self.world.folder)).read()
+        there = {one.name for one in (*self.world.api.nodes(), *self.world.api.queued_resources())}
+        for name, owner in OWNERS.items():
+            wanted = owner in records and records[owner].is_wanted
+            assert owner in there or wanted, f"{name} is lost"
+            assert len(self.came[name]) <= 1 + self.deaths[name], f"{name} was paid for twice"
+
+    def teardown(self) -> None:
+        """Once nothing fails any more, everything comes back."""
+        if not hasattr(self, "cloud"):
+            return
+        try:
+            for call in CALLS:
+                self.cloud.service.refuse_next(0, "INTERNAL", "", call)
+            for verb in ("create", "delete"):
+                self.cloud.service.fail_operations(0, verb, "INTERNAL", "")
+            self.cloud.lost_answers = 0
+            for _ in range(60):
+                if self.world.repair().run_once().is_well:
+                    break
+                self.world.now += AT_ONCE.max_stock_out_pause_s
+            nodes = {node.name: node.state for node in self.world.api.nodes()}
+            assert nodes == dict.fromkeys(SLICES, "READY")
+            self.each_slice_is_there_or_written_down()
+        finally:
+            self.cloud.service.lives.end_all()
+            self.cloud.stop()
+            shutil.rmtree(self.folder)
+
+    def _count(self) -> None:
+        """Which READY nodes have been seen under each name: each of them was paid for."""
+        for node in self.world.api.nodes():
+            if node.state == "READY":
+                self.came[node.name].add(node.identity)
+
+
+RepairMachine.TestCase.settings = settings(
+    max_examples=8, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_no_slice_is_lost_and_none_is_paid_for_twice = pytest.mark.slow(RepairMachine.TestCase)

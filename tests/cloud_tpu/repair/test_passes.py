@@ -1,0 +1,260 @@
+"""Slices die in the Cloud TPU of the rehearsal, and the repair brings them back: seen from outside, by its calls."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued, until
+from tests.cloud_tpu.repair.watched import WRITES, run_until_over
+from tradewind.cloud_tpu.repair.records import KEEP_S, Deletion, SliceRecord, SliceRecords
+from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
+
+
+def test_slices_that_work_are_left_alone_and_the_pass_ends_at_once(world: World) -> None:
+    world.create("slice-a")
+    world.create("queued", queued("slice-b", "slice-c"))
+    before = world.calls(*WRITES)
+    report = world.repair().run_once()
+    assert report.is_well and report.is_over and report.done == {}
+    assert [row["hosts"] for row in report.rows()] == ["4/4", "2/2"]
+    assert world.calls(*WRITES) == before
+    assert not list(world.folder.glob("*"))
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "UNKNOWN"])
+def test_a_dead_node_is_deleted_and_created_again_as_it_was(world: World, state: str) -> None:
+    world.create("slice-a")
+    identity = world.api.node("slice-a").identity
+    world.set_state("slice-a", state)
+    first = world.repair().run_once()
+    assert first.done == {"slice-a": "replaced"}
+    assert state in first.table()
+    assert run_until_over(world.repair(), world).is_well
+    node = world.api.node("slice-a")
+    assert node.identity != identity and node.body.items() >= BODY.items()
+    assert world.calls(*WRITES) == ["CreateNode slice-a", "DeleteNode slice-a", "CreateNode slice-a"]
+
+
+def test_a_suspended_queued_resource_is_deleted_with_its_node_and_created_again(world: World) -> None:
+    world.create("queued", queued("slice-a"))
+    world.preempt("slice-a")
+    assert run_until_over(world.repair(), world).is_well
+    assert world.calls("DeleteQueuedResource", "DeleteNode") == ["DeleteQueuedResource queued"]
+    assert world.api.node("slice-a").state == "READY"
+
+
+def test_a_ready_node_with_a_dead_second_host_is_replaced_after_its_grace(world: World) -> None:
+    world.create("slice-a")
+    world.create("slice-b")
+    world.lost_hosts["slice-a"] = 1
+    world.now += 1.0
+    report = world.repair().run_once()
+    assert "1 of 2 hosts" in report.table() and report.done == {}
+    world.now += AT_ONCE.host_grace_s + 1.0
+    assert world.repair().run_once().done == {"slice-a": "replaced"}
+    world.lost_hosts.clear()
+    assert run_until_over(world.repair(), world).is_well
+
+
+def test_a_node_that_never_registered_is_given_time_to_start(world: World) -> None:
+    world.create("slice-a")
+    world.create("slice-b")
+    world.lost_hosts["slice-a"] = 2
+    slow = RepairSettings(start_grace_s=600.0, host_grace_s=3.0)
+    for _ in range(3):
+        assert world.repair(settings=slow).run_once().done == {}
+        world.now += 100.0
+    world.now += 600.0
+    assert world.repair(settings=slow).run_once().done == {"slice-a": "replaced"}
+
+
+def test_what_ray_s_autoscaler_left_behind_is_deleted_only(world: World) -> None:
+    world.create("ray-one-worker", {**BODY, "labels": {"cluster": "one", "ray-node-type": "worker"}})
+    world.create("ray-one-head", {**BODY, "labels": {"cluster": "one", "ray-node-type": "head"}})
+    world.set_state("ray-one-worker", "PREEMPTED")
+    world.set_state("ray-one-head", "PREEMPTED")
+    assert world.repair().run_once().done == {"ray-one-worker": "deleted"}
+    assert run_until_over(world.repair(), world).is_well
+    assert [node.name for node in world.api.nodes()] == ["ray-one-head"]
+
+
+def test_reserved_capacity_is_never_deleted_but_named(world: World) -> None:
+    world.create("slice-a", {**BODY, "schedulingConfig": {"reserved": True}})
+    world.create("slice-q", queued("slice-b", body={**BODY, "schedulingConfig": {}}, reservationName="ours"))
+    world.preempt("slice-a")
+    world.preempt("slice-b")
+    report = world.repair().run_once()
+    assert [one.name for one in report.for_a_person] == ["slice-a", "slice-q"]
+    assert report.is_over and not report.is_well
+    assert "never deleted" in report.table()
+    assert world.calls("DeleteNode", "DeleteQueuedResource") == []
+
+
+def test_what_belongs_to_others_is_not_even_judged(world: World) -> None:
+    world.create("theirs", {**BODY, "labels": {"cluster": "two"}})
+    world.set_state("theirs", "PREEMPTED")
+    report = world.repair().run_once()
+    assert report.findings == [] and report.is_well
+
+
+def test_a_queued_resource_is_left_alone_while_one_of_its_slices_works(world: World) -> None:
+    world.create("both", queued("slice-a", "slice-b"))
+    world.preempt("slice-a")
+    report = world.repair().run_once()
+    assert report.done == {} and not report.is_over
+    assert "slice-b" in report.table()
+    world.set_state("slice-b", "PREEMPTED")
+    assert run_until_over(world.repair(), world).is_well
+
+
+def test_an_expected_slice_that_is_not_there_is_created_and_without_a_body_a_person_is_asked(world: World) -> None:
+    scope = Scope(expected={"slice-a": BODY, "slice-q": queued("slice-b"), "slice-c": None})
+    first = world.repair(scope).run_once()
+    assert first.done == {"slice-a": "created", "slice-q": "created"}
+    report = run_until_over(world.repair(scope), world)
+    assert [one.name for one in report.for_a_person] == ["slice-c"]
+    assert {node.name for node in world.api.nodes()} == {"slice-a", "slice-b"}
+
+
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    report = world.repair(dry_run=True).run_once()
+    assert report.done == {"slice-a": "would delete and create again"}
+    assert world.api.node("slice-a").state == "PREEMPTED"
+    assert not list(world.folder.glob("*"))
+
+
+def test_a_stock_out_is_remembered_waited_for_and_overcome(world: World) -> None:
+    world.create("slice-a")
+    world.set_state("slice-a", "PREEMPTED")
+    supply = world.cloud.service.state.supply
+    supply.is_out = True
+    assert "no capacity" in world.repair().run_once().done["slice-a"]
+    creations = len([one for one in world.cloud.service.log() if one["call"] == "CreateNode"])
+    waiting = world.repair().run_once()
+    assert "no more capacity" in waiting.table() and waiting.done == {}
+    assert len([one for one in world.cloud.service.log() if one["call"] == "CreateNode"]) == creations
+    supply.is_out = False
+    world.now += AT_ONCE.stock_out_pause_s
+    assert run_until_over(world.repair(), world).is_well
+    [notes] = world.folder.glob("notes.json")
+    assert json.loads(notes.read_text()) == {}
+
+
+@pytest.mark.slow
+def test_no_more_than_the_limits_are_deleted_in_a_pass_and_in_an_hour(world: World) -> None:
+    names = [f"slice-{number}" for number in range(6)]
+    for name in names:
+        world.create(name)
+        world.set_state(name, "STOPPED")
+    careful = RepairSettings(start_grace_s=0.0, max_deletes_per_pass=2, max_deletes_per_hour=3)
+    assert [len(world.repair(settings=careful).run_once().done) for _ in range(4)] == [2, 1, 0, 0]
+    assert "put off" in world.repair(settings=careful).run_once().table()
+    world.now += 3601.0
+    assert len(world.repair(settings=careful).run_once().done) == 2
+
+
+def test_while_ray_does_not_answer_only_what_google_calls_dead_is_replaced(world: World) -> None:
+    for name in ("slice-a", "slice-b", "slice-c"):
+        world.create(name)
+    world.set_state("slice-a", "PREEMPTED")
+    world.set_state("slice-b", "UNKNOWN")
+    world.ray_answers = False
+    assert world.repair().run_once().done == {"slice-a": "replaced"}
+    world.now += 10_000.0
+    assert world.repair().run_once().done == {}
+
+
+def test_records_are_kept_in_any_store() -> None:
+    records = SliceRecords("memory://slice-records/one")
+    record, deletion = SliceRecord("slice-a", trouble="HOSTS", since=3.0), Deletion("slice-a", "1", 4.0, BODY)
+    records.write_notes({"slice-a": record})
+    records.write_deletions([deletion])
+    assert SliceRecords("memory://slice-records/one").read() == {"slice-a": record.deleted(deletion)}
+    records.write_notes({"slice-a": SliceRecord("slice-a")})
+    records.read()
+    records.settle(lambda one: one == deletion, 5.0)
+    assert records.read() == {"slice-a": SliceRecord("slice-a", deleted_at=(4.0,))}
+    records.settle(lambda one: False, 4.0 + KEEP_S)
+    assert records.read() == {}
+
+
+def test_a_queued_resource_that_waits_for_capacity_is_waited_for(world: World) -> None:
+    world.create("queued", queued("slice-a"))
+    world.preempt("slice-a")
+    world.cloud.service.state.supply.is_out = True
+    world.repair().run_once()
+    until(lambda: world.api.queued_resource("queued").state == "WAITING_FOR_RESOURCES", "waiting")
+    world.now += 10_000.0
+    report = world.repair().run_once()
+    assert report.done == {} and "waits for capacity" in report.table()
+    with world.cloud.service.state.changed:
+        world.cloud.service.state.supply.is_out = False
+        world.cloud.service.state.changed.notify_all()
+    assert run_until_over(world.repair(), world, passes=3000).is_well
+
+
+def test_a_stock_out_of_one_slice_does_not_keep_the_others(world: World) -> None:
+    for name in ("slice-a", "slice-b", "slice-c"):
+        world.create(name)
+        world.set_state(name, "PREEMPTED")
+    world.cloud.service.state.supply.capacity["v4-16"] = 0
+    done = world.repair().run_once().done
+    assert len(done) == 3 and all("no capacity" in words for words in done.values())
+    world.cloud.service.state.supply.capacity.clear()
+    world.now += AT_ONCE.stock_out_pause_s
+    assert run_until_over(world.repair(), world).is_well
+
+
+@pytest.mark.slow
+def test_what_google_itself_calls_gone_is_replaced_in_one_pass_whatever_the_limits(world: World) -> None:
+    names = [f"slice-{number:02}" for number in range(30)]
+    for name in names:
+        world.api.begin_create(name, BODY)
+    until(lambda: len([node for node in world.api.nodes() if node.state == "READY"]) == 30, "all slices")
+    for name in names:
+        world.set_state(name, "PREEMPTED")
+    assert world.repair(settings=RepairSettings()).run_once().done == dict.fromkeys(names, "replaced")
+
+
+def label(world: World, name: str, labels: dict[str, str]) -> None:
+    """Label a node that is there already, as people do."""
+    with world.cloud.service.state.changed:
+        world._held(name).node.labels = labels
+
+
+UNLABELLED = {key: value for key, value in BODY.items() if key != "labels"}
+
+
+def test_a_labelled_node_of_an_unlabelled_queued_resource_is_replaced_with_it_and_keeps_its_label(
+    world: World,
+) -> None:
+    world.create("queued", queued("slice-a", body=UNLABELLED))
+    label(world, "slice-a", {"cluster": "one"})
+    world.preempt("slice-a")
+    assert world.repair().run_once().done == {"queued": "replaced"}
+    assert run_until_over(world.repair(), world).is_well
+    assert world.calls("DeleteNode", "DeleteQueuedResource") == ["DeleteQueuedResource queued"]
+    assert (world.api.node("slice-a").queue, world.api.node("slice-a").labels) == ("queued", {"cluster": "one"})
+
+
+def test_a_queued_resource_that_also_has_a_slice_of_others_is_for_a_person(world: World) -> None:
+    world.create("queued", queued("slice-a", "theirs", body=UNLABELLED))
+    label(world, "slice-a", {"cluster": "one"})
+    world.preempt("slice-a")
+    world.set_state("theirs", "PREEMPTED")
+    report = world.repair().run_once()
+    assert report.done == {} and [one.name for one in report.for_a_person] == ["queued"]
+    assert "theirs" in report.table()
+
+
+def test_a_node_whose_queued_resource_is_just_being_replaced_is_not_taken_for_a_bare_one(world: World) -> None:
+    world.create("queued", queued("slice-a"))
+    world.preempt("slice-a")
+    with world.cloud.service.state.changed:
+        world.cloud.service.state.queued.clear()
+    assert world.repair().run_once().done == {}
+    assert world.calls("DeleteNode") == []

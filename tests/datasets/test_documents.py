@@ -1,0 +1,111 @@
+"""Document collections and the files that hold them."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fsspec.core import url_to_fs
+
+from tradewind.datasets.documents import Document, document_files, read_documents, write_documents
+from tradewind.datasets.files import atomic_writer, join, parent, read_text, remove_unfinished, write_text
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+
+DOCUMENTS = [Document(f"file-{n}.py", f"value = {n}\nname = 'Zoë'\n") for n in range(7)]
+
+
+def test_what_is_written_is_read_again_in_order(tmp_path: Path) -> None:
+    assert write_documents(str(tmp_path), iter(DOCUMENTS), documents_per_file=3) == 7
+    assert list(read_documents(str(tmp_path))) == DOCUMENTS
+    assert len(document_files(str(tmp_path))) == 3
+
+
+def test_same_documents_give_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_documents(str(tmp_path / name), DOCUMENTS)
+    one, two = (tmp_path / name / "part-00000.jsonl.gz" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_second_attempt_leaves_no_file_of_the_first(tmp_path: Path) -> None:
+    write_documents(str(tmp_path), DOCUMENTS, documents_per_file=1)
+    write_documents(str(tmp_path), DOCUMENTS[:2], documents_per_file=1)
+    assert list(read_documents(str(tmp_path))) == DOCUMENTS[:2]
+
+
+def test_collections_live_on_any_store() -> None:
+    folder = "memory:///test-documents/raw"
+    write_documents(folder, DOCUMENTS, documents_per_file=4)
+    assert document_files(folder)[0] == f"{folder}/part-00000.jsonl.gz"
+    assert list(read_documents(folder)) == DOCUMENTS
+
+
+def test_folders_inside_belong_to_the_collection(tmp_path: Path) -> None:
+    write_documents(str(tmp_path / "train"), DOCUMENTS[:4])
+    write_documents(str(tmp_path / "validation"), DOCUMENTS[4:])
+    assert list(read_documents(str(tmp_path))) == DOCUMENTS
+
+
+def test_an_empty_folder_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"no documents under {tmp_path}"):
+        list(read_documents(str(tmp_path)))
+    with pytest.raises(ValueError, match="no documents to write"):
+        write_documents(str(tmp_path), [])
+
+
+@pytest.mark.parametrize("line", ["not json", "[1]", '{"id": "a"}', '{"id": 1, "text": "x"}'])
+def test_a_line_that_is_no_document_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "part.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": "a", "text": "b"}\n' + line.encode() + b"\n"))
+    with pytest.raises(ValueError, match="part.jsonl.gz line 2"):
+        list(read_documents(str(tmp_path)))
+
+
+def test_a_writer_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    write_text(str(path), "old")
+    with pytest.raises(RuntimeError), atomic_writer(str(path)) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert read_text(str(path)) == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file.txt"]
+
+
+KILLED_WHILE_IT_WRITES = """
+import os, sys
+from tradewind.datasets.files import atomic_writer
+with atomic_writer(sys.argv[1]) as file:
+    file.write(b"half")
+    file.close()
+    os._exit(9)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["local", "gs"])
+def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(
+    store: str, tmp_path: Path, cloud: LocalCloudStorage
+) -> None:
+    folder = str(tmp_path / "out") if store == "local" else "gs://bucket/killed-writer"
+    write_text(join(folder, "file.txt"), "old")
+    write_text(join(folder, "mine.part"), "mine")
+    command = [sys.executable, "-c", KILLED_WHILE_IT_WRITES, join(folder, "file.txt")]
+    assert subprocess.run(command, check=False).returncode == 9
+    fs, root = url_to_fs(folder)
+    fs.invalidate_cache()
+    assert len(fs.ls(root)) == 3
+    remove_unfinished(folder)
+    fs.invalidate_cache()
+    assert sorted(name.rpartition("/")[2] for name in fs.ls(root, detail=False)) == ["file.txt", "mine.part"]
+    assert read_text(join(folder, "file.txt")) == "old"
+    remove_unfinished(join(folder, "nowhere"))
+
+
+def test_paths_are_joined_whether_local_or_remote() -> None:
+    assert join("gs://bucket/a/", "b", "c") == "gs://bucket/a/b/c"
+    assert join("/", "b") == "/b"
+    assert parent("gs://bucket/a/b/") == "gs://bucket/a"
+    assert parent("name") == "."

@@ -1,0 +1,55 @@
+"""What the tests of the ``ray`` connection share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
+from tradewind.deployment.ray_token import secret_tokens
+from tradewind.hooks.ray import RayHook
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+
+TOKEN = "t0ken-of-the-test-0123456789"
+OTHER = "an0ther-token-of-the-test-01"
+SECRET = "projects/research/secrets/ray-token"
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSecretManager]:
+    """An empty Secret Manager; nothing of an earlier one is kept."""
+    server = LocalSecretManager()
+    server.start()
+    monkeypatch.setenv(ENDPOINT_VARIABLE, server.endpoint)
+    secret_tokens.forget(SECRET)
+    try:
+        yield server
+    finally:
+        secret_tokens.forget(SECRET)
+        server.stop()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """A file with the token that only its owner can read."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayHook]:
+    """A hook whose connection is what the form would save."""
+
+    def connect(host: str, conn_id: str = "mine", **fields: Any) -> RayHook:
+        password = fields.pop("password", None)
+        described = {"conn_type": "ray", "host": host, "password": password, "extra": fields}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(described))
+        return RayHook(conn_id)
+
+    return connect

@@ -1,0 +1,222 @@
+"""The Test button of a ``ray`` connection, and one process that serves many clusters with tokens of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployment.conftest import OTHER, SECRET, TOKEN
+from tradewind.hooks.ray import RayHook
+from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.rehearsal.local.ports import free_port
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+
+RAY = version("ray")
+
+
+# ---- the Test button, against real heads
+
+
+def start(stack: LocalStack, **kwargs: Any) -> LocalRay:
+    ray = LocalRay(stack, num_cpus=1, **kwargs)
+    ray.start()
+    return ray
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    stack = LocalStack(tmp_path_factory.mktemp("guarded"))
+    try:
+        yield start(stack, token=TOKEN)
+    finally:
+        stack.stop()
+
+
+@pytest.fixture(scope="module")
+def open_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    stack = LocalStack(tmp_path_factory.mktemp("open"))
+    try:
+        yield start(stack, token="")
+    finally:
+        stack.stop()
+
+
+@pytest.mark.ray
+def test_the_button_says_that_the_right_token_is_accepted(
+    connected: Any, guarded: LocalRay, token_file: Path, manager: LocalSecretManager
+) -> None:
+    manager.put(SECRET, TOKEN)
+    for fields in ({"password": TOKEN}, {"token_file": str(token_file)}, {"token_secret": SECRET}):
+        ok, text = connected(guarded.address, **fields).test_connection()
+        assert (ok, text) == (True, f"Ray cluster 'mine' ({guarded.address}) runs Ray {RAY} on 1 node; token accepted.")
+
+
+@pytest.mark.ray
+def test_the_button_says_that_a_wrong_token_is_refused(connected: Any, guarded: LocalRay) -> None:
+    ok, text = connected(guarded.address, password=OTHER).test_connection()
+    assert not ok and "refuses the connection's token" in text and OTHER not in text
+
+
+@pytest.mark.ray
+def test_the_button_says_that_a_token_is_missing(connected: Any, guarded: LocalRay) -> None:
+    ok, text = connected(guarded.address).test_connection()
+    assert not ok and "asks for a token, and the connection has none" in text
+
+
+@pytest.mark.ray
+def test_the_button_says_when_no_token_is_asked_for(connected: Any, open_cluster: LocalRay) -> None:
+    ok, text = connected(open_cluster.address).test_connection()
+    assert ok and text.endswith(f"runs Ray {RAY} on 1 node; it asks for no token.")
+    ok, text = connected(open_cluster.address, password=TOKEN).test_connection()
+    assert ok and "so the connection's is not needed" in text and TOKEN not in text
+
+
+@pytest.mark.ray
+def test_one_process_serves_clusters_with_and_without_token(
+    connected: Any, guarded: LocalRay, open_cluster: LocalRay, manager: LocalSecretManager
+) -> None:
+    manager.put(SECRET, TOKEN)
+    before = dict(os.environ)
+    hooks = [
+        connected(guarded.address, "one", token_secret=SECRET),
+        connected(open_cluster.address, "two"),
+        connected(guarded.address, "three", password=TOKEN),
+    ]
+    for hook in [*hooks, *hooks]:
+        assert hook.get_conn().jobs() == []
+    with pytest.raises(RayAuthenticationError):
+        connected(guarded.address, "four", password=OTHER).get_conn()
+    changed = {name for name in os.environ if before.get(name) != os.environ[name]}
+    assert not any(name.startswith("RAY_AUTH") for name in changed)
+    assert not any(TOKEN in os.environ[name] for name in changed if not name.startswith("AIRFLOW_CONN_"))
+
+
+@pytest.mark.ray
+def test_a_token_that_was_renewed_in_secret_manager_is_fetched_when_the_old_one_is_refused(
+    connected: Any, guarded: LocalRay, manager: LocalSecretManager
+) -> None:
+    manager.put(SECRET, OTHER)
+    hook = connected(guarded.address, token_secret=SECRET)
+    with pytest.raises(RayAuthenticationError):
+        hook.get_conn()
+    manager.put(SECRET, TOKEN)
+    assert hook.get_conn().jobs() == []
+    with pytest.raises(RayAuthenticationError):  # but a password is not asked for twice
+        connected(guarded.address, password=OTHER).get_conn()
+
+
+@pytest.mark.ray
+def test_a_trigger_gets_the_cluster_without_blocking_its_loop(
+    connected: Any, guarded: LocalRay, manager: LocalSecretManager
+) -> None:
+    manager.put(SECRET, TOKEN)
+    manager.released.clear()
+    connected(guarded.address, token_secret=SECRET)
+
+    async def follow() -> Any:
+        task = asyncio.create_task(RayHook.cluster_from_trigger("mine"))
+        done, _ = await asyncio.wait({task}, timeout=0.2)  # a loop that is blocked never comes back from here
+        assert not done
+        manager.released.set()
+        return await task
+
+    assert asyncio.run(follow()).token == TOKEN
+
+
+def test_a_trigger_whose_connection_is_gone_says_so() -> None:
+    with pytest.raises(BadAddressError, match="There is no connection 'nowhere': add one of type 'Ray'"):
+        asyncio.run(RayHook.cluster_from_trigger("nowhere"))
+
+
+# ---- what else the Test button meets
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    for name, host in (("right", "IP:127.0.0.1"), ("other", "DNS:elsewhere.example")):
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+        files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")]
+        subprocess.run([*command, "-addext", f"subjectAltName={host}", *files], check=True, capture_output=True)
+    return folder
+
+
+class NoDashboard(BaseHTTPRequestHandler):
+    """Some other server."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>hello</html>")
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    servers = []
+
+    def start_server(certificate: Path | None = None) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), NoDashboard)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.with_suffix(".pem"), certificate.with_suffix(".key"))
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_port}"
+
+    yield start_server
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def button(hook: RayHook) -> str:
+    ok, text = hook.test_connection()
+    assert not ok
+    assert TOKEN not in text
+    return text
+
+
+@pytest.mark.slow
+def test_the_button_names_what_is_wrong_with_a_certificate(connected: Any, serve: Any, certificates: Path) -> None:
+    right, other = serve(certificates / "right"), serve(certificates / "other")
+    assert "is self-signed: name it as 'CA bundle'" in button(connected(right, password=TOKEN))
+    trusting = str(certificates / "other.pem")
+    assert "is for another host name" in button(connected(other, password=TOKEN, ca=trusting))
+    assert "answers, but not as a Ray dashboard" in button(connected(right, ca=str(certificates / "right.pem")))
+    assert "answers, but not as a Ray dashboard" in button(connected(other, verify=False))
+
+
+def test_the_button_says_that_a_port_speaks_no_tls(connected: Any, serve: Any) -> None:
+    address = serve().replace("http:", "https:")
+    assert "it does not speak TLS: write http:// instead of https://" in button(connected(address, password=TOKEN))
+
+
+def test_the_button_says_that_nobody_answers(connected: Any) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    assert "does not answer (ConnectionError)" in button(connected(address, password=TOKEN))
+
+
+def test_the_button_says_that_something_else_answers(connected: Any, serve: Any) -> None:
+    assert "answers, but not as a Ray dashboard does" in button(connected(serve(), password=TOKEN))
+
+
+def test_the_button_says_what_is_wrong_with_the_token_source(connected: Any, token_file: Path) -> None:
+    token_file.chmod(0o644)
+    assert "do 'chmod 600' on it" in button(connected("http://127.0.0.1:1", token_file=str(token_file)))
+    assert "is no dashboard address" in button(connected("ray://127.0.0.1:10001", password=TOKEN))
+    assert "There is no connection 'nowhere'" in button(RayHook("nowhere"))

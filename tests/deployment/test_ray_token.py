@@ -1,0 +1,200 @@
+"""The token of a ``ray`` connection: where it comes from, how long it is kept, and that it shows nowhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+
+from tests.deployment.conftest import SECRET, TOKEN
+from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
+from tradewind.deployment.ray_connection import cluster_of
+from tradewind.deployment.ray_token import KEPT_FAILURE_S, KEPT_S, KeptTokens, secret_tokens
+from tradewind.provider_info import get_provider_info
+from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayUnreachableError
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.rehearsal.local.ports import free_port
+
+
+def connection(**fields: Any) -> Connection:
+    extra = json.dumps({name: fields.pop(name) for name in list(fields) if name not in ("host", "password")})
+    return Connection(conn_id="mine", conn_type="ray", host=fields.get("host", "http://10.0.0.2:8265"),
+                      password=fields.get("password"), extra=extra)  # fmt: skip
+
+
+def refused(**fields: Any) -> str:
+    with pytest.raises(BadTokenError) as refusal:
+        cluster_of(connection(**fields))
+    assert "Connection 'mine'" in str(refusal.value) or "Ray cluster 'mine'" in str(refusal.value)
+    assert TOKEN not in str(refusal.value)
+    return str(refusal.value)
+
+
+# ---- where the token comes from
+
+
+def test_the_token_comes_from_any_one_of_the_three(token_file: Path, manager: LocalSecretManager) -> None:
+    manager.put(SECRET, f"{TOKEN}\n")
+    for fields in ({"password": TOKEN}, {"token_file": str(token_file)}, {"token_secret": SECRET}):
+        assert cluster_of(connection(**fields)).token == TOKEN
+    assert cluster_of(connection()).token is None
+    assert cluster_of(connection(token_file="", token_secret=None)).token is None
+
+
+def test_two_tokens_are_one_too_many(token_file: Path) -> None:
+    assert "names its token more than once" in refused(password=TOKEN, token_file=str(token_file))
+    assert "names its token more than once" in refused(password=TOKEN, token_secret=SECRET)
+    assert "names its token more than once" in refused(token_file=str(token_file), token_secret=SECRET)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o620])
+def test_a_token_file_that_others_can_use_is_refused(token_file: Path, mode: int) -> None:
+    token_file.chmod(mode)
+    assert f"(mode {mode:04o}): do 'chmod 600' on it." in refused(token_file=str(token_file))
+
+
+def test_a_token_file_must_be_there_hold_something_and_have_a_whole_path(tmp_path: Path, token_file: Path) -> None:
+    assert "cannot be read here (No such file or directory)" in refused(token_file=str(tmp_path / "none"))
+    assert "cannot be read here (Is a directory)" in refused(token_file=str(tmp_path))
+    assert "give an absolute path" in refused(token_file="token")
+    token_file.write_text(" \n")
+    assert "is empty" in refused(token_file=str(token_file))
+
+
+@pytest.mark.parametrize("reference", [TOKEN, "env:RAY_TOKEN", "ray-token"])
+def test_a_token_secret_that_is_no_name_of_a_secret_is_refused_and_not_shown(reference: str) -> None:
+    assert "token_secret is no name of a secret" in refused(token_secret=reference)
+
+
+def test_a_secret_that_cannot_be_had_is_named(manager: LocalSecretManager) -> None:
+    assert f"cannot be read from {SECRET}/versions/latest: there is no such secret" in refused(token_secret=SECRET)
+
+
+def test_a_secret_manager_that_does_not_answer_is_no_fault_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT_VARIABLE, f"http://127.0.0.1:{free_port()}")
+    secret_tokens.forget(SECRET)
+    with pytest.raises(RayUnreachableError, match="Connection 'mine': the token cannot be read from"):
+        cluster_of(connection(token_secret=SECRET))
+    secret_tokens.forget(SECRET)
+
+
+@pytest.mark.parametrize("token", [f"{TOKEN} x", f"{TOKEN}\r\nX-Other: 1", "naïve" + TOKEN])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
+    assert "no HTTP header can carry" in refused(password=token)
+
+
+def test_a_ca_bundle_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadAddressError, match="Connection 'mine': there is no CA bundle '/no/such.pem'"):
+        cluster_of(connection(ca="/no/such.pem"))
+
+
+@pytest.mark.parametrize(
+    ("given", "verify"), [(None, True), (True, True), (False, False), ("false", False), ("", True)]
+)
+def test_whether_to_check_the_certificate_is_read_as_people_write_it(given: Any, verify: bool) -> None:
+    assert cluster_of(connection(verify=given)).verify is verify
+
+
+# ---- kept tokens
+
+
+def test_a_secret_is_fetched_once_for_many_and_again_after_a_while() -> None:
+    now = [0.0]
+    kept, fetched = KeptTokens(lambda: now[0]), []
+    gate = threading.Event()
+
+    def fetch() -> str:
+        gate.wait(60)
+        fetched.append(1)
+        return TOKEN
+
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(kept.get("s", fetch))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert (found, len(fetched)) == ([TOKEN] * 20, 1)
+    now[0] = KEPT_S - 1
+    kept.get("s", fetch)
+    assert len(fetched) == 1
+    now[0] = KEPT_S
+    kept.get("s", fetch)
+    assert len(fetched) == 2
+
+
+def test_a_failure_is_kept_for_a_short_while_too() -> None:
+    now = [0.0]
+    kept, asked = KeptTokens(lambda: now[0]), []
+
+    def fail() -> str:
+        asked.append(1)
+        raise RayUnreachableError("no answer")
+
+    for now[0] in (0.0, KEPT_FAILURE_S - 1, KEPT_FAILURE_S):
+        with pytest.raises(RayUnreachableError, match="no answer"):
+            kept.get("s", fail)
+    assert len(asked) == 2
+    assert TOKEN not in repr(kept.__dict__)
+
+
+def test_a_hundred_tasks_of_one_process_ask_secret_manager_once(manager: LocalSecretManager) -> None:
+    manager.put(SECRET, TOKEN)
+    assert {cluster_of(connection(token_secret=SECRET)).token for _ in range(100)} == {TOKEN}
+    assert len(manager.accesses) == 1
+
+
+# ---- logs, and the form
+
+
+LOGGING = """
+import json, logging, sys
+from airflow.sdk import Connection
+from airflow.sdk.log import redact
+from tradewind.deployment.ray_connection import cluster_of
+cluster = cluster_of(Connection(conn_id="mine", conn_type="ray", host="http://h:1", extra=sys.argv[1]))
+print(redact(f"a line with {cluster.token} in it"), repr(cluster), cluster)
+"""
+
+
+@pytest.mark.slow
+def test_a_token_from_elsewhere_is_masked_in_logs(token_file: Path, manager: LocalSecretManager) -> None:
+    manager.put(SECRET, TOKEN)
+    for extra in ({"token_file": str(token_file)}, {"token_secret": SECRET}):
+        command = [sys.executable, "-c", LOGGING, json.dumps(extra)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "a line with *** in it" in done.stdout
+        assert TOKEN not in done.stdout + done.stderr
+
+
+def test_the_form_fits_airflows_schema_and_explains_every_field() -> None:
+    import airflow
+    import jsonschema
+
+    info = get_provider_info()
+    schema = json.loads(Path(airflow.__file__).with_name("provider_info.schema.json").read_text())
+    jsonschema.validate(info, schema)
+    (form,) = [one for one in info["connection-types"] if one["connection-type"] == "ray"]
+    assert {"token_file", "token_secret", "verify", "ca", "bucket", "region"} <= form["conn-fields"].keys()
+    assert all(field["label"] and field["description"] for field in form["conn-fields"].values())
+    placeholders = form["ui-field-behaviour"]["placeholders"]
+    assert placeholders.keys() <= form["conn-fields"].keys() | {"host", "password"}
+
+
+@pytest.mark.slow
+def test_airflow_reads_the_form() -> None:
+    code = (
+        "from airflow.providers_manager import ProvidersManager\n"
+        "manager = ProvidersManager()\n"
+        "hook = manager.hooks['ray']\n"
+        "print(hook.hook_name, hook.connection_type)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "Ray ray"

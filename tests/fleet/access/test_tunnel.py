@@ -1,0 +1,143 @@
+"""A tunnel leads to the head whose host keys are known, ends with its command, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fleet.fleets import write_fleet
+from tests.fleet.sshd import Sshd, running_sshd
+from tradewind.fleet.access.tunnel import TunnelError, tunnel
+from tradewind.fleet.cloud.heads import ClusterHead
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.file.load import load_fleet
+
+HEAD = ClusterHead("ray-here-head-1", "127.0.0.1", None)
+
+
+class _Dashboard(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"it is the head")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is printed."""
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetCluster]:
+    """A cluster whose head is the server, with something that answers where its dashboard would."""
+    dashboard = ThreadingHTTPServer(("127.0.0.1", 0), _Dashboard)
+    threading.Thread(target=dashboard.serve_forever, daemon=True).start()
+    monkeypatch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
+    monkeypatch.setenv("TRADEWIND_HEAD_DASHBOARD", f"127.0.0.1:{dashboard.server_port}")
+    found = load_fleet(write_fleet(tmp_path)).cluster()
+    yield replace(found, ssh_user=sshd.user, ssh_private_key=str(sshd.private_key))
+    dashboard.shutdown()
+    dashboard.server_close()
+
+
+def keys(sshd: Sshd) -> list[str]:
+    return [" ".join(sshd.host_key)]
+
+
+def ssh_processes() -> list[psutil.Process]:
+    """The children of this process that are ``ssh``."""
+    return [child for child in psutil.Process().children(recursive=True) if child.name() == "ssh"]
+
+
+def test_the_dashboard_answers_on_the_loopback_and_no_longer_afterwards(cluster: FleetCluster, sshd: Sshd) -> None:
+    with tunnel(cluster, HEAD, keys(sshd)) as address:
+        assert address.startswith("http://127.0.0.1:") and len(ssh_processes()) == 1
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            assert answer.read() == b"it is the head"
+        assert sshd.logins()
+    assert not ssh_processes()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address, timeout=30)
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
+def test_another_machine_at_the_heads_address_is_not_trusted(
+    cluster: FleetCluster, sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(other)], check=True)
+    pinned = " ".join((tmp_path / "other.pub").read_text().split()[:2])
+    before = sshd.logins()
+    with (
+        pytest.raises(TunnelError, match="has not the host keys that ray-here-head-1 wrote down"),
+        tunnel(cluster, HEAD, [pinned]),
+    ):
+        pytest.fail("it was let in")
+    assert not (tmp_path / ".ssh").exists() and not ssh_processes()
+    assert sshd.logins() == before, "nobody logs in on a machine that is not the head"
+
+
+def test_a_key_that_the_head_does_not_know_is_named(cluster: FleetCluster, sshd: Sshd, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    stranger = replace(cluster, ssh_private_key=str(key))
+    with (
+        pytest.raises(TunnelError, match=f"does not let {sshd.user} in with {key}"),
+        tunnel(stranger, HEAD, keys(sshd)),
+    ):
+        pytest.fail("it was let in")
+
+
+def test_a_key_that_is_not_here_and_a_head_that_does_not_answer_are_said(
+    cluster: FleetCluster, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = replace(cluster, ssh_private_key="/nowhere/key")
+    with pytest.raises(TunnelError, match="there is no SSH key /nowhere/key here"), tunnel(missing, HEAD, keys(sshd)):
+        pytest.fail("it was let in")
+    monkeypatch.setenv("TRADEWIND_SSH_PORT", "1")
+    with pytest.raises(TunnelError, match="ended: .*refused"), tunnel(cluster, HEAD, keys(sshd)):
+        pytest.fail("it was let in")
+
+
+HOLDER = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from tradewind.fleet.access.tunnel import tunnel
+from tradewind.fleet.cloud.heads import ClusterHead
+from tradewind.fleet.file.load import load_fleet
+file, user, key, host_key = sys.argv[1:]
+cluster = replace(load_fleet(Path(file)).cluster(), ssh_user=user, ssh_private_key=key)
+with tunnel(cluster, ClusterHead("ray-here-head-1", "127.0.0.1", None), [host_key]) as address:
+    print(address, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_command_that_is_killed_takes_its_tunnel_with_it(cluster: FleetCluster, sshd: Sshd, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLDER, str(tmp_path / "fleet.yaml"), sshd.user, str(sshd.private_key), *keys(sshd)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline().startswith("http://127.0.0.1:")
+        [ssh] = ssh_processes()
+        os.kill(holder.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60.0
+    while ssh.is_running() and ssh.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "ssh lives on"
+        time.sleep(0.02)

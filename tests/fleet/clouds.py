@@ -1,0 +1,35 @@
+"""Services of a loopback Google Cloud that the environment names, for tests of the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tradewind.deployment.fleet_connection import head_addresses
+from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES
+from tradewind.rehearsal.cloud.loopback import LoopbackServer
+from tradewind.rehearsal.cloud.services.compute import LocalCompute
+
+
+@contextmanager
+def served(server: LoopbackServer, api: str) -> Iterator[Any]:
+    """``server`` in the place of Google's ``api``; nothing of an earlier one is kept."""
+    server.start()
+    head_addresses.clear()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(ENDPOINT_VARIABLES[api], server.url)
+            yield server
+    finally:
+        head_addresses.clear()
+        server.stop()
+
+
+def put_head(compute: LocalCompute, cluster: str = "here", ip: str = "10.0.0.7", **more: Any) -> None:
+    """A head of ``cluster``, in the project and zone of the fleet of the tests."""
+    labels = {"ray-cluster-name": cluster, "ray-node-type": "head"}
+    more = {"name": f"ray-{cluster}-head-1", **more}
+    compute.put("my-project", "us-central2-b", labels=labels, internal_ip=ip, **more)

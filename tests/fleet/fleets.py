@@ -1,0 +1,39 @@
+"""Fleet files for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import indent
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).parents[2]
+SHIPPED: Final = REPOSITORY / "infra" / "fleet.yaml"
+TEMPLATE: Final = REPOSITORY / "infra" / "cluster.yaml.j2"
+
+HEAD: Final = """\
+default_cluster: here
+defaults:
+  project: my-project
+  head_service_account: head@my-project.iam.gserviceaccount.com
+  worker_service_account: worker@my-project.iam.gserviceaccount.com
+clusters:
+  here:
+    zone: us-central2-b
+    generation: v4
+    bucket: my-bucket
+"""
+"""A fleet of one cluster; its last line is line 10."""
+
+
+def write_fleet(folder: Path, more: str = "", *, inside: bool = True) -> Path:
+    """A fleet file with further fields of its cluster ``here``, or further lines after it, and the template."""
+    file = folder / "fleet.yaml"
+    file.write_text(HEAD + (indent(more, "    ") if inside else more))
+    (folder / "cluster.yaml.j2").write_text(TEMPLATE.read_text())
+    return file
+
+
+def many_clusters(count: int) -> str:
+    """Further clusters, as lines behind ``HEAD``."""
+    one = "  extra-{}: {{zone: us-east5-a, generation: v5p, bucket: my-bucket-5, slices: {{v5p-64: {{min: 4}}}}}}\n"
+    return "".join(one.format(number) for number in range(count))

@@ -1,0 +1,46 @@
+"""Stands where Ray's launcher does, for what only Google Cloud sees of it: run as ``raylike.py up OPTIONS FILE``.
+
+It makes a head as Ray's does, and labels it. The variable ``RAYLIKE_FAILS`` lets it fail after the head is there; what
+it was asked for goes to the file of ``RAYLIKE_LOG``.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+file = Path(sys.argv[-1]).read_text()
+name, project, zone, config = (
+    re.search(rf'{key}: "(.*)"', file)[1] for key in ("cluster_name", "project_id", "availability_zone", "config")
+)
+url = f"{os.environ['TRADEWIND_COMPUTE_ENDPOINT']}/compute/v1/projects/{project}/zones/{zone}/instances"
+query = quote(f"(labels.ray-cluster-name = {name}) AND (labels.ray-node-type = head) AND (status = RUNNING)")
+
+
+def ask(path: str = "", body: object = None) -> dict:
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url + path, data, {"Content-Type": "application/json"})) as answer:
+        return json.load(answer)
+
+
+with Path(os.environ["RAYLIKE_LOG"]).open("a") as log:
+    version = dict(os.environ)["RAY_UP_enable_autoscaler_v2"]
+    log.write(f"{version} {' '.join(sys.argv[1:-1])}\n")
+if not ask(f"?filter={query}").get("items"):
+    labels = {"ray-cluster-name": name, "ray-node-type": "head", "tradewind-config": config}
+    disk = f"projects/{project}/zones/{zone}/disks/ray-{name}-state"
+    made = f"ray-{name}-head-{time.time_ns() % 10**8:08}-compute"
+    ask(body={"name": made, "labels": labels, "disks": [{"source": disk, "autoDelete": False}]})
+    if os.environ.get("RAYLIKE_FAILS"):
+        print("Error: Failed to setup head node.", flush=True)
+        sys.exit(1)
+while not (found := ask(f"?filter={query}").get("items")):
+    time.sleep(0.02)
+(head,) = found
+labels = {**head["labels"], "ray-node-status": "up-to-date"}
+ask(f"/{head['name']}/setLabels", {"labels": labels, "labelFingerprint": head["labelFingerprint"]})
+print("Ray runtime started.", flush=True)

@@ -1,0 +1,245 @@
+"""Start, stop and restart against a Google Cloud on the loopback, and after they were interrupted anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.lifecycle.worlds import PROJECT, ZONE, write_key, write_world_fleet
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.fleet.cloud.google_api import CloudDeniedError
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.lifecycle.acts import ClusterActs, OtherConfigError, WrongStateError
+from tradewind.fleet.lifecycle.inventory import ClusterState, Inventory
+from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
+from tradewind.fleet.lifecycle.zone import CloudZone
+from tradewind.fleet.marker import ClusterBusyError, ClusterMarker
+from tradewind.fleet.marker_value import MarkerState
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.google import LocalGoogle
+from tradewind.rehearsal.cloud.loopback import HttpRequest
+
+RAYLIKE = (sys.executable, str(Path(__file__).with_name("raylike.py")))
+NEIGHBOUR = "  here-b: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0}\n"
+
+
+@dataclass
+class Act:
+    """A cluster, what is done to it, and what was told of that."""
+
+    cluster: FleetCluster
+    google: LocalGoogle
+    log: Path
+    file: Path
+    told: list[str] = field(default_factory=list)
+
+    def acts(self, config_hash: str = "c0ffee") -> ClusterActs:
+        return ClusterActs(
+            self.cluster, config_hash, zone=self.zone, marker=self.marker, tell=self.told.append,
+            launcher=RayLauncher(self.file, self.told.append, RAYLIKE),
+        )  # fmt: skip
+
+    @cached_property
+    def tpu(self) -> TpuApi:
+        return TpuApi(PROJECT, ZONE, poll_s=0.02)
+
+    @cached_property
+    def zone(self) -> CloudZone:
+        return CloudZone(PROJECT, ZONE, tpu=self.tpu, sleep=lambda seconds: time.sleep(0.01))
+
+    @property
+    def marker(self) -> ClusterMarker:
+        return ClusterMarker.of(self.cluster)
+
+    def marked(self) -> tuple[str, MarkerState]:
+        found = self.marker.read()
+        assert found is not None
+        return found.marker.operation, found.marker.state
+
+    def there(self, cluster: str = "here") -> Inventory:
+        return self.zone.inventory().of(cluster)
+
+    def launches(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def add_slice(self, name: str, cluster: str = "here", *, is_reserved: bool = False) -> None:
+        body = {
+            "acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base",
+            "labels": {"ray-cluster-name": cluster, "ray-node-type": "worker"},
+            "schedulingConfig": {"reserved": is_reserved},
+        }  # fmt: skip
+        self.tpu.create(name, body)
+
+    def put_head(self, status: str = "up-to-date") -> None:
+        labels = {"ray-cluster-name": "here", "ray-node-type": "head", "ray-node-status": status}
+        state = self.google.compute.state
+        with state.changed:
+            path = f"projects/{PROJECT}/zones/{ZONE}/instances/ray-here-head-1-compute"
+            state.add(path, {"labels": {**labels, "tradewind-config": "c0ffee"}, "status": "RUNNING"})
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    folder = tmp_path_factory.mktemp("fleet")
+    file = write_world_fleet(folder / "infra", write_key(folder), NEIGHBOUR)
+    text = file.read_text().replace("bucket: my-bucket", "bucket: bucket")
+    file.write_text(text)
+    return load_fleet(file)
+
+
+@pytest.fixture
+def act(fleet: Fleet, cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Act]:
+    google = LocalGoogle((PROJECT, ZONE))
+    google.start()
+    for api in ("COMPUTE", "TPU"):
+        monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+    monkeypatch.setenv("RAYLIKE_LOG", str(tmp_path / "log"))
+    file = tmp_path / "here.yaml"
+    text = (fleet.file.parent / "clusters" / "here.yaml").read_text()
+    (line,) = (line for line in text.splitlines() if "tradewind-config:" in line)
+    file.write_text(text.replace(line, '    tradewind-config: "c0ffee"'))
+    yield Act(fleet.cluster("here"), google, tmp_path / "log", file)
+    ClusterMarker.of(fleet.cluster("here")).take("stop", "over", is_anew=True).finish()
+    google.end_all()
+    google.stop()
+
+
+def test_a_start_makes_what_is_missing_once(act: Act) -> None:
+    act.acts().start()
+    assert act.there().state is ClusterState.UP and act.marked() == ("start", MarkerState.DONE)
+    assert "Made disk ray-here-state." in act.told
+    act.acts().start()
+    assert act.launches() == ["0 up -y --no-config-cache"], "the first autoscaler, no file for all to read, and once"
+    assert act.told[-1].startswith("Cluster here was started already: ray-here-head-")
+
+
+def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYLIKE_FAILS", "1")
+    with pytest.raises(LauncherError, match="ended with 1: Failed to setup head node."):
+        act.acts().start()
+    assert act.marked() == ("start", MarkerState.LEFT)
+    monkeypatch.delenv("RAYLIKE_FAILS")
+    (half_made,) = act.there().heads
+    act.acts().start()
+    assert [one.name for one in act.there().heads] == [half_made.name] and act.there().state is ClusterState.UP
+
+
+def test_a_head_that_died_makes_room_for_the_next(act: Act) -> None:
+    act.acts().start()
+    (dead,) = act.there().heads
+    with act.google.compute.state.changed:
+        act.google.compute.state.resources[f"projects/{PROJECT}/zones/{ZONE}/instances/{dead.name}"]["status"] = (
+            "TERMINATED"
+        )
+    act.acts().start()
+    (head,) = act.there().machines
+    assert head.name != dead.name, "it had held on to the state disk"
+
+
+def test_a_cluster_of_another_file_is_not_started_and_a_restart_changes_it(act: Act) -> None:
+    act.acts().start()
+    with pytest.raises(OtherConfigError, match="'tradewind cluster apply here' changes it while it runs"):
+        act.acts("0ther").start()
+    act.acts("0ther").restart()
+    assert act.launches()[1:] == ["0 up -y --no-config-cache"]
+    act.acts("0ther").start()
+    assert act.there().heads[0].labels["tradewind-config"] == "0ther"
+
+
+def test_a_cluster_that_is_not_there_is_neither_restarted_nor_changed(act: Act) -> None:
+    for what in (act.acts().restart, act.acts().apply):
+        with pytest.raises(WrongStateError, match="there is nothing of it: start it. Nothing was changed."):
+            what()
+    assert act.launches() == []
+
+
+def test_a_stop_takes_this_cluster_and_no_other(act: Act) -> None:
+    act.acts().start()
+    for name, cluster in (("one", "here"), ("two", "here"), ("next-door", "here-b"), ("further", "her")):
+        act.add_slice(name, cluster)
+    act.add_slice("kept", is_reserved=True)
+    act.acts().stop()
+    assert sorted(act.google.slices()) == ["further", "kept", "next-door"]
+    assert act.marked() == ("stop", MarkerState.DONE)
+    assert [path.rpartition("/")[2] for path in act.google.compute.state.resources] == ["ray-here-state"]
+    act.acts().stop(include_reserved=True, delete_state=True)
+    assert sorted(act.google.slices()) == ["further", "next-door"] and not act.google.compute.state.resources
+
+
+def test_while_somebody_else_changes_it_nothing_is_done(act: Act) -> None:
+    act.acts().start()
+    with act.marker.take("restart", "restarting Ray", holder="ada@laptop"):
+        seen: list[HttpRequest] = []
+        act.google.seen = seen.append
+        for what in (act.acts().stop, act.acts().restart):
+            with pytest.raises(ClusterBusyError, match="ada@laptop is at restart"):
+                what()
+    assert {call.method for call in seen} <= {"GET"}
+    act.acts().stop()
+
+
+def test_a_permission_that_is_missing_is_named_and_the_stop_can_be_run_again(act: Act) -> None:
+    act.acts().start()
+    act.add_slice("one")
+    act.google.compute.state.faults.denied.add("compute.instances.delete")
+    with pytest.raises(CloudDeniedError, match="Deleting ray-here-head-.* 'compute.instances.delete' permission"):
+        act.acts().stop()
+    assert "one" in act.google.slices(), "the head would have made it again"
+    act.google.compute.state.faults.denied.clear()
+    act.acts().stop()
+    assert act.there().count == 0
+
+
+def interrupted_at(act: Act, number: int, what: Callable[[], None]) -> bool:
+    """Whether ``what`` was interrupted, as by Ctrl-C, when Google had been asked so often."""
+    seen = 0
+
+    def look(call: HttpRequest) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    act.google.seen = look
+    is_interrupted = False
+    try:
+        with suppress(LauncherError):
+            what()
+    except KeyboardInterrupt:
+        is_interrupted = True
+    act.google.seen = lambda call: None
+    return is_interrupted
+
+
+def test_a_stop_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) -> None:
+    number = 0
+    act.add_slice("next-door", "here-b")
+    while True:
+        act.put_head()
+        act.add_slice("one")
+        was_interrupted = interrupted_at(act, number := number + 1, act.acts().stop)
+        act.acts().stop()
+        assert (act.there().count, [*act.google.slices()]) == (0, ["next-door"]), f"after request {number}"
+        if not was_interrupted:
+            break
+    assert number > 10, "there was something to interrupt"
+
+
+def test_a_start_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) -> None:
+    number = 0
+    while interrupted_at(act, number := number + 1, act.acts().start):
+        act.acts().start()
+        assert act.there().state is ClusterState.UP, f"after request {number}"
+        assert len(act.there().machines) == 1
+        act.acts().stop(delete_state=True)
+    assert number > 8, "there was something to interrupt"

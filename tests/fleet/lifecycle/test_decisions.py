@@ -1,0 +1,122 @@
+"""What belongs to a cluster, what a stop takes, what Ray would make anew: decided without asking anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode
+from tradewind.fleet.lifecycle.inventory import ClusterState, Inventory, VirtualMachine
+from tradewind.fleet.lifecycle.relaunch import relaunched
+from tradewind.fleet.lifecycle.teardown import Teardown
+
+
+def labels(cluster: str, kind: str = "worker", **more: str) -> dict[str, str]:
+    named = {name.replace("_", "-"): value for name, value in more.items()}
+    return {"ray-cluster-name": cluster, "ray-node-type": kind, **named}
+
+
+def head(name: str = "h", cluster: str = "a", status: str = "RUNNING", **more: str) -> VirtualMachine:
+    return VirtualMachine(name, status, labels(cluster, "head", **more))
+
+
+def tpu(name: str, cluster: str = "a", **more: Any) -> TpuNode:
+    return TpuNode(name, more.pop("state", "READY"), labels=more.pop("labels", labels(cluster)), **more)
+
+
+def queue(name: str, own: Mapping[str, str] | None = None) -> QueuedTpu:
+    return QueuedTpu(name, "ACTIVE", labels=own or {})
+
+
+def names(found: Inventory) -> list[str]:
+    return [one.name for one in (*found.machines, *found.slices, *found.queues)]
+
+
+ZONE = Inventory(
+    machines=[
+        head("a-head"),
+        head("a-b-head", "a-b"),
+        VirtualMachine("behind-a-tpu", "RUNNING", {**labels("a"), "tpu_cores": "8"}),
+        VirtualMachine("somebodys", "RUNNING"),
+    ],
+    slices=[
+        tpu("a-1"),
+        tpu("a-b-1", "a-b"),
+        tpu("a-2", queue="q-a"),
+        tpu("a-b-2", "a-b", queue="q-a-b"),
+        tpu("mixed-1", queue="q-mixed"),
+        tpu("mixed-2", "a-b", queue="q-mixed"),
+        TpuNode("ray-a-worker-like", "READY"),
+    ],
+    queues=[queue("q-a"), queue("q-a-b"), queue("q-labelled", labels("a")), queue("q-mixed"), queue("q-nobodys")],
+)
+
+
+def test_a_thing_is_a_clusters_by_equality_of_its_label_and_by_nothing_else() -> None:
+    assert names(ZONE.of("a")) == ["a-head", "a-1", "a-2", "mixed-1", "q-a", "q-labelled"]
+    assert names(ZONE.of("a-b")) == ["a-b-head", "a-b-1", "a-b-2", "mixed-2", "q-a-b"]
+    assert ZONE.clusters() == ["a", "a-b"]
+    assert names(ZONE.of("")) == []
+
+
+def test_a_stop_takes_what_is_not_reserved_and_brings_no_queue_down() -> None:
+    plan = Teardown.of(ZONE.of("a"))
+    assert [one.name for one in (*plan.machines, *plan.slices, *plan.queues)] == ["a-head", "a-1"]
+    kept = [one.name for one in (*plan.kept_slices, *plan.kept_queues)]
+    assert sorted(kept) == ["a-2", "mixed-1", "q-a", "q-labelled"]
+
+
+def test_reserved_slices_go_with_their_queues_when_that_is_asked_for() -> None:
+    found = Inventory(
+        slices=[tpu("own", is_reserved=True), tpu("of-queue", queue="q")], queues=[queue("q", labels("a"))]
+    )
+    assert Teardown.of(found).is_empty
+    plan = Teardown.of(found, include_reserved=True)
+    assert ([one.name for one in plan.slices], [one.name for one in plan.queues]) == (["own"], ["q"])
+    assert not plan.kept_slices and not plan.kept_queues
+
+
+def test_a_slice_stays_whose_queued_resource_is_for_others_too() -> None:
+    plan = Teardown.of(ZONE.of("a"), include_reserved=True)
+    assert [one.name for one in plan.kept_slices] == ["mixed-1"]
+    assert sorted(one.name for one in plan.queues) == ["q-a", "q-labelled"]
+
+
+@pytest.mark.parametrize(
+    ("machines", "slices", "state"),
+    [
+        ([], [], ClusterState.ABSENT),
+        ([], [tpu("s")], ClusterState.HEADLESS),
+        ([head(status="TERMINATED")], [], ClusterState.HEADLESS),
+        ([head(ray_node_status="setting-up")], [], ClusterState.HALF_MADE),
+        ([head(status="STAGING")], [], ClusterState.HALF_MADE),
+        ([head(ray_node_status="up-to-date"), head("old", status="STOPPING")], [], ClusterState.UP),
+        ([head(), head("other")], [], ClusterState.DOUBLE),
+    ],
+)
+def test_the_state_of_a_cluster_follows_from_its_heads(
+    machines: list[VirtualMachine], slices: list[TpuNode], state: ClusterState
+) -> None:
+    assert Inventory(machines, slices).state is state
+
+
+def test_ray_makes_anew_what_was_asked_for_in_other_words() -> None:
+    hashes = {"head_default": "1", "tpu_worker": "2"}
+
+    def asked(launch: str, kind: str = "tpu_worker") -> dict[str, str]:
+        return labels("a", ray_launch_config=launch, ray_user_node_type=kind)
+
+    found = Inventory(
+        [VirtualMachine("h", "RUNNING", {**asked("1", "head_default"), "ray-node-type": "head"})],
+        [
+            tpu("same", labels=asked("2")),
+            tpu("other", labels=asked("3")),
+            tpu("dead", labels=asked("3"), state="PREEMPTED"),
+            tpu("type-that-went", labels=asked("2", "tpu_slice_v4_16")),
+            tpu("by-hand", labels={"ray-cluster-name": "a"}),
+        ],
+    )
+    assert relaunched(found, hashes) == ["other", "type-that-went"]
+    assert relaunched(found, {**hashes, "head_default": "9"}) == ["h", "other", "type-that-went"]

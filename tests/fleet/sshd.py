@@ -1,0 +1,93 @@
+"""A real ``sshd`` on the loopback, with a host key and an authorized key of its own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tradewind.rehearsal.local.ports import free_port
+
+INSTALL = Path(__file__).parents[2] / "scripts" / "install_machines.sh"
+
+
+def find_sshd() -> str | None:
+    """The path of the server; what simulated machines need is installed first, where that is allowed and possible."""
+    if os.geteuid() == 0:
+        subprocess.run([INSTALL], check=False)  # without internet it stays missing
+    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+@dataclass(frozen=True)
+class Sshd:
+    """A server.
+
+    Attributes:
+        host_key: Its type and its key, as metadata has them.
+        private_key: The file with the key that it lets in.
+        user: Who may log in: whoever runs the test.
+    """
+
+    port: int
+    host_key: tuple[str, str]
+    private_key: Path
+    user: str
+    log: Path
+
+    def logins(self) -> int:
+        """How often it has let somebody in."""
+        return self.log.read_text().count("Accepted publickey")
+
+
+@contextmanager
+def running_sshd(folder: Path) -> Iterator[Sshd]:
+    """The server, for the length of the block; its files are in ``folder``, which has a short and plain path.
+
+    A machine that has none skips the test.
+    """
+    program = find_sshd()
+    if program is None:
+        pytest.skip("there is no sshd: scripts/install_machines.sh")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("host", "user"):
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / name)]
+        subprocess.run(words, check=True)
+    (folder / "authorized").write_text((folder / "user.pub").read_text())
+    port = free_port()
+    settings = {
+        "ListenAddress": "127.0.0.1", "Port": port, "HostKey": folder / "host", "PidFile": "none", "UsePAM": "no",
+        "AuthorizedKeysFile": folder / "authorized", "StrictModes": "no", "PasswordAuthentication": "no",
+    }  # fmt: skip
+    (folder / "config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # where it shuts itself in
+    log = (folder / "log").open("w")
+    server = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "config")], stderr=log)
+    try:
+        _wait(port, server, folder / "log")
+        kind, key = (folder / "host.pub").read_text().split()[:2]
+        yield Sshd(port, (kind, key), folder / "user", getpass.getuser(), folder / "log")
+    finally:
+        server.terminate()
+        server.wait()
+        log.close()
+
+
+def _wait(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 30.0
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            return
+        except OSError:
+            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)

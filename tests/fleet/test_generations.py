@@ -1,0 +1,23 @@
+"""What the fleet says of TPU generations is what Ray and the table of slice types say."""
+
+from __future__ import annotations
+
+import pytest
+from ray._private.accelerators import TPUAcceleratorManager
+
+from tradewind.cloud_tpu.slice_types import SLICE_TYPES, slice_type
+from tradewind.fleet.generations import GENERATIONS, TpuGeneration
+
+
+@pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda generation: generation.name)
+def test_what_is_offered_are_all_slices_between_the_smallest_and_the_largest(generation: TpuGeneration) -> None:
+    offered = [kind.name for kind in generation.offered]
+    assert (offered[0], offered[-1]) == (generation.smallest, generation.largest)
+    assert all(generation.has(kind) for kind in generation.offered)
+    assert all(TPUAcceleratorManager.is_valid_tpu_accelerator_type(name) for name in offered)
+    assert len({kind.chips for kind in generation.offered}) == len(offered)
+
+
+def test_every_generation_of_slice_types_is_one_of_the_fleets() -> None:
+    named = {slice_type(generation.smallest).generation for generation in GENERATIONS.values()}
+    assert named == {kind.generation for kind in SLICE_TYPES.values()}

@@ -1,0 +1,407 @@
+"""Of all who change a cluster one does at a time, whatever becomes of it, and what was interrupted is gone on with."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tests.fleet.fleets import write_fleet
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.marker import (
+    ClusterBusyError,
+    ClusterMarker,
+    InterruptedOperationError,
+    MarkerHolding,
+    MarkerLostError,
+    marker_path,
+)
+from tradewind.fleet.marker_value import MarkerState
+from tradewind.records.leases.times import LeaseTimes
+from tradewind.storage.backends import Stored
+from tradewind.storage.errors import BadRecordError, StoreUnavailableError
+
+TIMES = LeaseTimes()
+QUICK_S = 0.1
+
+
+@dataclass
+class Store:
+    """One object in a store with a clock of its own, on which answers get lost if they are told to."""
+
+    now: float = 1000.0
+    text: str | None = None
+    written_at: float = 0.0
+    texts: list[str] = field(default_factory=list)
+    lost: int = 0
+    """So many writes are done, and their answers lost."""
+    refused: int = 0
+    """So many writes are not done."""
+    slow_s: float = 0.0
+    """For so long an answer is on its way."""
+
+    def read(self, path: str) -> Stored | None:
+        return None if self.text is None else Stored(self.text, str(len(self.texts)), self.now - self.written_at)
+
+    def write(self, path: str, text: str, expected: str | None) -> Stored | None:
+        if self.refused:
+            self.refused -= 1
+            raise StoreUnavailableError("503")
+        if (str(len(self.texts)) if self.texts else None) != expected:
+            return None
+        self.text, self.written_at = text, self.now
+        self.texts.append(text)
+        self.now += self.slow_s
+        if self.lost:
+            self.lost -= 1
+            raise StoreUnavailableError("no answer")
+        return self.read(path)
+
+    def marker(self, clock: Callable[[], float] | None = None) -> ClusterMarker:
+        def pause(seconds: float) -> None:
+            self.now += seconds
+
+        clock = clock or (lambda: self.now)
+        return ClusterMarker("here", "marker", now=clock, clock=clock, read=self.read, write=self.write, pause=pause)
+
+
+def taken(store: Store, operation: str = "restart", who: str = "ann@laptop", **more: Any) -> MarkerHolding:
+    return store.marker().take(operation, "stop", holder=who, **more)
+
+
+# ---- one at a time
+
+
+def test_a_second_person_is_told_who_holds_it_since_when_and_until_when() -> None:
+    store = Store()
+    taken(store)
+    store.now += 60.0
+    with pytest.raises(ClusterBusyError) as busy:
+        taken(store, "stop", "bob@desk")
+    at = [time.strftime("%H:%M:%S", time.localtime(moment)) for moment in (1000.0, 1000.0 + TIMES.stale_s)]
+    assert "Cluster here: ann@laptop is at restart since" in str(busy.value) and "phase stop" in str(busy.value)
+    assert at[0] in str(busy.value) and f"{at[1]} at least. Nothing was done" in str(busy.value)
+
+
+def test_what_is_done_leaves_the_cluster_to_the_next_operation() -> None:
+    store = Store()
+    first = taken(store)
+    first.finish()
+    second = taken(store, "start", "bob@desk")
+    assert not second.is_resumed and second.marker.run != first.marker.run and second.marker.holder == "bob@desk"
+    with pytest.raises(MarkerLostError):
+        first.check()
+
+
+def test_of_two_that_take_it_at_once_one_has_it() -> None:
+    store = Store()
+    slow = store.marker()
+    read = slow._read
+    winners: list[MarkerHolding] = []
+
+    def meanwhile(path: str) -> Stored | None:
+        found = read(path)
+        if not winners:
+            winners.append(taken(store, who="bob@desk"))
+        return found
+
+    slow._read = meanwhile
+    with pytest.raises(ClusterBusyError, match="bob@desk is at restart"):
+        slow.take("restart", "stop")
+    assert winners[0].is_ours
+
+
+def _race(path: str, number: int, barrier: Any, won: Any) -> None:
+    barrier.wait()
+    try:
+        ClusterMarker("here", path).take("restart", "stop", holder=str(number))
+        won.put(number)
+    except ClusterBusyError:
+        won.put(None)
+
+
+def test_of_four_processes_that_take_it_at_once_one_has_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    barrier, won = context.Barrier(4), context.Queue()
+    path = str(tmp_path / "marker.json")
+    processes = [context.Process(target=_race, args=(path, number, barrier, won)) for number in range(4)]
+    for process in processes:
+        process.start()
+    winners = [number for number in (won.get(timeout=60) for _ in processes) if number is not None]
+    for process in processes:
+        process.join()
+    found = ClusterMarker("here", path).read()
+    assert found is not None and [found.marker.holder] == [str(number) for number in winners]
+
+
+# ---- renewal and expiry
+
+
+def test_it_is_held_for_as_long_as_it_is_renewed() -> None:
+    store = Store()
+    held = taken(store)
+    for _ in range(10):
+        store.now += TIMES.fence_s - 1.0
+        held.renew()
+    assert held.is_ours
+    with pytest.raises(ClusterBusyError):
+        taken(store)
+
+
+def test_who_cannot_renew_changes_nothing_more_long_before_another_may_take_it() -> None:
+    store = Store()
+    held = taken(store)
+    store.now += TIMES.fence_s
+    with pytest.raises(MarkerLostError, match="could not be renewed in time"):
+        held.check()
+    with pytest.raises(MarkerLostError):
+        held.advance("start")
+    with pytest.raises(ClusterBusyError):
+        taken(store)
+    store.now += TIMES.stale_s - TIMES.fence_s + 1.0
+    assert taken(store).is_resumed
+
+
+def test_a_holder_counts_from_when_it_began_to_write_since_others_count_from_the_write() -> None:
+    store = Store(slow_s=TIMES.fence_s - 1.0)
+    held = taken(store)
+    store.now += 2.0
+    assert not held.is_ours
+    store.now -= 2.0
+    held.renew()
+    store.now += 2.0
+    assert not held.is_ours
+
+
+def test_a_wrong_clock_of_a_machine_moves_nothing() -> None:
+    store = Store()
+    held = store.marker(clock=lambda: store.now + 86_400.0).take("restart", "stop")
+    with pytest.raises(ClusterBusyError):
+        store.marker(clock=lambda: store.now - 86_400.0).take("restart", "stop")
+    assert held.is_ours
+
+
+def test_a_block_renews_it_and_leaves_what_is_not_done(tmp_path: Path) -> None:
+    store = ClusterMarker("here", str(tmp_path / "marker.json"))
+    with store.take("restart", "stop", heartbeat_s=QUICK_S) as held:
+        before = held.marker.counter
+        deadline = time.monotonic() + 30.0
+        while held.marker.counter < before + 3:
+            assert time.monotonic() < deadline, "it is not renewed"
+            time.sleep(0.01)
+        held.check()
+    found = store.read()
+    assert found is not None and found.marker.state is MarkerState.LEFT and found.is_interrupted
+
+
+# ---- interruptions
+
+
+def test_the_same_operation_goes_on_from_its_phase_at_once_after_an_interruption() -> None:
+    store = Store()
+    with pytest.raises(KeyboardInterrupt), taken(store) as held:
+        held.advance("start", disk="kept")
+        raise KeyboardInterrupt
+    again = taken(store, who="bob@desk", details={"disk": "other"})
+    assert again.is_resumed and again.marker.run == held.marker.run
+    assert (again.marker.phase, again.marker.details) == ("start", {"disk": "kept"})
+
+
+def test_another_operation_is_refused_until_the_interrupted_one_is_abandoned() -> None:
+    store = Store()
+    with taken(store) as held:
+        held.advance("start")
+    with pytest.raises(InterruptedOperationError, match=r"was interrupted in phase start\. Run 'restart' again"):
+        taken(store, "apply")
+    anew = taken(store, "apply", is_anew=True)
+    assert not anew.is_resumed and anew.marker.run != held.marker.run and anew.marker.phase == "stop"
+
+
+CHILD = """
+import sys, time
+from tradewind.fleet.marker import ClusterMarker
+with ClusterMarker("here", sys.argv[1]).take("restart", "stop", heartbeat_s=float(sys.argv[2])) as held:
+    held.advance("start", jobs=3)
+    print(held.marker.run, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_after_a_sigkill_it_is_held_until_it_is_stale_and_then_gone_on_with(tmp_path: Path) -> None:
+    path = str(tmp_path / "marker.json")
+    command = [sys.executable, "-c", CHILD, path, "0.5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        run = child.stdout.readline().strip()
+        os.kill(child.pid, signal.SIGKILL)
+    store, deadline, refused = ClusterMarker("here", path), time.monotonic() + 60.0, 0
+    while True:
+        try:
+            held = store.take("restart", "stop")
+            break
+        except ClusterBusyError:
+            refused += 1
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert refused and held.is_resumed
+    assert (held.marker.run, held.marker.phase, held.marker.details) == (run, "start", {"jobs": 3})
+
+
+# ---- a store that fails
+
+
+def test_a_lost_answer_is_no_loss() -> None:
+    store = Store()
+    held = taken(store)
+    store.lost = 1
+    with pytest.raises(StoreUnavailableError):
+        held.renew()
+    held.renew()
+    store.lost = 2
+    held.advance("start")
+    assert held.is_ours and held.marker.phase == "start"
+    store.lost = 1
+    held.finish()
+    assert json.loads(store.texts[-1])["state"] == "done" and len(set(store.texts)) == len(store.texts)
+
+
+def test_an_end_whose_answer_is_lost_is_an_end_though_somebody_begins_the_next_operation_at_once() -> None:
+    store = Store()
+    held, other = taken(store), store.marker()
+    store.lost = 1
+    began: list[MarkerHolding] = []
+    held._store.pause = lambda seconds: began.append(other.take("start", "begin"))
+    held.finish()
+    ends = [json.loads(text)["operation"] for text in store.texts if json.loads(text)["state"] == "done"]
+    assert ends == ["restart"] and began[0].is_ours
+    with pytest.raises(MarkerLostError):
+        held.check()
+
+
+def test_a_store_that_refuses_for_too_long_ends_the_work() -> None:
+    store = Store()
+    held = taken(store)
+    store.refused = 1000
+    with pytest.raises(StoreUnavailableError):
+        held.advance("start")
+    assert not held.is_ours and store.now < 1000.0 + TIMES.stale_s
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '"' + "x" * 100, "[" * 100_000, '{"operation": 1}', "{}", json.dumps({"state": "gone"})]
+)
+def test_what_is_no_marker_is_neither_taken_over_nor_followed(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "marker.json"
+    file.write_text(text)
+    with pytest.raises(BadRecordError, match=r"marker\.json cannot be read, because .* Make sure that nobody"):
+        ClusterMarker("here", str(file)).take("restart", "stop")
+    assert file.read_text() == text
+
+
+def test_each_cluster_has_its_own_in_its_bucket(tmp_path: Path) -> None:
+    fleet = load_fleet(write_fleet(tmp_path))
+    assert marker_path(fleet.cluster()) == "gs://my-bucket/.tradewind/clusters/here/marker.json"
+
+
+# ---- everything at once
+
+
+class Enemy(RuleBasedStateMachine):
+    """People who take, renew, advance, freeze, die and end in any order, on a store that loses answers."""
+
+    people: ClassVar = ("ann", "bob", "cid")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = Store()
+        self.holdings: list[MarkerHolding] = []
+        self.last_phase: dict[str, str] = {}
+        self.done: set[str] = set()
+
+    @rule(who=st.sampled_from(people), operation=st.sampled_from(["stop", "restart"]), is_anew=st.booleans())
+    def take(self, who: str, operation: str, is_anew: bool) -> None:
+        try:
+            held = taken(self.store, operation, who, is_anew=is_anew)
+        except (ClusterBusyError, InterruptedOperationError, StoreUnavailableError):
+            return
+        if held.is_resumed:
+            assert held.marker.operation == operation and held.marker.run not in self.done
+            assert held.marker.phase == self.last_phase.get(held.marker.run, "stop")
+        self.holdings.append(held)
+
+    @rule(pick=st.integers(0, 9), phase=st.sampled_from(["drain", "start"]))
+    def advance(self, pick: int, phase: str) -> None:
+        if self.holdings:
+            held = self.holdings[-1 - pick % len(self.holdings)]
+            try:
+                held.advance(phase)
+            except (MarkerLostError, StoreUnavailableError):
+                self._note_what_is_stored(held)
+                return
+            self.last_phase[held.marker.run] = phase
+
+    @rule(pick=st.integers(0, 9))
+    def renew(self, pick: int) -> None:
+        if self.holdings:
+            held = self.holdings[-1 - pick % len(self.holdings)]
+            with suppress(MarkerLostError, StoreUnavailableError):
+                held.renew()
+
+    @rule(pick=st.integers(0, 9))
+    def leave(self, pick: int) -> None:
+        if self.holdings:
+            self.holdings.pop(-1 - pick % len(self.holdings)).leave()
+
+    @rule(pick=st.integers(0, 9))
+    def finish(self, pick: int) -> None:
+        if self.holdings:
+            held = self.holdings[-1 - pick % len(self.holdings)]
+            try:
+                held.finish()
+            except (MarkerLostError, StoreUnavailableError):
+                return
+            self.done.add(held.marker.run)
+
+    @rule(seconds=st.sampled_from([1.0, 29.0, 59.0, 61.0, 91.0]))
+    def wait(self, seconds: float) -> None:
+        self.store.now += seconds
+
+    @rule(lost=st.integers(0, 2), refused=st.integers(0, 2))
+    def trouble(self, lost: int, refused: int) -> None:
+        self.store.lost, self.store.refused = lost, refused
+
+    @invariant()
+    def at_most_one_may_change_the_cluster(self) -> None:
+        at_work = [held for held in self.holdings if held.is_ours]
+        assert len({held.marker.token for held in at_work}) <= 1
+
+    @invariant()
+    def no_text_is_written_twice(self) -> None:
+        assert len(set(self.store.texts)) == len(self.store.texts)
+
+    def _note_what_is_stored(self, held: MarkerHolding) -> None:
+        stored = json.loads(self.store.texts[-1])
+        if stored["run"] == held.marker.run:
+            self.last_phase[held.marker.run] = stored["phase"]
+
+
+def test_nothing_that_people_and_stores_do_lets_two_change_a_cluster_at_once() -> None:
+    run_state_machine_as_test(
+        Enemy,
+        settings=settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True,
+                          suppress_health_check=list(HealthCheck)),
+    )  # fmt: skip

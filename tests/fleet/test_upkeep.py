@@ -1,0 +1,84 @@
+"""What upkeep found becomes one report: what is well is counted, and all else is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.fleet.fleets import write_fleet
+from tradewind.cloud_tpu.resources import TpuNode
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.upkeep import (
+    About,
+    Unseen,
+    UpkeepLine,
+    UpkeepReport,
+    host_lines,
+    job_lines,
+    orphan_lines,
+    slice_lines,
+)
+
+REPAIR = {
+    "slices": [
+        {"slice": "a", "type": "v4-8", "hosts": "1/1", "verdict": "works", "reason": "READY", "done": ""},
+        {"slice": "b", "type": "v4-8", "hosts": "0/1", "verdict": "dead", "reason": "PREEMPTED", "done": "replaced"},
+        {"slice": "c", "type": "v4-8", "hosts": "0/1", "verdict": "wait", "reason": "CREATING", "done": ""},
+        {"slice": "d", "type": "v4-8", "hosts": "0/1", "verdict": "dead", "reason": "it is reserved", "done": ""},
+    ],
+    "done": ["b: replaced"],
+    "stuck": ["d: it is reserved"],
+}
+HOSTS = [
+    {"host": "10.0.0.1", "slice": "a", "use": "in use", "free_disk_percent": 61.5, "done": [], "problem": ""},
+    {"host": "10.0.0.2", "slice": "b", "use": "free", "free_disk_percent": 60.0, "done": ["ended x"], "problem": ""},
+    {"host": "10.0.0.3", "slice": "c", "use": "does not answer", "free_disk_percent": None, "done": [], "problem": "?"},
+]
+
+
+def node(name: str, **labels: str) -> TpuNode:
+    return TpuNode(name, "READY", labels={key.replace("_", "-"): value for key, value in labels.items()})
+
+
+def test_of_slices_hosts_and_jobs_what_is_not_well_is_told_and_what_needs_a_person_is_named() -> None:
+    lines = [*slice_lines("here", REPAIR), *host_lines("here", HOSTS), *job_lines("here", ["job-1"])]
+    assert [line.name for line in lines if line.is_well] == ["a", "10.0.0.1"]
+    assert [line.name for line in lines if line.needs_person] == ["d", "10.0.0.3"]
+    told = UpkeepReport(lines, [Unseen("there", "task stop_jobs told nothing: see its log")]).to_json()
+    assert told["counts"] == {"here": {"slice": 4, "host": 3, "job": 1}}
+    assert [line["name"] for line in told["news"]] == ["b", "c", "d", "10.0.0.2", "10.0.0.3", "job-1"]
+    assert told["for_a_person"] == [
+        "here, slice d: dead: it is reserved",
+        "here, host 10.0.0.3: c: does not answer; ?",
+    ]
+    assert told["unseen"] == ["there: task stop_jobs told nothing: see its log"]
+
+
+def test_a_dry_run_stops_no_job() -> None:
+    [line] = job_lines("here", ["job-1"], is_dry=True)
+    assert line.done == "would be stopped"
+
+
+def test_nodes_of_clusters_that_the_file_does_not_have_in_that_zone_are_for_a_person(tmp_path: Path) -> None:
+    fleet = load_fleet(write_fleet(tmp_path))
+    nodes = [
+        node("ours", ray_cluster_name="here"),
+        node("somebodys"),  # has no label of Ray's
+        node("left", ray_cluster_name="gone"),
+    ]
+    assert [line.name for line in orphan_lines(fleet, "my-project", "us-central2-b", nodes)] == ["left"]
+    assert [line.name for line in orphan_lines(fleet, "my-project", "us-east5-a", nodes)] == ["ours", "left"]
+    [left] = orphan_lines(fleet, "my-project", "us-central2-b", nodes)
+    assert (left.cluster, left.about, left.needs_person) == ("gone", About.NODE, True)
+
+
+def test_the_table_shows_news_and_counts_the_rest() -> None:
+    lines = [*slice_lines("here", REPAIR), *host_lines("here", HOSTS)]
+    text = UpkeepReport(lines, [Unseen("there", "silent")]).table().splitlines()
+    assert text[0].split() == ["cluster", "about", "name", "state", "done"]
+    assert text[1].split("  ")[0] == "here" and text[1].endswith("  replaced")
+    assert text[1].index("replaced") == text[0].index("done")
+    assert text[-2:] == ["there: silent", "All is well with 1 slices, 1 hosts."]
+    assert UpkeepReport([UpkeepLine("here", About.SLICE, "a", "works", is_well=True)]).table() == (
+        "All is well with 1 slices."
+    )
+    assert UpkeepReport([]).table() == "There is nothing to look after."

@@ -1,0 +1,118 @@
+"""Debian's Buildah, with a storage of its own, and bases that stand for the public ones, which debootstrap makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "BUILD_IMAGES"
+"""Set by ``make images-test``."""
+CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+@dataclass(frozen=True)
+class Buildah:
+    """Runs Buildah without a daemon, and without namespaces, which a container of CI may not make."""
+
+    folder: Path
+    driver: str
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What Buildah finds its storage, its registries and its credentials by."""
+        named = {
+            "BUILDAH_ISOLATION": "chroot",
+            "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
+            "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
+            "REGISTRY_AUTH_FILE": str(self.folder / "auth.json"),
+        }
+        return {**os.environ, **named, **self.more}
+
+    def __call__(self, *arguments: str | Path) -> str:
+        """What ``buildah ARGUMENTS`` prints; it has to succeed."""
+        ended = subprocess.run(["buildah", *arguments], env=self.environment, stdout=subprocess.PIPE, text=True)
+        assert ended.returncode == 0, f"buildah {arguments[0]} ended with {ended.returncode}"
+        return ended.stdout.strip()
+
+    @contextmanager
+    def container(self, image: str) -> Iterator[str]:
+        """A container of the image, as long as the block runs."""
+        name = self("from", "--pull-never", image)
+        try:
+            yield name
+        finally:
+            self("rm", name)
+
+    def output(self, image: str, *command: str) -> str:
+        """What a command prints in the image, as its user."""
+        with self.container(image) as container:
+            return self("run", container, "--", *command)
+
+    def size_bytes(self, image: str) -> int:
+        found = json.loads(self("images", "--json", image))
+        number, unit = found[0]["size"].split()
+        return int(float(number) * {"KB": 1e3, "MB": 1e6, "GB": 1e9}[unit])
+
+
+@contextmanager
+def storage(folder: Path) -> Iterator[Buildah]:
+    """A Buildah whose images live below ``folder``, and are gone at the end."""
+    driver = "overlay" if _has_overlay(folder) else "vfs"
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "{driver}"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+    )
+    (folder / "registries.conf").write_text("")
+    (folder / "auth.json").write_text("{}")
+    buildah = Buildah(folder, driver)
+    try:
+        yield buildah
+    finally:
+        subprocess.run(["buildah", "rm", "--all"], env=buildah.environment, capture_output=True)
+        subprocess.run(["buildah", "rmi", "--all", "--force"], env=buildah.environment, capture_output=True)
+        subprocess.run(["umount", folder / "graph" / "overlay"], capture_output=True)
+        shutil.rmtree(folder / "graph", ignore_errors=True)
+
+
+def _has_overlay(folder: Path) -> bool:
+    """Whether this file system can be the lower one of an overlay; copies of everything (vfs) take much longer."""
+    parts = [folder / name for name in ("lower", "upper", "work", "merged")]
+    for part in parts:
+        part.mkdir()
+    lower, upper, work, merged = parts
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    mounted = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], capture_output=True)
+    if mounted.returncode == 0:
+        subprocess.run(["umount", merged], check=True)
+    return mounted.returncode == 0
+
+
+def debian(folder: Path) -> Path:
+    """A small Debian with Python, below ``folder``."""
+    root = folder / "debian"
+    packages = "python3,python3-venv,sudo,ca-certificates"
+    subprocess.run(
+        ["debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", root],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return root
+
+
+def make_base(buildah: Buildah, debian_root: Path, name: str, user: str, numbers: Sequence[int]) -> None:
+    """An image with Debian, a user and Python in an environment of that user's, as the public bases have them."""
+    number, group = map(str, numbers)
+    home = f"/home/{user}"
+    container = buildah("from", "scratch")
+    buildah("add", "--quiet", container, debian_root, "/")
+    made = f"useradd -m -u {number} -g {group} -s /bin/bash {user} && su {user} -c 'python3 -m venv {home}/venv'"
+    buildah("run", container, "--", "sh", "-c", made)
+    path = f"PATH={home}/venv/bin:/usr/local/bin:/usr/bin:/bin"
+    buildah("config", "--user", user, "--env", path, "--workingdir", home, container)
+    buildah("commit", "--quiet", "--rm", container, name)

@@ -1,0 +1,166 @@
+"""The images, built for real on a Debian that stands for the public bases, and each entry point started in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from tests.fleet.fleets import REPOSITORY, SHIPPED
+from tests.images.buildah import CERTIFICATES, VARIABLE, Buildah, debian, make_base, storage
+from tradewind.rehearsal.local.ports import free_port
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(5400),
+    pytest.mark.skipif(VARIABLE not in os.environ, reason="this builds images, for many minutes: make images-test"),
+]
+SETTING = re.compile(r"(?i)index-url|find-links|trusted-host|PIP_|CERT|/run/secrets")
+CHIPS = os.environ.get(VARIABLE, "").split(",")
+"""Of images that are large, only those that are asked for are built, such as ``BUILD_IMAGES=cuda``."""
+
+
+def locked(package: str) -> str:
+    found = re.search(rf"^{package}==(\S+)", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    folder = tmp_path_factory.mktemp("images")
+    with storage(folder) as found:
+        root = debian(folder)
+        make_base(found, root, "localhost/base-ray", "ray", (1000, 100))
+        make_base(found, root, "localhost/base-airflow", "airflow", (50000, 0))
+        yield found
+
+
+def build(buildah: Buildah, image: str, base: str) -> None:
+    """Build an image as the make target does."""
+    arguments = ["--builder", "buildah", "--fleet", str(SHIPPED), "--tags", "latest", "--fleet-tag", "abc1234"]
+    arguments += ["--build-arg", f"BASE=localhost/{base}", "--build-arg", "GCLOUD_VERSION="]
+    if CERTIFICATES.exists():
+        arguments += ["--secret", f"ca_certificates={CERTIFICATES}"]
+    command = [sys.executable, "-m", "scripts.images", "build", "--image", image, *arguments]
+    subprocess.run(command, cwd=REPOSITORY, env=buildah.environment, check=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(buildah: Buildah) -> str:
+    build(buildah, "cluster", "base-ray")
+    return "localhost/tradewind_cluster:latest"
+
+
+@pytest.fixture(scope="module")
+def airflow(buildah: Buildah) -> str:
+    build(buildah, "airflow", "base-airflow")
+    return "localhost/tradewind_airflow:latest"
+
+
+def check_nothing_stayed(buildah: Buildah, image: str, user: str) -> None:
+    """No setting of this machine's index or certificates, no cache of pip, nobody else's user, and all fits."""
+    assert not SETTING.search(buildah("inspect", "--format", "{{.OCIv1.Config}}", image))
+    script = (
+        "id -un; pip config list; pip cache dir 2> /dev/null | xargs du -s 2> /dev/null; ls /run/secrets 2> /dev/null"
+    )
+    assert buildah.output(image, "sh", "-c", script).split() == [user]
+    assert "No broken requirements found." in buildah.output(image, "pip", "check")
+
+
+def test_the_clusters_image_has_the_package_the_recipes_and_libtpu_and_no_airflow(
+    buildah: Buildah, cluster: str
+) -> None:
+    check_nothing_stayed(buildah, cluster, "ray")
+    assert buildah.output(cluster, "ray", "--version") == f"ray, version {locked('ray')}"
+    assert "Experiments" in buildah.output(cluster, "tradewind", "--help")
+    there = "import importlib.util as u; print([n for n in ('levanter', 'libtpu', 'airflow') if u.find_spec(n)])"
+    assert buildah.output(cluster, "python", "-c", there) == "['levanter', 'libtpu']"
+    print(f"image-size {cluster} {buildah.size_bytes(cluster) / 1e9:.2f} GB")
+
+
+@pytest.mark.parametrize("shell", [["sh", "-c"], ["bash", "-c"], ["bash", "--login", "-c", "-i"]])
+def test_every_shell_that_ray_or_docker_starts_finds_the_programs(
+    buildah: Buildah, cluster: str, shell: list[str]
+) -> None:
+    found = buildah.output(cluster, *shell, "command -v ray; command -v python; command -v tradewind").split()
+    assert [Path(path).name for path in found] == ["ray", "python", "tradewind"]
+
+
+TOKEN = secrets.token_hex(32)
+ASKED = ["--env=RAY_AUTH_MODE=token", f"--env=RAY_AUTH_TOKEN={TOKEN}", "--env=RAY_raylet_start_wait_time_s=600"]
+"""Ray listens beyond the loopback, so whoever comes has to show a token."""
+
+
+@contextmanager
+def ray_head(buildah: Buildah, image: str) -> Iterator[str]:
+    """A head in the image; yields the address of its dashboard. What was started there is ended."""
+    ports = {name: free_port() for name in ("port", "dashboard-port", "ray-client-server-port")}
+    options = [f"--{name}={port}" for name, port in ports.items()] + ["--min-worker-port=0", "--max-worker-port=0"]
+    head = ["ray", "start", "--head", "--block", "--num-cpus=1", "--temp-dir=/tmp/ray-image", *options]
+    with buildah.container(image) as container:
+        process = subprocess.Popen(["buildah", "run", *ASKED, container, "--", *head], env=buildah.environment)
+        try:
+            address = f"http://127.0.0.1:{ports['dashboard-port']}"
+            while not _answers(f"{address}/api/version"):
+                assert process.poll() is None, "the head ended at once"
+            yield address
+        finally:
+            _end_session(process)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=10).ok
+    except requests.RequestException:
+        return False
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    """End everything that was started in the container: a chroot has no processes of its own."""
+    started = psutil.Process(process.pid).children(recursive=True)
+    for one in started:
+        if one.is_running():
+            one.terminate()
+    _, alive = psutil.wait_procs(started, timeout=60)
+    for one in alive:
+        one.kill()
+    process.wait()
+
+
+def test_a_head_of_the_image_answers_and_runs_a_job(buildah: Buildah, cluster: str) -> None:
+    with ray_head(buildah, cluster) as address:
+        job = "import jax, levanter, tradewind; print('ran with', jax.__version__)"
+        with buildah.container(cluster) as container:
+            submit = ["ray", "job", "submit", f"--address={address}", "--", "python", "-c", job]
+            said = buildah("run", *ASKED, container, "--", *submit)
+    assert f"ran with {locked('jax')}" in said
+
+
+def test_airflows_image_starts_airflow_with_the_provider(buildah: Buildah, airflow: str) -> None:
+    check_nothing_stayed(buildah, airflow, "airflow")
+    assert buildah.output(airflow, "airflow", "version").splitlines()[-1] == locked("apache-airflow")
+    providers = buildah.output(airflow, "airflow", "providers", "list", "--output", "plain")
+    assert "airflow-provider-tradewind" in providers
+    made = "python /usr/local/lib/tradewind/compose_secrets.py /tmp/secrets && wc -c < /tmp/secrets/ray_token"
+    assert buildah.output(airflow, "sh", "-c", made) == "64"
+    print(f"image-size {airflow} {buildah.size_bytes(airflow) / 1e9:.2f} GB")
+
+
+@pytest.mark.parametrize("image", ["cuda", "vllm"])
+def test_a_large_image_is_built_too(buildah: Buildah, image: str) -> None:
+    if image not in CHIPS:
+        pytest.skip(f"of many gigabytes: make images-test BUILD_IMAGES={image}")
+    build(buildah, image, "base-ray")
+    name = {"cuda": "tradewind_cluster_cuda", "vllm": "tradewind_vllm"}[image]
+    check_nothing_stayed(buildah, f"localhost/{name}:latest", "ray")
+    print(f"image-size {name} {buildah.size_bytes(f'localhost/{name}:latest') / 1e9:.2f} GB")

@@ -1,0 +1,95 @@
+"""An image reaches a registry by the real Buildah and the real gcloud, and the fleet file names its tag afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.fleet.fleets import REPOSITORY, SHIPPED
+from tests.images.buildah import VARIABLE, Buildah, storage
+from tests.images.loopback_registry import ArtifactRegistry, artifact_registry, docker_registry
+from tradewind.fleet.file.load import load_fleet
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(VARIABLE not in os.environ, reason="this needs Buildah and a registry: make images-test"),
+    pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed, and Debian has no package"),
+]
+TOKEN = "ya29.of-loopback"
+TAGS = "latest abc1234 20260129"
+
+
+def publish(
+    buildah: Buildah, fleet: Path, registry: str, artifacts: ArtifactRegistry
+) -> subprocess.CompletedProcess[str]:
+    """``make cluster_docker`` without the build, to two regions."""
+    (buildah.folder / "token").write_text(TOKEN)
+    gcloud = {
+        "CLOUDSDK_CONFIG": str(buildah.folder / "gcloud"),
+        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(buildah.folder / "token"),
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_ARTIFACTREGISTRY": artifacts.url,
+        "SSL_CERT_FILE": str(buildah.folder / "registry.pem"),
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+    }
+    options = ["--builder", "buildah", "--fleet", str(fleet), "--registry", registry + "/{region}/{project}"]
+    command = [sys.executable, "-m", "scripts.images", "tag", "push", "name", *options, "--tags", TAGS]
+    return subprocess.run(
+        [*command, "--fleet-tag", "abc1234", "--regions", "us-central2 us-east5"],
+        cwd=REPOSITORY, env=buildah.environment | gcloud, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_a_release_makes_repositories_pushes_three_tags_to_each_region_and_names_the_tag(tmp_path: Path) -> None:
+    infra = tmp_path / "infra"
+    shutil.copytree(SHIPPED.parent, infra)
+    with (
+        storage(tmp_path) as buildah,
+        docker_registry(tmp_path, "oauth2accesstoken", TOKEN) as registry,
+        artifact_registry() as artifacts,
+    ):
+        (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
+        buildah("build", "--quiet", "-t", "tradewind_cluster:latest", str(tmp_path))
+
+        ended = publish(buildah, infra / "fleet.yaml", registry, artifacts)
+        assert ended.returncode == 0, ended.stderr
+        certificate = str(tmp_path / "registry.pem")
+        for region in ("us-central2", "us-east5"):
+            url = f"https://{registry}/v2/{region}/my-project/tradewind/tradewind_cluster/tags/list"
+            assert requests.get(url, timeout=30, verify=certificate).status_code == 401
+            found = requests.get(url, auth=("oauth2accesstoken", TOKEN), timeout=30, verify=certificate).json()
+            assert sorted(found["tags"]) == sorted(TAGS.split())
+        parents = ("projects/my-project/locations/us-central2", "projects/my-project/locations/us-east5")
+        assert artifacts.created == [f"{parent}/repositories/tradewind" for parent in parents]
+        assert TOKEN not in ended.stdout + ended.stderr
+        tags = {name: cluster.tag for name, cluster in load_fleet(infra / "fleet.yaml").clusters.items()}
+        assert {name for name, tag in tags.items() if tag == "abc1234"} == {
+            "us-central2", "big-run", "us-east5-a", "us-east5",
+        }  # fmt: skip
+
+        again = publish(buildah, infra / "fleet.yaml", registry, artifacts)
+        assert again.returncode == 0, again.stderr
+        assert len(artifacts.created) == 2
+
+
+def test_a_region_that_refuses_the_login_gets_no_tag(tmp_path: Path) -> None:
+    infra = tmp_path / "infra"
+    shutil.copytree(SHIPPED.parent, infra)
+    with (
+        storage(tmp_path) as buildah,
+        docker_registry(tmp_path, "oauth2accesstoken", "another") as registry,
+        artifact_registry() as artifacts,
+    ):
+        (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
+        buildah("build", "--quiet", "-t", "tradewind_cluster:latest", str(tmp_path))
+        ended = publish(buildah, infra / "fleet.yaml", registry, artifacts)
+    assert ended.returncode == 1
+    assert ended.stderr.count("invalid username/password") == 2
+    assert 'make cluster_docker CLUSTER_REPOS="us-central2 us-east5"' in ended.stderr
+    assert TOKEN not in ended.stdout + ended.stderr
+    assert (infra / "fleet.yaml").read_text() == SHIPPED.read_text()

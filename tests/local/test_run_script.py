@@ -1,0 +1,339 @@
+"""An experiment file run as a script: the same steps and records, and one clear sentence for each bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HEAD = """
+import time
+from dataclasses import dataclass
+from typing import Any
+from tradewind import (
+    ExecutorStep, InputName, executor_main, night, output_path_of, run_param, this_output_path, versioned
+)
+
+@dataclass(frozen=True)
+class Config:
+    value: Any = None
+    source: Any = None
+    output_path: Any = None
+
+def work(config):
+    print("working on", config.value)
+    if config.value == "slow":
+        time.sleep(2)
+    if config.value == "endless":
+        time.sleep(600)
+    if config.value == "bad":
+        raise RuntimeError("this value is bad")
+    return {"value": config.value}
+"""
+
+
+def start(folder: Path, body: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    script = folder / "experiment.py"
+    script.write_text(HEAD + body)
+    clean = {key: value for key, value in os.environ.items() if key not in ("TRADEWIND_PREFIX", "MARIN_PREFIX")}
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.Popen(command, env=clean | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(folder: Path, body: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    script = start(folder, body, *arguments, **env)
+    stdout, stderr = script.communicate()
+    return subprocess.CompletedProcess(script.args, script.returncode, stdout, stderr)
+
+
+TWO_STEPS = """
+first = ExecutorStep("first", work, Config(versioned("one"), None, this_output_path()))
+executor_main([ExecutorStep("second", work, Config(versioned("two"), output_path_of(first), this_output_path()))])
+"""
+
+
+def outputs(store: Path) -> dict[str, str]:
+    return {path.parent.name.rpartition("-")[0]: path.read_text() for path in store.glob("*/.artifact.json")}
+
+
+@pytest.mark.slow
+def test_steps_run_in_order_and_are_reused_the_second_time(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    first = run(tmp_path, TWO_STEPS, "--prefix", str(store))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.index("working on one") < first.stdout.index("working on two")
+    assert outputs(store) == {"first": '{"value": "one"}', "second": '{"value": "two"}'}
+    second = run(tmp_path, TWO_STEPS, TRADEWIND_PREFIX=str(store))
+    assert second.returncode == 0
+    assert "2 steps: 2 REUSE" in second.stdout
+    assert "working" not in second.stdout
+
+
+def test_a_dry_run_only_plans(tmp_path: Path) -> None:
+    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
+    assert "2 steps: 2 RUN" in done.stdout
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) -> None:
+    body = 'executor_main([ExecutorStep("s", work, Config(versioned("bad")))])'
+    for attempt in ("1", "2"):
+        done = run(tmp_path, body, "--prefix", str(tmp_path / "store"))
+        assert done.returncode == 1
+        assert f"attempt {attempt}:" in done.stdout
+        assert "Step 's' failed: RuntimeError: this value is bad" in done.stdout
+    status = next((tmp_path / "store").glob("s-*/.executor_status"))
+    assert status.read_text() == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        (
+            'executor_main([ExecutorStep("s", work, Config(versioned(run_param("lr"))))], params={"lr": 1})',
+            1,
+            "Step 's': config.value: run_param('lr') has no value in a script, whose options are no params: write",
+        ),
+        (
+            'executor_main([ExecutorStep("s", work, Config(night()))])',
+            1,
+            "Step 's': config.value: night() has no value in a script",
+        ),
+        (
+            'executor_main([ExecutorStep("s", work, Config(versioned(work)))])',
+            1,
+            "Step 's': config.value is the function",
+        ),
+        ('executor_main(ExecutorStep("s", work, Config()))', 1, "steps must be a list"),
+        ('executor_main([ExecutorStep("s", work, Config())], max_concurrent=0)', 1, "max_concurrent must be"),
+        ('executor_main([ExecutorStep("s", work, Config())], allow_outside="s")', 1, "allow_outside must be a"),
+        ('executor_main([ExecutorStep("s", work, Config())], allow_outside=5)', 1, "allow_outside must be a"),
+        ('executor_main([ExecutorStep("s", lambda c: 1, Config())])', 1, "Step 's': '<lambda>' cannot be imported"),
+        (
+            'executor_main([ExecutorStep("s", work, Config(InputName.hardcoded("o")), override_output_path="o")])',
+            1,
+            "Step 's' reads its own output: config.value",
+        ),
+        (
+            'executor_main([ExecutorStep(n, work, Config(), override_output_path="o") for n in ("s", "t")])',
+            1,
+            "Steps 's' (version",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(tmp_path: Path, body: str, code: int, message: str) -> None:
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"))
+    assert done.returncode == code
+    assert done.stderr.startswith(f"error: {message}")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_a_relative_prefix_is_below_where_the_script_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run(tmp_path, TWO_STEPS, "--prefix", "store").returncode == 0
+    assert outputs(tmp_path / "elsewhere" / "store").keys() == {"first", "second"}
+    done = run(tmp_path, TWO_STEPS, TRADEWIND_PREFIX="store")
+    assert done.returncode == 2
+    assert "is a relative path" in " ".join(done.stderr.split())
+
+
+def test_a_script_says_which_steps_do_not_run_where_their_resources_say(tmp_path: Path) -> None:
+    body = """
+from tradewind import Cpu, TpuSlice
+plain = ExecutorStep("plain", work, Config(versioned(0)), resources=Cpu())
+executor_main([plain, ExecutorStep("training", work, Config(versioned(1)), resources=TpuSlice("v4-16"))])
+"""
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
+    told = [line for line in done.stdout.splitlines() if "does not look at resources" in line]
+    assert len(told) == 1 and told[0].startswith("'training' (TpuSlice(slice_type='v4-16'"), done.stdout + done.stderr
+    assert "plain" not in told[0]
+
+
+def test_in_a_ray_job_no_step_runs_on_the_cpus_of_the_driver_instead_of_where_its_resources_say(
+    tmp_path: Path,
+) -> None:
+    body = """
+from tradewind import Gpu, Hosts, TpuSlice
+wishes = {"training": TpuSlice("v4-16"), "several": Hosts(2), "single": Gpu(), "part": Gpu(0.5)}
+executor_main([ExecutorStep(name, work, Config(versioned(name)), resources=wish) for name, wish in wishes.items()])
+"""
+    done = run(
+        tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true", RAY_JOB_CONFIG_JSON_ENV_VAR="{}"
+    )
+    assert "will run on the CPUs of this machine" not in done.stdout, done.stdout + done.stderr
+    told = [line for line in done.stdout.splitlines() if "will have whole GPUs" in line]
+    assert len(told) == 1 and told[0].startswith("'part' (Gpu(count=0.5"), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_in_a_ray_job_a_step_on_a_gpu_reserves_a_host_with_gpus_of_its_cluster(tmp_path: Path) -> None:
+    body = """
+from tradewind import Gpu
+
+def kept(config, devices):
+    print("devices", devices)
+    import psutil
+    psutil.Process().parent().parent().kill()
+
+work.preflight = kept
+wish = Gpu(2, "A100", num_cpus=3)
+executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=wish)])
+"""
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), RAY_JOB_CONFIG_JSON_ENV_VAR="{}")
+    assert "devices 2" in done.stdout and "working" not in done.stdout, done.stdout + done.stderr
+    (attempt,) = (tmp_path / "store").glob("s-*/.attempts/1.json")
+    wanted = json.loads(attempt.read_text())["spec"]["resources"]
+    assert (wanted["kind"], wanted["count"], wanted["num_cpus"]) == ("hosts", 1, 3)
+    assert (wanted["gpus"], wanted["gpu_type"], wanted["max_failures"]) == (2, "A100", 0)
+
+
+@pytest.mark.slow
+def test_the_lease_of_a_pod_whose_driver_dies_is_left_to_go_stale(tmp_path: Path) -> None:
+    body = """
+import psutil
+from tradewind import TpuSlice
+
+def end_the_driver(config, devices):
+    psutil.Process().parent().parent().kill()
+
+work.preflight = end_the_driver
+executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=TpuSlice("v4-8"))])
+"""
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), RAY_JOB_CONFIG_JSON_ENV_VAR="{}")
+    assert done.returncode == 1
+    (lease_file,) = (tmp_path / "store").glob("s-*/.executor_status.lock")
+    assert json.loads(lease_file.read_text())["phase"] == "running", done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_ends_where_a_lease_cannot_be_read_before_it_runs_anything(tmp_path: Path) -> None:
+    assert run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store")).returncode == 0
+    (lease_file,) = (tmp_path / "store").glob("second-*/.executor_status.lock")
+    lease_file.write_text(lease_file.read_text()[:40])
+    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store"), "--force_run_failed", "true")
+    assert done.returncode == 1 and "working" not in done.stdout
+    assert f"error: The lease {lease_file} cannot be read, because it holds no JSON" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:
+    done = run(tmp_path, TWO_STEPS)
+    assert done.returncode == 2
+    assert "nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX" in done.stderr
+
+
+SLOW = 'executor_main([ExecutorStep("s", work, Config(versioned("slow")))])'
+BRANCHES = """
+steps = [ExecutorStep(name, work, Config(versioned(name))) for name in ("left", "right", "bad")]
+executor_main([*steps, ExecutorStep("reader", work, Config(versioned("reader"), output_path_of(steps[2])))])
+"""
+
+
+@pytest.mark.slow
+def test_two_scripts_at_once_make_one_attempt_and_both_end_well(tmp_path: Path) -> None:
+    scripts = [start(tmp_path, SLOW, "--prefix", str(tmp_path / "store")) for _ in range(2)]
+    said = [script.communicate()[0] for script in scripts]
+    assert [script.returncode for script in scripts] == [0, 0]
+    assert sum("working on slow" in text for text in said) == 1
+    assert len([*(tmp_path / "store").glob("s-*/.attempts/*.json")]) == 1
+
+
+@pytest.mark.slow
+def test_other_branches_go_on_after_a_failure_and_lines_name_their_step(tmp_path: Path) -> None:
+    info = ("--executor_info_base_path", str(tmp_path / "info"))
+    done = run(tmp_path, BRANCHES, "--prefix", str(tmp_path / "store"), *info)
+    assert done.returncode == 1
+    for name in ("left", "right", "bad"):
+        assert f"[{name}] working on {name}" in done.stdout.splitlines()
+    assert "Step 'reader' does not run, because its input 'bad' failed." in done.stdout
+    assert done.stderr.startswith("error: 1 step(s) failed: bad-")
+    assert outputs(tmp_path / "store").keys() == {"left", "right"}
+    (experiment,) = (tmp_path / "info").iterdir()
+    assert experiment.name.startswith("experiment-")
+
+    refused = run(tmp_path, BRANCHES, "--prefix", str(tmp_path / "store"), "--force_run_failed", "false")
+    assert refused.returncode == 1
+    assert "Step bad-" in refused.stderr and "failed previously" in refused.stderr
+
+
+@pytest.mark.slow
+def test_steps_are_chosen_and_forced_by_name(tmp_path: Path) -> None:
+    prefix = ("--prefix", str(tmp_path / "store"), "--max_concurrent", "1")
+    assert run(tmp_path, TWO_STEPS, *prefix, "--run_only", '["^fir"]').stdout.count("working on") == 1
+    forced = run(tmp_path, TWO_STEPS, *prefix, "--force", '["^first$"]')
+    assert forced.returncode == 0, forced.stderr
+    assert forced.stdout.index("working on one") < forced.stdout.index("working on two")
+    downstream = ("--force", '["^first$"]', "--force_downstream", "true", "--dry_run", "True")
+    assert "2 RUN" in run(tmp_path, TWO_STEPS, *prefix, *downstream).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--surprise", "1"), "unrecognized arguments: --surprise 1"),
+        (("--run_only", "first"), "write a JSON list of regular expressions"),
+        (("--force", '["("]'), "'(' is not a regular expression"),
+        (("--max_concurrent", "0"), "write a whole number above zero, not 0"),
+        (("--dry_run", "maybe"), "write true or false"),
+    ],
+)
+def test_a_bad_command_line_ends_with_2(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store"), *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_script_stops_its_step_and_the_next_one_can_start(tmp_path: Path, signum: int) -> None:
+    body = 'executor_main([ExecutorStep("s", work, Config(versioned("endless")))])'
+    script = start(tmp_path, body, "--prefix", str(tmp_path / "store"))
+    assert script.stdout is not None
+    for line in script.stdout:
+        if "working on endless" in line:
+            break
+    script.send_signal(signum)
+    script.communicate(timeout=60)
+    assert script.returncode != 0
+    (lease_file,) = (tmp_path / "store").glob("s-*/.executor_status.lock")
+    deadline = time.monotonic() + 60
+    while json.loads(lease_file.read_text())["phase"] != "stopped":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", ["a_file", "a_file/below"])
+def test_a_prefix_that_is_no_folder_is_told_in_one_sentence(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a_file").write_text("")
+    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / name))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ") and "Not a directory" in done.stderr and "prefix" in done.stderr
+
+
+def test_a_script_warns_of_what_looks_like_a_secret_in_a_config(tmp_path: Path) -> None:
+    token = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
+    body = f'executor_main([ExecutorStep("s", work, {{"wandb": "{token}"}})])'
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
+    assert "config.wandb looks like a secret" in done.stderr and token not in done.stdout + done.stderr
+
+
+def test_a_step_that_cannot_be_claimed_says_why(tmp_path: Path) -> None:
+    body = 'executor_main([ExecutorStep("outer", work, Config(2), override_output_path="z")])'
+    (tmp_path / "store" / "z" / "y").mkdir(parents=True)
+    (tmp_path / "store" / "z" / "y" / ".executor_status").write_text("SUCCESS")
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"))
+    assert done.returncode == 1 and "1 step(s) failed: outer-" in done.stderr
+    assert "z holds outputs of other steps, as y/.executor_" in done.stdout, done.stdout

@@ -1,0 +1,179 @@
+"""A DAG has edges from ``plan`` only to the first steps; those further down wait for a new plan by themselves."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
+
+from tests.operators.contexts import context_of
+from tradewind import ExecutorStep, experiment_dag, on_airflow_worker, output_path_of, this_output_path
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.operators.plan import PlanOperator
+from tradewind.operators.step import StepOperator
+from tradewind.plans.chunks import chunk_key
+from tradewind.plans.plan import Decision, PlannedStep
+from tradewind.records.attempts import AttemptOutcome
+from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.errors import PlanOutdatedError
+from tradewind.tasks.plan_lines import push_left_alone
+from tradewind.tasks.steps.progress import Progress
+from tradewind.turns.claims import StepTurns, Turn
+
+
+@dataclass(frozen=True)
+class Config:
+    output_path: str
+    sources: Any = ()
+
+
+def work(config: Config) -> None: ...
+
+
+def dag_of_a_diamond() -> DAG:
+    top = ExecutorStep("top", work, Config(this_output_path()))
+    left, right = (ExecutorStep(name, work, Config(this_output_path(), output_path_of(top))) for name in ("l", "r"))
+    both = [output_path_of(left), output_path_of(right)]
+    return experiment_dag("diamond", [ExecutorStep("end", work, Config(this_output_path(), both))])
+
+
+def test_the_plan_stands_above_the_steps_that_read_no_other() -> None:
+    dag = dag_of_a_diamond()
+    assert {task.task_id: task.upstream_task_ids for task in dag.tasks} == {
+        "plan": set(),
+        "top": {"plan"},
+        "l": {"top"},
+        "r": {"top"},
+        "end": {"l", "r"},
+    }
+
+
+class Run:
+    """A task ``t`` that no edge joins to ``plan``, in a run where the plan's task takes on these states in turn."""
+
+    def __init__(self, folder: Path, *plan_states: str | None) -> None:
+        step = ExecutorStep("s", json.dumps, {}, resources=on_airflow_worker())
+        self.folder = folder
+        with DAG("d") as dag:
+            self.task = StepOperator(task_id="t", step=step, settings=ExperimentSettings(prefix=str(folder)))
+        self.context = context_of(dag)
+        self.asked = 0
+        self._plan_states = plan_states
+        self._xcoms: dict[str, Any] = {}
+        ti = self.context["ti"]
+        ti.get_task_states = self._states
+        ti.xcom_push = lambda *, key, value: self._xcoms.update({key: value})
+        ti.xcom_pull = lambda *, task_ids, key="return_value": self._xcoms.get(key) if task_ids == "plan" else None
+
+    def _states(self, *, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, dict[str, str | None]]:
+        assert (dag_id, task_ids, run_ids) == ("d", ["plan"], ["r"])
+        state = self._plan_states[min(self.asked, len(self._plan_states) - 1)]
+        self.asked += 1
+        return {"r": {"plan": state}}
+
+    def execute(self) -> Any:
+        return self.task.execute(self.context)
+
+    def plans(self, version: str) -> None:
+        """A plan is made that has the step to run, as this version."""
+        turns = self.task._new_try(self.context, Progress()).turns
+        line = PlannedStep("t", "s", version or turns.step.hash, turns.path, Decision.RUN, "never ran")
+        self._xcoms[chunk_key(0)] = {"steps": [line.to_json()]}
+
+    def is_made_elsewhere(self) -> tuple[StepTurns, Turn]:
+        """Another run's task has the turn."""
+        mine = self.task._new_try(self.context, Progress()).turns
+        turns = StepTurns(mine.step, {**mine.by, "run": "another"})
+        turn = turns.claim(None, lambda: step_spec(mine.step, CodeFolder(self.folder)))
+        assert turn is not None
+        return turns, turn
+
+    @property
+    def attempts(self) -> list[Path]:
+        return list(self.folder.glob("s-*/.attempts/*.json"))
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "up_for_retry", "restarting"])
+def test_a_step_gives_its_worker_back_while_the_plan_has_yet_to_start(tmp_path: Path, state: str | None) -> None:
+    run = Run(tmp_path, state)
+    with pytest.raises(AirflowRescheduleException):
+        run.execute()
+    assert run.asked == 1 and not run.attempts
+
+
+def test_a_step_that_airflow_tasks_test_runs_alone_waits_for_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
+    run = Run(tmp_path, None)
+    run.execute()
+    assert run.asked == 0 and len(run.attempts) == 1
+
+
+@pytest.mark.parametrize("state", ["failed", "upstream_failed"])
+def test_a_step_fails_where_the_new_plan_failed(tmp_path: Path, state: str) -> None:
+    run = Run(tmp_path, state)
+    with pytest.raises(PlanOutdatedError, match="'plan' failed.*clear it and this task"):
+        run.execute()
+    assert not run.attempts
+
+
+def test_a_step_waits_for_the_end_of_a_plan_at_work(tmp_path: Path) -> None:
+    run = Run(tmp_path, "running", "running", "success")
+    run.execute()
+    assert run.asked == 3 and len(run.attempts) == 1
+
+
+def test_a_step_that_only_its_wait_kept_from_being_skipped_skips_itself(tmp_path: Path) -> None:
+    run = Run(tmp_path, "success")
+    push_left_alone(run.context, ["t"])
+    with pytest.raises(AirflowSkipException):
+        run.execute()
+    assert not run.attempts
+    run.context["dag_run"].clear_number += 1  # a person wants it made after all
+    run.execute()
+    assert len(run.attempts) == 1
+
+
+@pytest.mark.parametrize("state", ["scheduled", "up_for_reschedule", "running"])
+def test_a_step_that_starts_before_airflow_has_skipped_it_skips_itself(tmp_path: Path, state: str) -> None:
+    run = Run(tmp_path, "success")
+    ti = SimpleNamespace(**{**vars(run.context["ti"]), "task_id": "plan", "try_number": 2})
+    ti.get_task_states = lambda **_: {"r": {"t": state}}
+    plan = PlanOperator(task_id="plan", steps={"t": run.task.step}, wanted=["t"])
+    assert plan._not_at_work(["t"], {**run.context, "ti": ti}) == ([] if state == "running" else ["t"])
+    with pytest.raises(AirflowSkipException):  # Airflow found it running
+        run.execute()
+    assert not run.attempts
+
+
+def test_a_step_below_the_plan_asks_nobody_how_the_plan_ended(tmp_path: Path) -> None:
+    run = Run(tmp_path, None)
+    run.task.upstream_task_ids.add("plan")
+    run.execute()
+    assert run.asked == 0 and len(run.attempts) == 1
+
+
+def test_a_step_that_waited_in_its_worker_goes_by_the_plan_that_was_made_meanwhile(tmp_path: Path) -> None:
+    run = Run(tmp_path, "success")
+    run.plans("")
+    turns, turn = run.is_made_elsewhere()
+
+    def meanwhile() -> None:
+        run.plans("ffffff")
+        turns.end_unstarted(turn.attempt.job, AttemptOutcome.LOST)
+
+    timer = threading.Timer(0.5, meanwhile)
+    timer.start()
+    with pytest.raises(PlanOutdatedError, match="this run was planned with ffffff"):
+        run.execute()
+    timer.join()
+    assert len(run.attempts) == 1, "the other's only"

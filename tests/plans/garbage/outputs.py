@@ -1,0 +1,85 @@
+"""Steps and outputs that may be garbage, and how they are found and kept."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from tradewind.calls.spec import StepSpec
+from tradewind.plans.garbage.collection import Garbage, Needs, find_garbage
+from tradewind.records.leases.holding import TurnKeeper
+from tradewind.records.leases.store import Held, LeaseStore
+from tradewind.records.outputs.adoption import Adoption, adopt
+from tradewind.records.status import Status, write_status
+from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
+from tradewind.storage.files import write_text
+from tradewind.storage.trees import list_files
+from tradewind.turns.claims import StepTurns, Turn
+from tradewind.turns.keeper import Keeper
+
+BY = {"gc": "ada"}
+MONTH_S = 30 * 86400.0
+
+
+@dataclass(frozen=True)
+class Config:
+    value: Any
+
+
+def keep(store: LeaseStore, held: Held) -> AbstractContextManager[TurnKeeper]:
+    return Keeper(store, held, end_work=lambda end: None)
+
+
+def steps(prefix: str, value: Any) -> tuple[ResolvedStep, ...]:
+    """``data/raw`` with the version ``value``, and ``train`` that reads it."""
+    raw = ExecutorStep("data/raw", None, Config(versioned(value)))
+    return resolve([ExecutorStep("train", None, Config(raw))], prefix).steps
+
+
+def made(step: ResolvedStep, size: int = 100) -> str:
+    """A finished output of ``step``; its path."""
+    write_text(f"{step.output_path}/part/model", "x" * size)
+    adopt(Adoption(step, "my.train", step.output_path, {"user": "ada"}), keep)
+    return step.output_path
+
+
+def aged(paths: Iterable[str]) -> None:
+    """Nothing has changed there for two months, as the local disk says."""
+    then = time.time() - 2 * MONTH_S
+    for path in paths:
+        for file in list_files(path):
+            os.utime(f"{path}/{file.path}", (then, then))
+
+
+def garbage_of(prefix: str, needs: Needs | None = None, **how: Any) -> list[str]:
+    return [each.path for each in find_garbage(prefix, needs or Needs(), MONTH_S, **how).garbage]
+
+
+def found_at(prefix: str, older_than_s: float = 0.0) -> Garbage:
+    [garbage] = find_garbage(prefix, Needs(), older_than_s).garbage
+    return garbage
+
+
+def reader(prefix: str, will_claim: Callable[[str], None] = lambda job: None) -> StepTurns:
+    """``train`` of the version 1, as a task that is about to claim sees it."""
+    return StepTurns(steps(prefix, 1)[1], {"dag": "d", "run": "r", "task": "train"}, will_claim=will_claim)
+
+
+def claims(turns: StepTurns) -> Turn | None:
+    spec = StepSpec("train", turns.name, turns.path, "", None, None, {"kind": "airflow_worker"}, False)
+    return turns.claim(turns.read().lease, lambda: spec)
+
+
+def by_marin(prefix: str) -> str:
+    raw = steps(prefix, 1)[0].output_path
+    write_text(f"{raw}/part", "x")
+    write_status(raw, Status.SUCCESS)
+    return raw
+
+
+def by_us(prefix: str) -> str:
+    return made(steps(prefix, 1)[0])

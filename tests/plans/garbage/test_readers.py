@@ -1,0 +1,143 @@
+"""What an attempt at work reads is not removed, whichever of the two came first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.plans.garbage.outputs import (
+    BY,
+    Config,
+    aged,
+    by_marin,
+    by_us,
+    claims,
+    found_at,
+    garbage_of,
+    keep,
+    made,
+    reader,
+    steps,
+)
+from tradewind.plans.garbage.collection import Needs, find_garbage
+from tradewind.plans.garbage.removing import remove_garbage, withdraw_results
+from tradewind.plans.garbage.withdrawal import UnreadableRecordError
+from tradewind.records.leases.holding import OutputBusyError
+from tradewind.records.leases.lease import LEASE_FILE, Phase
+from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
+from tradewind.records.leases.turn import check_inputs_unchanged, input_digests
+from tradewind.records.outputs.finding import find_outputs
+from tradewind.records.reading import read_record, read_records
+from tradewind.records.record import RecordState
+from tradewind.records.step_info import INFO_FILE
+from tradewind.steps import ExecutorStep, resolve, versioned
+from tradewind.storage.files import write_text
+from tradewind.turns.claims import MissingInputError, StepTurns
+
+
+@pytest.mark.parametrize("make", [by_us, by_marin])
+def test_what_a_step_reads_that_was_claimed_after_the_search_stays(any_prefix: str, make: Callable[[str], str]) -> None:
+    raw = make(any_prefix)
+    garbage, digests = found_at(any_prefix), input_digests(read_records([raw]))
+    turn = claims(reader(any_prefix))
+    assert turn is not None
+    with pytest.raises(OutputBusyError, match="is read by an attempt that is at work"):
+        remove_garbage(garbage, BY, keep)
+    assert read_record(raw).state is RecordState.FINISHED
+    assert input_digests(read_records([raw])) == digests
+    check_inputs_unchanged(turn.attempt)
+
+
+@pytest.mark.parametrize("make", [by_us, by_marin])
+def test_whoever_claims_while_its_input_is_marked_ends_its_turn_unstarted(
+    any_prefix: str, make: Callable[[str], str]
+) -> None:
+    raw = make(any_prefix)
+    store = LeaseStore(raw)
+    turns = reader(any_prefix, lambda job: marks.append(store.mark_removing(store.read(), BY)))
+    marks: list[Held | None] = []
+    assert claims(turns) is None
+    assert turns.read().state is RecordState.STOPPED
+    assert read_record(raw).state is RecordState.AT_WORK, "nobody reuses it now"
+    with pytest.raises(MissingInputError) as missing:
+        claims(turns)
+    assert missing.value.at_work is not None, "it can be waited for"
+    assert marks[0] is not None and store.withdraw(marks[0]) is not None
+    assert read_record(raw).state is RecordState.STOPPED
+
+
+def test_whoever_claims_while_its_input_is_made_again_looks_again(prefix: str) -> None:
+    raw = by_us(prefix)
+    digest = read_record(raw).lease
+    assert digest is not None
+
+    def make_again(job: str) -> None:
+        store = LeaseStore(raw)
+        held = store.claim(store.read(), LeaseClaim(2, "job", "", {"run": "r"}, ""))
+        assert held is not None
+        running = store.begin("job", "keeper")
+        store.change(running, phase=Phase.COMMITTED, digest="another", witness=None)
+
+    assert claims(reader(prefix, make_again)) is None
+    turn = claims(reader(prefix))
+    assert turn is not None and turn.attempt.inputs == {raw: "another"}
+
+
+def test_a_mark_whose_maker_died_runs_out(prefix: str) -> None:
+    raw = by_us(prefix)
+    store = LeaseStore(raw)
+    store.mark_removing(store.read(), BY)
+    assert read_record(raw).state is RecordState.AT_WORK
+    aged([raw])
+    assert read_record(raw).state is RecordState.FINISHED
+    remove_garbage(found_at(prefix), BY, keep)
+    assert not find_outputs(prefix)
+
+
+def test_of_many_results_those_that_nobody_reads_are_withdrawn_by_one_look(prefix: str) -> None:
+    raw, unread = by_us(prefix), made(steps(prefix, 2)[0])
+    garbage = find_garbage(prefix, Needs(), 0.0).garbage
+    claims(reader(prefix))
+    after = {each.path: each for each in withdraw_results(garbage, BY)}
+    assert (after[raw].problem is None, after[unread].problem is None) == (False, True)
+    remove_garbage(after[unread], BY, keep)
+    with pytest.raises(OutputBusyError, match="is read by an attempt"):
+        remove_garbage(after[raw], BY, keep)
+    assert sorted(find_outputs(prefix)) == sorted([raw, reader(prefix).path])
+
+
+def test_an_attempt_below_another_prefix_keeps_what_it_reads_where_that_prefix_is_known(tmp_path: Path) -> None:
+    here, there = f"{tmp_path}/here", f"{tmp_path}/there"
+    raw = by_us(here)
+    garbage = find_garbage(here, Needs(), 0.0).garbage
+    input_here = ExecutorStep("data/raw", None, Config(versioned(1)), override_output_path=raw)
+    reads = resolve([ExecutorStep("reads", None, Config(input_here))], there).steps[1]
+    claims(StepTurns(reads, {"run": "r"}))
+    [kept] = withdraw_results(garbage, BY, also_below=[there])
+    assert kept.problem is not None
+
+
+@pytest.mark.parametrize("file", [".attempts/1.json", LEASE_FILE])
+def test_where_it_cannot_be_read_what_an_attempt_reads_everything_stays(prefix: str, file: str) -> None:
+    raw = by_us(prefix)
+    garbage = found_at(prefix)
+    turns = reader(prefix)
+    claims(turns)
+    write_text(f"{turns.path}/{file}", "half a li")
+    with pytest.raises(UnreadableRecordError, match="everything is kept"):
+        remove_garbage(garbage, BY, keep)
+    assert read_record(raw).state is RecordState.FINISHED
+    with pytest.raises(UnreadableRecordError, match="everything is kept"):
+        find_garbage(prefix, Needs(), 0.0)
+
+
+def test_where_it_cannot_be_read_what_a_needed_output_was_made_from_everything_stays(prefix: str) -> None:
+    raw, train = map(made, steps(prefix, 1))
+    aged([raw, train])
+    assert garbage_of(prefix, Needs({train})) == []
+    write_text(f"{train}/{INFO_FILE}", "half a li")
+    aged([raw, train])
+    assert garbage_of(prefix, Needs({train})) == []
+    assert garbage_of(prefix) == [raw], "what nobody needs tells of no need, and stays itself"

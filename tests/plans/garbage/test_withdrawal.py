@@ -1,0 +1,104 @@
+"""What changes between the search for garbage and its removal is seen; see ``test_removing`` for all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.plans.garbage.outputs import BY, aged, by_us, claims, found_at, keep, made, steps
+from tradewind.plans.garbage.removing import remove_garbage
+from tradewind.plans.garbage.withdrawal import withdraw
+from tradewind.records.attempts import write_attempt
+from tradewind.records.leases.holding import OutputBusyError, TurnKeeper
+from tradewind.records.leases.lease import Lease, Phase
+from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
+from tradewind.records.reading import read_record
+from tradewind.records.record import RecordState
+from tradewind.records.status import read_status
+from tradewind.steps import ExecutorStep, resolve
+from tradewind.storage.errors import LeaseLostError
+from tradewind.storage.files import write_text
+from tradewind.storage.trees import list_files
+from tradewind.turns.claims import StepTurns
+from tradewind.turns.keeper import Keeper
+
+
+def lease_of(path: str) -> Lease:
+    held = LeaseStore(path).read()
+    assert held is not None
+    return held.lease
+
+
+def test_who_was_slow_over_a_mark_gives_up(prefix: str) -> None:
+    store = LeaseStore(f"{prefix}/raw")
+    held = store.claim(None, LeaseClaim(1, "job", "", {}, "", heartbeat_s=1e-6))  # whatever follows takes longer
+    assert held is not None
+    committed = store.change(held, phase=Phase.COMMITTED, digest="abc").lease
+    ends = withdraw({f"{prefix}/raw": committed}, [prefix], BY)
+    assert "took too long" in str(ends[f"{prefix}/raw"])
+    now = lease_of(f"{prefix}/raw")
+    assert (now.phase, now.digest, now.removing) == (Phase.COMMITTED, "abc", None)
+
+
+def test_an_output_stays_while_an_attempt_at_work_reads_a_file_of_it_by_its_path(prefix: str) -> None:
+    raw = by_us(prefix)
+    garbage = found_at(prefix)
+    reads = ExecutorStep("reads", None, {"file": f"{raw}/part/model"})
+    turns = StepTurns(resolve([reads], prefix).of(reads), {"run": "r"})
+    turn = claims(turns)
+    assert turn is not None and raw not in turn.attempt.inputs
+    write_attempt(turns.path, replace(turn.attempt, spec={"file": f"{raw}/part/model"}))
+    with pytest.raises(OutputBusyError, match="is read by an attempt that is at work"):
+        remove_garbage(garbage, BY, keep)
+    assert read_record(raw).state is RecordState.FINISHED
+
+
+def test_a_result_that_was_made_where_a_failed_attempt_was_found_is_not_removed(prefix: str) -> None:
+    raw = steps(prefix, 1)[0]
+    store = LeaseStore(raw.output_path)
+    held = store.claim(None, LeaseClaim(1, "job", "", {}, raw.digest))
+    assert held is not None
+    store.change(held, phase=Phase.FAILED)
+    garbage = found_at(prefix)
+    made(raw)
+    aged([raw.output_path])
+    with pytest.raises(OutputBusyError, match="was changed meanwhile"):
+        remove_garbage(garbage, BY, keep)
+    assert read_record(raw.output_path).state is RecordState.FINISHED
+
+
+class TurnOfOneBatch:
+    """A turn that is lost when the second batch of files is due."""
+
+    end = None
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._checks = 0
+        self.finish, self.until_answered = keeper.finish, keeper.until_answered
+
+    def check(self) -> None:
+        self._checks += 1
+        if self._checks > 2:  # the first one is before the search
+            raise LeaseLostError("Somebody else holds it.")
+
+
+def test_what_marins_executor_believes_goes_before_any_file(prefix: str) -> None:
+    path = steps(prefix, 1)[0].output_path
+    for number in range(120):
+        write_text(f"{path}/.a/{number:03}", "sorts before every record")
+    by_us(prefix)
+
+    @contextmanager
+    def lose(store: LeaseStore, held: Held) -> Iterator[TurnKeeper]:
+        with Keeper(store, held, end_work=lambda end: None) as keeper:
+            yield TurnOfOneBatch(keeper)
+
+    garbage = found_at(prefix)
+    with pytest.raises(LeaseLostError):
+        remove_garbage(garbage, BY, lose)
+    assert read_status(path) is None
+    assert any(file.path.startswith(".a/") for file in list_files(path))

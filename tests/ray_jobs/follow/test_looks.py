@@ -1,0 +1,51 @@
+"""A head that remembers so much that it counts slowly is not made to count again and again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.follow import looks
+from tradewind.ray_jobs.follow.looks import JobLooks
+
+JOBS = [f"job-{number}" for number in range(10)]
+
+
+async def test_a_head_that_counts_slowly_is_asked_for_each_job_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "SLOW_S", 0.0)  # whatever a count takes is long
+    asked: Counter[str] = Counter()
+
+    async def count(request: web.Request) -> web.Response:
+        asked["count"] += 1
+        return web.json_response({"data": {"result": {"total": 5000, "num_filtered": 10}}})
+
+    async def one(request: web.Request) -> web.Response:
+        asked["one"] += 1
+        return web.json_response({"submission_id": request.match_info["job"], "status": "PENDING"})
+
+    async def everything(request: web.Request) -> web.Response:
+        return web.json_response([{"submission_id": job, "status": "PENDING"} for job in JOBS])
+
+    app = web.Application()
+    app.router.add_get("/api/v0/jobs", count)
+    app.router.add_get("/api/jobs/", everything)
+    app.router.add_get("/api/jobs/{job}", one)
+    async with TestServer(app) as server, JobsApi(RayCluster("slow", str(server.make_url("")).rstrip("/"))) as api:
+        jobs = JobLooks(api)
+        found = await jobs.look(dict.fromkeys(JOBS), JOBS)
+        found = await jobs.look(found, [])  # the first count, with nothing to compare it with
+        assert asked == {"count": 1, "one": 10}
+        for _ in range(5):
+            found = await jobs.look(found, [])
+        assert asked == {"count": 1, "one": 10}
+        jobs._looked_at["job-3"] -= looks.SLOWLY_S
+        await jobs.look(found, ["job-5"])
+        assert asked == {"count": 1, "one": 12}
+        jobs._slow_until -= looks.AGAIN_S
+        await jobs.look(found, [])
+        assert asked["count"] == 2, "it may have become faster"

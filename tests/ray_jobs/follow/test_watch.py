@@ -1,0 +1,358 @@
+"""One poll serves all who follow, and is gentle with the head. With a real head behind a proxy that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import re
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ray_jobs.proxy import LIST, Proxy
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import RayAuthenticationError
+from tradewind.ray_jobs.follow import looks, watch
+from tradewind.ray_jobs.follow.follow import FollowEnd, follow_job
+from tradewind.ray_jobs.follow.waiting import duration
+from tradewind.ray_jobs.follow.watch import WatchedJob, backoff_s, watching
+from tradewind.ray_jobs.nodes import lost as lost_nodes
+from tradewind.ray_jobs.nodes.demand import WaitJudgement
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+
+pytestmark = pytest.mark.ray
+
+RUNNING = f"{LIST}running"
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
+    """A head whose job ``ended`` has ended, while ``running`` runs and ``pending`` waits for what is not there."""
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    ray = LocalRay(stack, token="", num_cpus=2)
+    try:
+        ray.start()
+        jobs = RayJobs(RayCluster("here", ray.address))
+        jobs.submit_or_attach(JobRequest("ended", "echo hello"))
+        jobs.submit_or_attach(JobRequest("running", "sleep 3600"))
+        jobs.submit_or_attach(JobRequest("pending", "true", resources={"nowhere": 1}))
+        wait_until(jobs, "ended", "SUCCEEDED")
+        wait_until(jobs, "running", "RUNNING")
+        yield jobs
+    finally:
+        stack.stop()
+
+
+@pytest.fixture
+def proxy(jobs: RayJobs) -> Proxy:
+    return Proxy(jobs.cluster.address)
+
+
+def wait_until(jobs: RayJobs, job: str, status: str) -> None:
+    deadline = time.monotonic() + 120
+    while (details := jobs.details(job)) is None or details.status != status:
+        assert time.monotonic() < deadline, details
+        time.sleep(0.2)
+
+
+async def follow(cluster: RayCluster, job: str, **kwargs: Any) -> FollowEnd:
+    kwargs.setdefault("notice", lambda sentence: None)
+    return await asyncio.wait_for(follow_job(cluster, job, log=None, **kwargs), 60)
+
+
+async def until_heard(watched: WatchedJob) -> None:
+    async with asyncio.timeout(60):
+        while watched.heard_at is None:
+            await watched.news()
+
+
+async def test_three_hundred_followers_share_one_poll(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, AsyncExitStack() as stack:
+        watched = [await stack.enter_async_context(watching(cluster, "running")) for _ in range(300)]
+        await asyncio.gather(*map(until_heard, watched))
+        assert proxy.asked == {RUNNING: 1}
+        assert len({id(one.api) for one in watched}) == 1
+
+
+async def test_clusters_that_differ_in_their_token_do_not_share(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster:
+        other = RayCluster(cluster.name, cluster.address, token="other")
+        same = RayCluster(cluster.name, cluster.address)
+        async with watching(cluster, "j") as one, watching(same, "j") as two, watching(other, "j") as another:
+            assert one.api is two.api
+            assert one.api is not another.api
+
+
+async def test_nobody_polls_once_nobody_follows(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster:
+        async with watching(cluster, "running") as watched:
+            await until_heard(watched)
+            session = watched.api._session
+        assert session.closed
+        assert not any("ClusterWatcher" in str(task) for task in asyncio.all_tasks())
+        async with watching(cluster, "running") as again:  # a new watcher serves who comes later
+            await until_heard(again)
+
+
+async def test_who_comes_while_the_last_one_leaves_is_served(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster:
+        for _ in range(5):
+            ended = await asyncio.gather(*(follow(cluster, "ended") for _ in range(5)))
+            assert all("hello" in end.last_lines for end in ended)
+
+
+async def test_a_slow_head_is_asked_rarely(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "SHORTEST_INTERVAL_S", 0.01)
+    proxy.delay_s = 0.3
+    async with proxy.serving() as cluster, watching(cluster, "running"):
+        started = time.monotonic()
+        while proxy.asked[RUNNING] < 3:
+            await asyncio.sleep(0.05)
+        assert time.monotonic() - started > 2 * watch.REST_FACTOR * 0.3 * 0.9  # a lower bound: load only adds to it
+
+
+async def test_the_interval_grows_and_a_change_resets_it(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    jobs.submit_or_attach(JobRequest("changing", f"bash -c 'until [ -e {go} ]; do sleep 0.1; done'"))
+    wait_until(jobs, "changing", "RUNNING")
+    async with proxy.serving() as cluster, watching(cluster, "changing") as watched:
+        watcher = watched._watcher
+        await until_heard(watched)
+        assert watcher._interval == watch.SHORTEST_INTERVAL_S
+        for _ in range(30):
+            await watcher._poll()
+        assert watcher._interval == watch.LONGEST_INTERVAL_S
+        go.touch()
+        wait_until(jobs, "changing", "SUCCEEDED")
+        await watcher._poll()
+        assert watched.details is not None and watched.details.has_ended
+        assert watcher._interval == watch.SHORTEST_INTERVAL_S
+
+
+async def test_who_joins_is_answered_though_the_interval_is_long(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        for _ in range(30):
+            await watched._watcher._poll()
+        before = proxy.asked.total()
+        async with watching(cluster, "ended") as newcomer:
+            await until_heard(newcomer)
+        assert proxy.asked.total() <= before + 2
+
+
+async def test_a_job_is_unknown_only_when_it_is_not_found_by_its_id_either(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "FEW", 0)
+    proxy.empty_list = True
+    async with proxy.serving() as cluster:
+        found, unknown = await asyncio.gather(follow(cluster, "ended"), follow(cluster, "unknown"))
+    assert found.details is not None and "hello" in found.last_lines
+    assert unknown == FollowEnd(None)
+    assert proxy.asked["/api/jobs/unknown"] == 1 and proxy.asked[LIST]
+
+
+async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> None:
+    proxy.refusal = 403
+    async with proxy.serving() as cluster:
+        failures = await asyncio.gather(*(follow(cluster, "running") for _ in range(3)), return_exceptions=True)
+        assert [type(failure) for failure in failures] == [RayAuthenticationError] * 3
+        assert proxy.asked == {RUNNING: 1}
+        proxy.refusal = None
+        assert (await follow(cluster, "ended")).details is not None  # the watcher that failed serves nobody else
+
+
+async def test_a_refused_token_ends_a_wait_that_goes_on(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster:
+        followed = asyncio.create_task(follow(cluster, "running"))
+        while not proxy.asked[RUNNING]:
+            await asyncio.sleep(0.05)
+        proxy.refusal = 401
+        with pytest.raises(RayAuthenticationError):
+            await followed
+
+
+async def test_silence_is_noticed_and_no_failure(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.OUTAGE_NOTICE_AFTER_S", 0.0)
+    told: list[str] = []
+    proxy.refusal = 503
+    async with proxy.serving() as cluster:
+        followed = asyncio.create_task(follow(cluster, "ended", notice=told.append))
+        while not told:
+            await asyncio.sleep(0.05)
+        assert "answered 503" in told[0] and "says nothing about job ended" in told[0]
+        proxy.refusal = None
+        end = await followed
+    assert end.details is not None and end.details.status == "SUCCEEDED"
+    assert told[1:] == [f"{cluster} answers again."]
+
+
+async def test_each_follower_is_told_in_its_own_context(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's triggerer knows by the context into which task's log a record goes."""
+    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.OUTAGE_NOTICE_AFTER_S", 0.0)
+    trigger: contextvars.ContextVar[str] = contextvars.ContextVar("trigger")
+    told: set[tuple[str, str]] = set()
+
+    async def run(name: str) -> None:
+        trigger.set(name)
+        await follow(cluster, "ended", notice=lambda sentence: told.add((name, trigger.get())))
+
+    proxy.refusal = 503
+    async with proxy.serving() as cluster:
+        runs = [asyncio.create_task(run(name)) for name in ("a", "b")]
+        while len(told) < 2:
+            await asyncio.sleep(0.05)
+        proxy.refusal = None
+        await asyncio.gather(*runs)
+    assert told == {("a", "a"), ("b", "b")}
+
+
+async def test_a_job_that_is_never_started_ends_the_queue_timeout(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster:
+        end = await follow(cluster, "pending", queue_timeout_s=0.5)
+        assert end.queue_timed_out and end.details is not None and end.details.status == "PENDING"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2):
+                await follow(cluster, "pending", queue_timeout_s=36000)
+
+
+async def test_a_cluster_that_is_silent_does_not_end_the_queue_timeout(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster:
+        followed = asyncio.create_task(follow(cluster, "running", queue_timeout_s=0.1))
+        proxy.refusal = 503
+        done, _ = await asyncio.wait([followed], timeout=2)
+        assert not done
+        followed.cancel()
+
+
+async def test_what_is_waited_for_is_told(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.FIRST_EXPLANATION_S", 0.1)
+    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.FIRST_NOTICE_S", 0.2)
+    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.NOTICE_INTERVAL_S", 0.2)
+    told: list[str] = []
+    asked: list[int] = []
+
+    async def explain(api: Any) -> WaitJudgement:
+        asked.append(len(told))
+        return WaitJudgement("4 TPU, there are none.", is_infeasible=len(told) == 2)
+
+    async with proxy.serving() as cluster:
+        end = await follow(cluster, "pending", notice=told.append, explain_wait=explain)
+    assert end.infeasible == "4 TPU, there are none."
+    assert asked[-1] == 2 and asked == sorted(asked)
+    assert len(told) == 2
+    for sentence in told:
+        assert re.fullmatch(r"Ray job pending has been waiting for \d+ (s|min): 4 TPU, there are none\.", sentence)
+
+
+def test_pauses_grow_up_to_a_limit_and_differ() -> None:
+    assert [backoff_s(n, lambda: 1.0) for n in (1, 2, 3, 4, 5, 100)] == [1, 2, 4, 8, 15, 15]
+    assert backoff_s(4, lambda: 0.0) == 4.0
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (700, "12 min"), (9000, "2.5 h")])
+def test_durations_are_readable(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# ---- what is asked, by how many are followed and whose log is streamed
+
+COUNTS = "/api/v0/jobs"
+
+
+async def test_a_job_whose_log_is_streamed_is_not_polled_and_looked_at_when_the_stream_ends(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        watcher = watched._watcher
+        with watched.streamed():
+            before = proxy.asked.copy()
+            for _ in range(5):
+                await watcher._poll()
+            assert proxy.asked == before
+        await watcher._poll(is_regular=False)
+        assert proxy.asked - before == {RUNNING: 1}
+
+
+async def test_a_stream_that_hangs_hides_nothing_for_ever(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        watcher = watched._watcher
+        with watched.streamed():
+            before = proxy.asked.copy()
+            watcher._looks._looked_at["running"] -= looks.AGAIN_S
+            await watcher._poll()
+            assert proxy.asked - before == {RUNNING: 1}
+            await watcher._poll()
+            assert proxy.asked - before == {RUNNING: 1}
+
+
+async def test_the_node_of_a_silent_stream_is_looked_at_and_that_of_a_talking_one_is_not(proxy: Proxy) -> None:
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        watcher = watched._watcher
+        with watched.streamed():
+            before = proxy.asked.copy()
+            watcher._lost_nodes.look_soon()
+            await watcher._poll()
+            assert proxy.asked == before, "a line has just come"
+            watched._line_at -= 2 * lost_nodes.LOOK_S
+            await watcher._poll()
+            assert proxy.asked - before == {"/api/v0/nodes": 1}
+
+
+async def test_many_jobs_are_asked_about_by_one_small_question_until_one_of_them_changes(
+    jobs: RayJobs, proxy: Proxy, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    names = [f"crowd-{number}" for number in range(looks.FEW + 1)]
+    for name in names:
+        jobs.submit_or_attach(JobRequest(name, "true", resources={"nowhere": 1}))
+    jobs.submit_or_attach(JobRequest("crowded", f"bash -c 'until [ -e {go} ]; do sleep 0.1; done'"))
+    wait_until(jobs, "crowded", "RUNNING")
+    async with proxy.serving() as cluster, AsyncExitStack() as stack:
+        watched = {name: await stack.enter_async_context(watching(cluster, name)) for name in [*names, "crowded"]}
+        await asyncio.gather(*map(until_heard, watched.values()))
+        watcher = watched["crowded"]._watcher
+        await watcher._poll()  # the numbers are known from here on
+        before = proxy.asked.copy()
+        for _ in range(3):
+            await watcher._poll()
+        asked = proxy.asked - before
+        assert asked[COUNTS] >= 6 and set(asked) == {COUNTS}
+        go.touch()
+        wait_until(jobs, "crowded", "SUCCEEDED")
+        await watcher._poll()
+        ended = watched["crowded"].details
+        assert ended is not None and ended.status == "SUCCEEDED"
+        assert {one.details.status for name, one in watched.items() if one.details and name in names} == {"PENDING"}
+
+
+async def test_a_head_that_does_not_count_is_asked_for_its_list(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "FEW", 0)
+    proxy.refusal, proxy.refused_ending = 403, COUNTS
+    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
+        await until_heard(watched)
+        before = proxy.asked[LIST]
+        await watched._watcher._poll()
+        assert proxy.asked[LIST] > before and watched.details is not None and watched.outage is None
+
+
+async def test_few_of_many_that_the_head_remembers_are_asked_for_one_by_one(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "FEW", 1)
+    monkeypatch.setattr(looks, "LOOK_COST", 1)
+    async with proxy.serving() as cluster, watching(cluster, "running") as one, watching(cluster, "ended") as two:
+        await asyncio.gather(until_heard(one), until_heard(two))
+        before = proxy.asked[LIST]
+        one.hurry()
+        two.hurry()
+        await one._watcher._poll()
+        assert proxy.asked[LIST] == before

@@ -1,0 +1,81 @@
+"""What makes a checkpoint sound, on a local disk and on Cloud Storage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tradewind.recipes.checkpoints.files import copy_files, damage, remove_checkpoint, write_file_list
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+
+FILES = {"manifest.ocdbt": b"tree", "d/one": b"weights", "d/two": b"moments", "metadata.json": b"{}"}
+
+
+def made(root: str, name: str = "step-3") -> str:
+    checkpoint = f"{root}/{name}"
+    fs, path = fsspec.core.url_to_fs(checkpoint)
+    for file, content in FILES.items():
+        fs.makedirs(f"{path}/{file}".rpartition("/")[0], exist_ok=True)
+        fs.pipe_file(f"{path}/{file}", content)
+    write_file_list(checkpoint)
+    return checkpoint
+
+
+@pytest.fixture(params=["local", "gs"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path)
+    request.getfixturevalue("cloud")
+    return f"gs://bucket/{tmp_path.name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("d/one", None, "d/one is missing"),
+        ("d/two", b"mom", "d/two has 3 bytes instead of 7"),
+        ("manifest.ocdbt", b"eert", "manifest.ocdbt has other content than was written"),
+        ("files.json", b"{", "files.json is no JSON"),
+        ("metadata.json", b"{ }", None),
+    ],
+)
+def test_a_file_that_was_lost_cut_or_changed_is_named(
+    root: str, name: str, content: bytes | None, sentence: str | None
+) -> None:
+    checkpoint = made(root)
+    assert damage(checkpoint) is None
+    fs, path = fsspec.core.url_to_fs(f"{checkpoint}/{name}")
+    fs.rm_file(path) if content is None else fs.pipe_file(path, content)
+    assert damage(checkpoint) == sentence
+
+
+def test_a_checkpoint_without_a_list_is_sound_when_it_has_data(tmp_path: Path) -> None:
+    checkpoint = made(str(tmp_path))
+    (tmp_path / "step-3/files.json").unlink()
+    assert damage(checkpoint) is None
+    (tmp_path / "step-3/manifest.ocdbt").unlink()
+    assert damage(checkpoint) == "it has no data"
+
+
+def test_a_copy_is_sound_but_not_complete_before_somebody_says_so(root: str, tmp_path: Path) -> None:
+    copy_files(made(root), str(tmp_path / "copy"))
+    assert damage(str(tmp_path / "copy")) is None
+    assert not (tmp_path / "copy/metadata.json").exists()
+
+
+def test_cloud_storage_reads_no_data_to_find_damage(cloud: LocalCloudStorage) -> None:
+    checkpoint = made("gs://bucket", "unread")
+    cloud.requests.clear()
+    assert damage(checkpoint) is None
+    assert cloud.requests["read"] == 1  # the list itself
+
+
+def test_a_removed_checkpoint_is_gone(root: str) -> None:
+    checkpoint = made(root)
+    remove_checkpoint(checkpoint)
+    fs, path = fsspec.core.url_to_fs(checkpoint)
+    fs.invalidate_cache()
+    assert not fs.exists(path)
+    remove_checkpoint(checkpoint)  # by Levanter's thread at the same time

@@ -1,0 +1,63 @@
+"""Goodput and the progress line, on clocks that the tests turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tradewind.cloud_tpu.goodput import CountedSteps
+from tradewind.recipes.metrics.goodput import Goodput, StepTimer
+from tradewind.recipes.metrics.tracking import ProgressReporter, TrackingOptions
+
+
+def test_a_step_that_was_done_again_counts_once() -> None:
+    rows = [{"step": step, "step_seconds": 2.0} for step in range(10)]
+    goodput = Goodput(rows, started=0.0, restarts=1)
+    goodput.add(5, None)  # the first step of the attempt, after a checkpoint of step 4: its old time stands
+    assert goodput.share(100.0) == pytest.approx(6 * 2.0 / 100)
+    goodput.add(6, 3.0)  # 7, 8 and 9 are lost until they are done again
+    assert goodput.share(100.0) == pytest.approx((6 * 2.0 + 3.0) / 100)
+
+
+def test_steps_that_a_kill_lost_do_not_count_until_they_are_made_again() -> None:
+    rows = [{"step": step, "step_seconds": 2.0} for step in [*range(10), 4]]
+    assert CountedSteps(rows).seconds == 5 * 2.0
+
+
+def test_a_young_training_has_no_goodput_unless_it_was_restarted() -> None:
+    rows = [{"step": 0, "step_seconds": 10.0}]
+    for restarts, expected in ((0, None), (1, 0.25)):
+        goodput = Goodput(rows, started=1000.0, restarts=restarts)
+        goodput.add(1, None)
+        assert goodput.share(1040.0) == expected
+
+
+def test_without_a_step_there_is_no_goodput() -> None:
+    assert Goodput([], started=0.0, restarts=3).share(100.0) is None
+
+
+def test_checkpoints_and_validation_are_no_part_of_a_step() -> None:
+    timer = StepTimer()
+    assert timer.end(5.0) is None  # the first step of an attempt is mostly compilation
+    timer.begin(9.0)  # 4 seconds of validation
+    assert timer.end(10.5) == 1.5
+
+
+def test_the_line_says_how_much_of_the_devices_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = TrackingOptions(str(tmp_path / "m"), 10, tokens_per_step=64, steps_per_line=1, examples_per_step=2)
+    progress = ProgressReporter(options, Goodput([], started=0.0, restarts=2))
+    progress.flops_per_example, progress.peak_flops = 3e9, 1e18
+    for step in (2, 3):
+        progress.report(step, {"train/loss": 3.0, "step_seconds": 0.5})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("step 3/10  loss 3.000  restarts 2  goodput 0.0%")
+    assert "  tokens/s " in second and "  MFU 0.0%  restarts 2" in second
+
+
+def test_an_attempt_after_a_lost_driver_counts_from_the_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRADEWIND_FIRST_START", "1090")
+    rows = [{"step": step, "time": 1000.0 + step, "step_seconds": 1.0} for step in range(10)]
+    goodput = Goodput.of_this_pod(rows)
+    goodput.add(10, None)
+    assert goodput.share(1100.0) == pytest.approx(10 / 100)

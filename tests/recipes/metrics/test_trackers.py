@@ -1,0 +1,45 @@
+"""What a training reports beside its metrics file: to TensorBoard in a bucket, and to W&B without a network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+
+REPORT = """
+import sys
+from tradewind.recipes.metrics.trackers import WandbOptions, tensorboard_config, wandb_config
+
+for config in (tensorboard_config(sys.argv[1], 5), wandb_config(WandbOptions("project"), sys.argv[2])):
+    tracker = config.init("train-123")
+    for step in range(5, 10):
+        tracker.log({"train/loss": 1.0 / (1 + step)}, step=step)
+    tracker.finish()
+"""
+
+
+@pytest.mark.slow
+def test_tensorboard_is_written_to_a_bucket_and_wandb_offline_without_an_account(
+    cloud: LocalCloudStorage, tmp_path: Path
+) -> None:
+    local = tmp_path / "train-123"
+    command = [sys.executable, "-c", REPORT, "gs://bucket/train-123", str(local)]
+    changed = {"JAX_PLATFORMS": "cpu", "GOOGLE_CLOUD_PROJECT": "p", "HOME": str(tmp_path), "WANDB_API_KEY": ""}
+    done = subprocess.run(command, env=os.environ | changed, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    store = fsspec.filesystem("gs")
+    store.invalidate_cache()
+    [events] = store.find("bucket/train-123/tensorboard")
+    assert "events.out.tfevents." in events
+    assert store.cat_file(events).count(b"train/loss") == 5
+
+    [run] = (local / "wandb").glob("offline-run-*-train-123")
+    assert list(run.glob("run-*.wandb"))
+    assert "wandb sync" in done.stderr + done.stdout

@@ -1,0 +1,241 @@
+"""The functions that make a pipeline's steps: what counts, what one step tells the next, and what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind import (
+    ExecutorStep,
+    InputName,
+    TpuSlice,
+    lazy,
+    mirrored,
+    output_path_of,
+    run_param,
+    this_output_path,
+    versioned,
+)
+from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
+from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
+from tradewind.recipes.report import ReportConfig, write_report
+from tradewind.recipes.steps import clean, evaluate, report, tokenize, train, train_tokenizer
+from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
+from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
+from tradewind.recipes.train_lm import RESUMABLE, LmTrainConfig, train_lm
+from tradewind.steps import ParseTimeValues, ResolvedStep, RunValues, StepConfigError, resolve
+
+OUT = this_output_path()
+RAW = ExecutorStep("raw", None, {"n": versioned(3)})
+CLEANED = clean("clean", RAW, validation_fraction=0.05)
+TOKENIZER = train_tokenizer("tokenizer", RAW, vocab_size=300)
+TOKENS = tokenize("tokens", CLEANED, TOKENIZER)
+TRAINED = train("train", TOKENS, run_param("size"), num_train_steps=7, checkpoint_seconds=2.0)
+EVALUATED = evaluate("evaluate", TRAINED)
+REPORTED = report("report", EVALUATED, title="Mine")
+
+_clean, _tokens, _train, _evaluate = (output_path_of(step) for step in (CLEANED, TOKENS, TRAINED, EVALUATED))
+_raw, _tokenizer, _size = output_path_of(RAW), output_path_of(TOKENIZER), versioned(run_param("size"))
+WRITTEN_OUT = [
+    (CLEANED, clean_and_shard, CleanAndShardConfig(_raw, OUT, validation_fraction=versioned(0.05))),
+    (TOKENIZER, train_bpe_tokenizer, BpeTokenizerConfig(_raw, OUT, versioned(300))),
+    (TOKENS, build_token_cache, TokenCacheConfig(_clean, _tokenizer, OUT)),
+    (
+        TRAINED,
+        train_lm,
+        LmTrainConfig(_tokens, _tokenizer, OUT, _size, num_train_steps=versioned(7), checkpoint_seconds=2.0),
+    ),
+    (EVALUATED, evaluate_lm, LmEvalConfig(_train, _tokens, _tokenizer, OUT, model_size=_size)),
+    (REPORTED, write_report, ReportConfig(_train, _evaluate, OUT, "Mine")),
+]
+
+NIGHTLY = """
+import datetime, os, sys
+os.environ["TRADEWIND_STEP"] = "makes no DAG"
+sys.path.insert(0, sys.argv[1])
+import nightly_code_lm
+from tradewind.steps import RunValues, resolve
+params = {"sample_percent": 40, "model_size": "small", "train_steps": 200, "learning_rate": 0.005}
+last = nightly_code_lm.report("code_lm/report", nightly_code_lm.evaluated)
+for step in resolve([last], "gs://b", RunValues(params=params, night=datetime.date(2026, 3, 1))).steps:
+    print(step.name.removeprefix("code_lm/"), step.hash)
+"""
+
+
+def resolved(step: ExecutorStep) -> ResolvedStep:
+    return resolve([step], "gs://bucket", RunValues(params={"size": "tiny"})).of(step)
+
+
+@pytest.mark.parametrize(("made", "fn", "config"), WRITTEN_OUT, ids=lambda value: getattr(value, "name", ""))
+def test_a_step_is_the_one_that_a_person_would_write_out(made: ExecutorStep, fn: Any, config: Any) -> None:
+    written = ExecutorStep(made.name, fn, config)
+    assert made.fn is fn
+    assert (resolved(made).version, resolved(made).config) == (resolved(written).version, resolved(written).config)
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the collection's version names the Python that it is of")
+def test_the_nightly_pipeline_finds_the_outputs_of_when_its_configs_were_written_out() -> None:
+    dags = str(Path(__file__).parents[2] / "dags")
+    done = subprocess.run([sys.executable, "-c", NIGHTLY, dags], check=True, capture_output=True, text=True)
+    assert dict(line.split() for line in done.stdout.splitlines()) == {
+        "collection": "54a72f",
+        "sample": "a80dfd",
+        "clean": "6f4762",
+        "tokenizer": "8f1199",
+        "tokens": "c0ded4",
+        "train": "36e1e7",
+        "evaluate": "5f5b15",
+        "report": "5096e0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (clean("a", "gs://one"), clean("a", "gs://other")),
+        (clean("a", RAW), clean("a", RAW / "part")),
+        (clean("a", RAW), clean("a", RAW, min_chars=64)),
+        (tokenize("a", CLEANED, "gs://one"), tokenize("a", CLEANED, "gs://other")),
+        (train("a", TOKENS), train("a", TOKENS, "tiny")),
+        (train("a", TOKENS), train("a", TOKENS, seed=0)),
+        (train("a", TOKENS), train("a", TOKENS, levanter={"optimizer.beta2": 0.95})),
+        (train("a", TOKENS), train("a", TOKENS, initialize_from="gs://one")),
+        (evaluate("a", TRAINED), evaluate("a", TRAINED, prompt="class ")),
+        (evaluate("a", TRAINED), evaluate("a", TRAINED, tokens="gs://one")),
+    ],
+)
+def test_inputs_and_settings_that_are_given_count(one: ExecutorStep, other: ExecutorStep) -> None:
+    assert resolved(one).hash != resolved(other).hash
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (train("a", TOKENS), train("a", TOKENS, steps_per_eval=3, tensorboard=True, checkpoint_seconds=1.0)),
+        (train("a", TOKENS), train("a", TOKENS, resources=TpuSlice("v4-16"), description="Mine.", cluster="far")),
+        (train("a", TOKENS, seed=1), train("a", TOKENS, seed=versioned(1))),
+        (evaluate("a", TRAINED), evaluate("a", TRAINED, batch_size=4)),
+        (report("a", EVALUATED), report("a", EVALUATED, title="Mine")),
+    ],
+)
+def test_measuring_saving_and_placing_do_not_count(one: ExecutorStep, other: ExecutorStep) -> None:
+    assert resolved(one).hash == resolved(other).hash
+
+
+def test_a_path_given_as_text_is_below_the_prefix_if_it_is_relative() -> None:
+    assert resolved(clean("a", "raw/wiki")).config.input_path == "gs://bucket/raw/wiki"
+    assert resolved(clean("a", "gs://other/wiki")).config.input_path == "gs://other/wiki"
+
+
+def test_an_evaluation_is_of_the_model_that_was_trained() -> None:
+    model = lazy("levanter.models.llama:LlamaConfig", num_layers=2)
+    trained = train("a", TOKENS / "corpus", model, tokenizer=TOKENIZER, seq_len=32)
+    config = evaluate("b", trained).config
+    expected = (trained.config.cache_path, trained.config.tokenizer_path, trained.config.model, versioned(32))
+    assert (config.cache_path, config.tokenizer_path, config.model, config.seq_len) == expected
+    assert evaluate("b", trained, seq_len=64).config.seq_len == versioned(64)
+    assert evaluate("b", trained, model="tiny").config.model is None
+    assert evaluate("b", output_path_of(trained)).config == config
+
+
+def test_what_no_step_says_can_be_said() -> None:
+    config = evaluate("b", "gs://trained", tokens="gs://tokens", tokenizer=TOKENIZER, model="tiny").config
+    assert config.train_path == InputName.hardcoded("gs://trained")
+    assert (config.cache_path, config.tokenizer_path) == (InputName.hardcoded("gs://tokens"), _tokenizer)
+    assert report("c", "gs://evaluated", trained="gs://trained").config.train_path == config.train_path
+
+
+def test_the_step_is_ready_to_run() -> None:
+    step = train("a", TOKENS, resources=TpuSlice("v4-16"), secrets={"WANDB_API_KEY": "env:KEY"}, cluster="far")
+    assert (step.resources, step.cluster, step.secrets) == (TpuSlice("v4-16"), "far", {"WANDB_API_KEY": "env:KEY"})
+    assert tuple(step.resumable) == RESUMABLE
+    assert CLEANED.description.startswith("Cleaned, deduplicated")
+    assert clean("a", RAW, description="Mine.").description == "Mine."
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: clean("a", RAW, min_char=3), r"clean\(min_char=...\) is no field of CleanAndShardConfig; did you"),
+        (lambda: clean("a", RAW, input_path="x"), r"clean\(input_path=...\) is no field"),
+        (lambda: clean("a", RAW, resource=TpuSlice("v4-16")), "did you mean resources"),
+        (lambda: train("a", TOKENS, levanter={"hf_save_steps": 10}), "'hf_save_steps'. is not taken"),
+        (lambda: train("a", "gs://tokens"), "tokenizer is missing"),
+        (lambda: evaluate("a", "gs://x"), "tokens is missing: what is evaluated is no step of train"),
+        (lambda: evaluate("a", "gs://x", tokens=TOKENS, tokenizer=TOKENIZER), "model is missing"),
+        (lambda: report("a", "gs://x"), "trained is missing"),
+        (lambda: clean("a", None), "documents is None, which is no input: give a step"),
+        (lambda: clean("a", ["raw"]), r"documents is \['raw'\], which is no input"),
+        (lambda: tokenize("a", CLEANED, 5), "tokenizer is 5, which is no input"),
+        (lambda: tokenize("a", CLEANED, TOKENIZER, vocab_size=3), "the fields are description"),
+        (lambda: train("a", TOKENS, "huge"), "^Step 'a': model_size='huge': give one of tiny, small, 125m"),
+        (lambda: train("a", TOKENS, versioned("huge")), "model_size=.*'huge'.*: give one of tiny, small, 125m"),
+        (lambda: train("a", TOKENS, versioned(5)), "which is no model"),
+        (lambda: train("a", TOKENS, TOKENIZER), r"model is ExecutorStep\('tokenizer'\), which is no model"),
+        (lambda: train("a", TOKENS, model_size="small"), "train fills it in from its arguments"),
+        (lambda: train("a", TOKENS, levanter=run_param("levanter")), "is no mapping of settings, such as"),
+        (lambda: train("a", TOKENS, resources="v4-16"), "Step 'a': resources must be .* but is 'v4-16'"),
+        (lambda: train("a", TOKENS, cluster=run_param("cluster")), "Step 'a': cluster must be"),
+        (lambda: train("a", TOKENS, pip_dependency_groups="tpu"), "Step 'a': pip_dependency_groups .* must be a list"),
+        (lambda: evaluate("a", TRAINED, cache_path="gs://x"), "evaluate fills it in"),
+        (lambda: clean("a", RAW, validation_fraction=-3), "^Step 'a': validation_fraction=-3: give a number above 0"),
+        (lambda: clean("a", RAW, min_chars=versioned(0)), "^Step 'a': min_chars=0: give a whole number of at least 1"),
+        (lambda: clean("a", RAW, train_shards=RAW), "^Step 'a': train_shards=ExecutorStep.'raw'.: give a whole"),
+        (lambda: train_tokenizer("a", RAW, vocab_size="300"), "^Step 'a': vocab_size='300': give a whole number of at"),
+        (lambda: train("a", TOKENS, wandb="yes"), "^Step 'a': wandb='yes': give WandbOptions"),
+        (lambda: train("a", TOKENS, num_train_steps=1e4), r"^Step 'a': num_train_steps=10000.0: give a whole number"),
+        (lambda: train("a", TOKENS, tensorboard="no"), "^Step 'a': tensorboard='no': give True or False"),
+        (lambda: evaluate("a", TRAINED, prompt=""), "^Step 'a': prompt='': give a text of at least one character"),
+        (lambda: evaluate("a", TRAINED, seq_len=1), "^Step 'a': seq_len=1: give a whole number of at least 2"),
+        (lambda: report("a", EVALUATED, title=5), "^Step 'a': title=5: give a text"),
+        (
+            lambda: train_tokenizer("a", TOKENS),
+            "^Step 'a': documents is step 'tokens', which makes a token cache and not",
+        ),
+        (
+            lambda: tokenize("a", TOKENIZER, CLEANED),
+            "documents is step 'tokenizer', which makes a tokenizer and not docu",
+        ),
+        (lambda: tokenize("a", CLEANED, output_path_of(CLEANED)), "tokenizer is step 'clean', which makes documents"),
+        (lambda: train("a", CLEANED), "^Step 'a': tokens is step 'clean', which makes documents and not a token cache"),
+        (
+            lambda: train("a", mirrored(CLEANED / "train"), tokenizer=mirrored(output_path_of(TOKENS))),
+            "tokenizer is step",
+        ),
+        (lambda: evaluate("a", TOKENS), "trained is step 'tokens', which makes a token cache and not a trained model"),
+        (lambda: evaluate("a", REPORTED), "trained is step 'report', which makes a report and not a trained model"),
+        (lambda: report("a", TRAINED), "evaluated is step 'train', which makes a trained model and not an evaluation"),
+    ],
+)
+def test_it_refuses_what_it_does_not_know(make: Callable[[], ExecutorStep], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("config", [config for _, _, config in WRITTEN_OUT], ids=lambda config: type(config).__name__)
+def test_no_field_of_a_config_takes_just_anything(config: Any) -> None:
+    for field in dataclasses.fields(config):
+        if field.name != "model":  # looked at on the cluster, where Levanter is
+            with pytest.raises(ValueError, match=f"^{field.name}=<object object at .*: give "):
+                dataclasses.replace(config, **{field.name: object()})
+
+
+def test_what_may_be_any_file_of_an_output_is_no_wrong_input() -> None:
+    assert train("a", TOKENS / "corpus", tokenizer=TRAINED / "hf").config.tokenizer_path == TRAINED / "hf"
+    assert tokenize("a", EVALUATED / "samples", TOKENIZER).config.input_path == EVALUATED / "samples"
+
+
+def test_values_of_the_run_stand_in_every_setting_and_are_checked_by_its_plan() -> None:
+    step = train("a", TOKENS, num_train_steps=run_param("steps"), seed=run_param("steps"), tensorboard=run_param("on"))
+    resolve([step], "gs://bucket", ParseTimeValues(frozenset({"steps", "on"})))
+    resolve([step], "gs://bucket", RunValues(params={"steps": 3, "on": True}))
+    with pytest.raises(
+        StepConfigError, match="Step 'a': config .LmTrainConfig.: num_train_steps=0: give a whole number"
+    ):
+        resolve([step], "gs://bucket", RunValues(params={"steps": 0, "on": True}))

@@ -1,0 +1,117 @@
+"""What a simulated host reads about itself, over HTTP and by Google's own library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
+
+IP = "127.77.0.1"
+FACTS = HostFacts("slice-a", 1, "v4-16", {"cluster": "one"}, {"startup-script": "start ray"}, True)
+
+
+@pytest.fixture
+def server() -> Iterator[MetadataServer]:
+    server = MetadataServer("rehearsal", "us-central2-b")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def host(server: MetadataServer) -> str:
+    return server.add_host("slice-a.1", IP, FACTS)
+
+
+def ask(host: str, path: str, **query: str) -> requests.Response:
+    url = f"http://{host}/computeMetadata/v1/{path}"
+    return requests.get(url, params=query, headers={"Metadata-Flavor": "Google"}, timeout=30)
+
+
+def test_a_host_learns_who_it_is_at_an_address_of_its_own(host):
+    assert host.startswith(f"{IP}:")
+    expected = {
+        "instance/preempted": "FALSE",
+        "instance/hostname": "slice-a-w-1.us-central2-b.c.rehearsal.internal",
+        "instance/attributes/accelerator-type": "v4-16",
+        "instance/attributes/agent-worker-number": "1",
+        "instance/attributes/startup-script": "start ray",
+        "instance/scheduling/preemptible": "TRUE",
+        "project/project-id": "rehearsal",
+    }
+    assert {path: ask(host, path).text for path in expected} == expected
+    assert ask(host, "instance/zone").text.endswith("/zones/us-central2-b")
+    assert ask(host, "instance/id").text.isdecimal()
+    assert ask(host, "instance/", recursive="true").json()["attributes"]["cluster"] == "one"
+    assert "preempted" in ask(host, "instance/").text.splitlines()
+
+
+def test_nothing_is_told_without_the_header_or_of_what_is_not_there(host):
+    answer = requests.get(f"http://{host}/computeMetadata/v1/instance/preempted", timeout=10)
+    assert (answer.status_code, answer.headers["Metadata-Flavor"]) == (403, "Google")
+    assert ask(host, "instance/attributes/secret").status_code == 404
+
+
+def test_a_notice_reaches_who_waits_for_it_at_once(server, host):
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(ask, host, "instance/preempted", wait_for_change="true")
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.3)
+        server.preempt_slice("slice-a")
+        assert waiting.result(timeout=5).text == "TRUE"
+
+
+def test_who_knows_an_old_value_or_has_waited_long_enough_is_answered(server, host):
+    before = ask(host, "instance/preempted").headers["ETag"]
+    began = time.monotonic()
+    same = ask(host, "instance/preempted", wait_for_change="true", timeout_sec="1", last_etag=before)
+    assert (same.text, same.headers["ETag"]) == ("FALSE", before)
+    assert time.monotonic() - began >= 1
+    server.preempt_slice("slice-a")
+    assert ask(host, "instance/preempted", wait_for_change="true", last_etag=before).text == "TRUE"
+
+
+def test_a_notice_is_for_one_slice_alone(server, host):
+    other = server.add_host("slice-b.0", "127.77.0.2", FACTS)
+    server.preempt_slice("slice-b")
+    assert (ask(host, "instance/preempted").text, ask(other, "instance/preempted").text) == ("FALSE", "TRUE")
+
+
+def test_a_host_that_is_gone_answers_nobody(server, host):
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(ask, host, "instance/preempted", wait_for_change="true")
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.3)
+        server.drop_slice("slice-a")
+        with pytest.raises(requests.ConnectionError):
+            waiting.result(timeout=10)
+    with pytest.raises(requests.ConnectionError):
+        ask(host, "instance/preempted")
+
+
+GOOGLE = """
+import google.auth
+from google.auth.transport.requests import Request
+credentials, project = google.auth.default()
+credentials.refresh(Request())
+print(type(credentials).__module__, project, credentials.token, credentials.service_account_email)
+"""
+
+
+def test_googles_own_library_finds_its_credentials_there(host, tmp_path):
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GCE_METADATA_HOST": host, "GCE_METADATA_IP": host}
+    done = subprocess.run([sys.executable, "-c", GOOGLE], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [
+        "google.auth.compute_engine.credentials",
+        "rehearsal",
+        "rehearsal-token",
+        "tpu@rehearsal.iam.gserviceaccount.com",
+    ], done.stderr

@@ -1,0 +1,354 @@
+"""What a drill sees and says, from files and looks that are written here."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.records.leases.lease import Lease, Phase
+from tradewind.records.outputs.manifests import MOST_BYTES
+from tradewind.rehearsal.drill.drill import asked_beside
+from tradewind.rehearsal.drill.faults import Fault, PlannedFault
+from tradewind.rehearsal.drill.injection import Damage, damage_newest_checkpoint
+from tradewind.rehearsal.drill.outputs import OutputVerdict, compare_outputs
+from tradewind.rehearsal.drill.records import PodEvent, RunRecord, read_run_record, record_of
+from tradewind.rehearsal.drill.report import DrillReport
+from tradewind.rehearsal.drill.sight import Sight, TrainingHost, look
+from tradewind.rehearsal.drill.stories import FaultStory, Injection
+from tradewind.rehearsal.drill.watch import RunWatch
+from tradewind.rehearsal.local.airflow import LocalAirflowError
+from tradewind.rehearsal.local.airflow_api import AirflowApiError
+from tradewind.rehearsal.local.processes import LocalStack
+
+ROWS = [{"step": step, "time": 1.0, "step_seconds": 0.5, "train/loss": 5.0 - step} for step in range(4)]
+
+
+def write_output(prefix: Path, rows: Sequence[dict[str, Any]] = ROWS, export: str = "weights") -> None:
+    """One output with its manifest, as a training leaves it."""
+    folder = prefix / "train-123abc"
+    files = {
+        "metrics.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "hf/model.safetensors": export,
+        "result.json": json.dumps({"output_path": str(folder)}),
+        "checkpoints/step-3/d/random": export,
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    manifest = [{"path": name, "size": len(text), "checksum": str(hash(text))} for name, text in files.items()]
+    (folder / ".attempts/3").mkdir(parents=True)
+    (folder / ".attempts/3/manifest.json").write_text(json.dumps({"attempt": 3, "files": manifest}))
+    (folder / ".executor_status.lock").write_text(Lease("w", 0.0, Phase.COMMITTED, attempt=3).to_json())
+
+
+def test_outputs_are_equal_if_only_times_and_the_prefix_differ(tmp_path: Path) -> None:
+    write_output(tmp_path / "a")
+    write_output(tmp_path / "b", [{**row, "time": 9.0, "step_seconds": 0.7} for row in ROWS])
+    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert verdict == OutputVerdict("train-123abc", 3, (), 2.0, 2.0)
+
+
+def test_a_loss_that_differs_in_its_last_bit_or_a_missing_row_is_told(tmp_path: Path) -> None:
+    write_output(tmp_path / "a")
+    write_output(tmp_path / "b", [*ROWS[:1], ROWS[2], {**ROWS[3], "train/loss": 2.0000000000000004}], "others")
+    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert verdict.different == ("hf/model.safetensors", "metrics.jsonl: of 4 rows, 1 are missing and 1 differ")
+
+
+def test_an_output_that_was_not_made_is_told(tmp_path: Path) -> None:
+    write_output(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert verdict.different == ("the whole output is missing",)
+
+
+def no_text(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe" * 9)
+
+
+def endless(file: Path) -> None:
+    """More than anybody reads whole; on a disk it takes nothing."""
+    os.truncate(file, MOST_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"), [(no_text, "because it is no text (not UTF-8)"), (endless, "because it has more than ")]
+)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", ".attempts/3/manifest.json", ".executor_status.lock"])
+def test_a_file_that_cannot_be_read_is_a_difference_and_no_end_of_the_drill(
+    tmp_path: Path, name: str, spoil: Callable[[Path], None], why: str
+) -> None:
+    write_output(tmp_path / "a")
+    write_output(tmp_path / "b", [{**row, "time": 9.0} for row in ROWS])
+    spoil(tmp_path / "b/train-123abc" / name)
+    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    told = [text for text in verdict.different if text.startswith(f"{tmp_path}/b/train-123abc/{name} cannot be read, ")]
+    assert len(told) == 1 and why in told[0]
+
+
+@pytest.mark.parametrize("loss", ["2.0", None, [1.0], float("nan")])
+def test_a_loss_that_is_no_number_is_none(tmp_path: Path, loss: Any) -> None:
+    write_output(tmp_path / "a")
+    write_output(tmp_path / "b", [*ROWS[:3], {**ROWS[3], "train/loss": loss}])
+    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (verdict.final_loss, verdict.undisturbed_loss) == (None, 2.0)
+
+
+@pytest.mark.parametrize("spoil", [no_text, endless])
+def test_metrics_and_timelines_that_cannot_be_read_are_named_and_the_rest_counts(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    write_output(tmp_path)
+    attempts = tmp_path / "train-123abc" / ".attempts"
+    for number in (1, 2):
+        (attempts / str(number)).mkdir()
+        (attempts / f"{number}/timeline.json").write_text(json.dumps([event("preempted", 20)]))
+    for file in (attempts / "2/timeline.json", tmp_path / "train-123abc/metrics.jsonl"):
+        spoil(file)
+    record = read_run_record(str(tmp_path))
+    assert (record.preemptions, record.goodput) == (1, None)
+    assert [text.partition(" cannot be read, because ")[0] for text in record.unread] == [
+        str(attempts / "2/timeline.json"), str(tmp_path / "train-123abc/metrics.jsonl")
+    ]  # fmt: skip
+
+
+def test_the_record_adds_up_all_attempts_and_counts_a_repeated_step_once(tmp_path: Path) -> None:
+    write_output(tmp_path, [*ROWS, {**ROWS[3], "step_seconds": 0.25}])
+    attempts = tmp_path / "train-123abc" / ".attempts"
+    for number, events in enumerate([[event("started", 10), event("preempted", 20)], [event("done", 30)]], 1):
+        (attempts / str(number)).mkdir(parents=True)
+        (attempts / f"{number}.json").write_text("{}")
+        (attempts / str(number) / "timeline.json").write_text(json.dumps(events))
+    record = read_run_record(str(tmp_path))
+    assert [(one.attempt, one.at, one.name) for one in record.events] == [
+        (1, 10, "started"), (1, 20, "preempted"), (2, 30, "done")
+    ]  # fmt: skip
+    assert replace(record, events=()) == RunRecord(2, 1, 0, ("preempted: node-lost",), 20.0, 1.75)
+    assert record.goodput == 1.75 / 20
+
+
+def event(name: str, at: float) -> dict[str, Any]:
+    return {"event": name, "at": at, "cause": "node-lost"}
+
+
+def test_a_record_without_pods_has_no_goodput() -> None:
+    assert record_of([], 0, 0.0).goodput is None
+
+
+def test_the_largest_file_of_the_newest_complete_checkpoint_is_damaged(tmp_path: Path) -> None:
+    for step, size in ((9, 10), (20, 8), (30, 100)):
+        folder = tmp_path / "train-1" / "checkpoints" / f"step-{step}"
+        (folder / "d").mkdir(parents=True)
+        (folder / "d" / "data").write_text("x" * size)
+        if step != 30:  # which was cut off before it was complete
+            (folder / "metadata.json").write_text("{}")
+    assert damage_newest_checkpoint(str(tmp_path)) == Damage("step-20/d/data", 20, 9)
+    sizes = {path.parts[-3]: path.stat().st_size for path in tmp_path.rglob("data")}
+    assert sizes == {"step-9": 10, "step-20": 4, "step-30": 100}
+    assert damage_newest_checkpoint(str(tmp_path / "elsewhere")) is None
+
+
+# ---- what is seen of a run
+
+
+class Recorder:
+    """Stands where the injector does, and writes down what it is to do."""
+
+    def __init__(self) -> None:
+        self.injected: list[tuple[Fault, int | None]] = []
+        self.is_outage = False
+        self.checkpoint: int | None = 3
+        self.refused = 0
+
+    def inject(self, fault: PlannedFault, sight: Sight) -> Injection:
+        self.injected.append((fault.kind, sight.step))
+        return Injection(f"did {fault.kind.value}", ("slice-a",))
+
+    def newest_checkpoint(self) -> int | None:
+        return self.checkpoint
+
+    def refused_requests(self) -> int:
+        return self.refused
+
+
+def pod(step: int | None, first_pid: int = 1, at: float = 0.0) -> Sight:
+    hosts = [TrainingHost("slice-a", rank, rank, first_pid + rank, 0.0, step, at) for rank in range(2)]
+    return Sight(tuple(hosts))
+
+
+def watched(sights: Sequence[Sight], faults: Sequence[PlannedFault], recorder: Recorder) -> RunWatch:
+    watch = RunWatch(faults, recorder, recorder, lambda text: None, clock=lambda: 100.0)
+    for sight in sights:
+        watch.see(sight)
+    return watch
+
+
+def test_a_fault_comes_once_its_step_is_done_and_the_next_one_only_after_the_recovery() -> None:
+    recorder = Recorder()
+    faults = [PlannedFault(Fault.SLICE, 5, 0), PlannedFault(Fault.HOST, 6, 0)]
+    sights = [Sight(), pod(None), pod(4), pod(5), pod(7), Sight(), pod(None, 8), pod(4, 8, at=107.0), pod(6, 8)]
+    watch = watched(sights, faults, recorder)
+    assert recorder.injected == [(Fault.SLICE, 5), (Fault.HOST, 6)]
+    first, second = watch.stories
+    assert (first.recovery_s, first.at_step, first.resumed_at, first.lost_steps) == (7.0, 5, 4, 2)
+    assert (first.at, first.checkpoint, first.may_lose, first.victims) == (100.0, 3, 2, ("slice-a",))
+    assert (second.recovery_s, second.lost_steps) == (None, None)
+
+
+def test_a_beat_that_leads_to_what_another_process_has_open_by_now_is_not_read(tmp_path: Path) -> None:
+    stack = LocalStack(tmp_path)
+    pod_folder = stack.scratch() / "node" / "session_1" / "pod-1"
+    pod_folder.mkdir(parents=True)
+    reader, writer = os.pipe()
+    (pod_folder / "heartbeat.json").symlink_to(f"/proc/{os.getpid()}/fd/{reader}")
+    seen: list[Sight] = []
+    looking = threading.Thread(target=lambda: seen.append(look(stack)), daemon=True)
+    looking.start()
+    looking.join(30)
+    os.close(writer)
+    assert seen == [Sight()]
+    os.close(reader)
+
+
+def test_one_host_that_lags_behind_says_how_far_the_pod_is() -> None:
+    ahead, behind = pod(9).hosts
+    assert Sight((ahead, replace(behind, step=3))).step == 3
+    assert Sight((ahead, replace(behind, step=None))).step is None
+
+
+def test_an_outage_is_over_when_it_has_ended_and_training_has_gone_on() -> None:
+    recorder = Recorder()
+    watch = watched([pod(5)], [PlannedFault(Fault.STORE, 5, 0)], recorder)
+    recorder.is_outage = True
+    watch.see(pod(9))
+    assert watch.stories[0].recovery_s is None
+    recorder.is_outage, recorder.refused = False, 12
+    watch.see(pod(10, at=120.0))
+    assert (watch.stories[0].recovery_s, watch.stories[0].refused) == (20.0, 12)
+
+
+@pytest.mark.parametrize(("succeeded", "recovery_s"), [(True, 0.0), (False, None)])
+def test_a_fault_whose_run_ends_without_another_step_is_over_if_the_run_succeeded(
+    succeeded: bool, recovery_s: float | None
+) -> None:
+    watch = watched([pod(9), pod(9)], [PlannedFault(Fault.HEAD, 9, 0)], Recorder())
+    watch.finish(succeeded)
+    [story] = watch.stories
+    assert (story.at_step, story.recovery_s, story.lost_steps) == (9, recovery_s, None)
+
+
+def test_a_fault_that_never_came_is_in_the_report() -> None:
+    watch = watched([pod(5)], [PlannedFault(Fault.HEAD, 7, 0)], Recorder())
+    assert watch.stories == (FaultStory("head", 7, ""),)
+
+
+# ---- the report
+
+DIFFERENT = OutputVerdict("train-1", 3, ("metrics.jsonl: 1 of 4 rows",), 2.4, 2.5)
+
+
+STORIES = (
+    FaultStory("slice", 5, "preempted slice-a without notice", 6, 12.3, 4, 20.0, ("slice-a",), 3),
+    FaultStory("head", 150, "killed the Ray head", 160, 60.0, 155, 40.0, ("the Ray head",), 154),
+)
+EVENTS = (
+    PodEvent("started", 10.0),
+    PodEvent("preempted", 23.0, "node died", slice_name="slice-a", step=8),
+    PodEvent("first_step", 25.0, step=4),
+    PodEvent("started", 70.0, attempt=2),
+)
+
+
+def report(**changes: Any) -> DrillReport:
+    whole = DrillReport(
+        dag="night",
+        seed=7,
+        state="success",
+        stories=STORIES,
+        record=RunRecord(2, 1, 0, ("preempted: node died",), 100.0, 40.0, EVENTS),
+        undisturbed=RunRecord(1, 0, 0, (), 50.0, 40.0),
+        outputs=(OutputVerdict("train-1", 3, (), 2.5, 2.5),),
+    )
+    return replace(whole, **changes)
+
+
+def test_a_report_tells_every_fault_and_every_output() -> None:
+    text = report().text()
+    assert text.startswith("Drill of night, seed 7: passed\n")
+    assert "slice  6        12.3 s           3           preempted slice-a without notice" in text
+    assert "head   160      60.0 s           6           killed the Ray head" in text
+    assert "2 attempts, 1 preemptions, 0 failures" in text
+    assert "goodput 40%; undisturbed 50.0 s, goodput 80%" in text
+    assert "train-1: equal (3 files, final loss 2.5)" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"state": "failed"}, "The run ended as failed."),
+        ({"outputs": ()}, "There are no outputs to compare."),
+        ({"outputs": (DIFFERENT,)}, "The output train-1 is different."),
+        ({"leaks": ("slice slice-x",)}, "Left behind: slice slice-x."),
+        ({"record": replace(report().record, unread=("x cannot be read.",))}, "x cannot be read."),
+        (
+            {"stories": (*STORIES, FaultStory("store", 180, ""))},
+            "The fault store did not come: the run had ended before its step.",
+        ),
+        (
+            {"stories": (*STORIES[:1], replace(STORIES[1], recovery_s=None))},
+            "The fault head was not followed by any training.",
+        ),
+        ({"stories": (STORIES[0], replace(STORIES[1], victims=()))}, "The fault head found nothing to hit."),
+        (
+            {"undisturbed": record_of([PodEvent("failed", 5.0, "exception")], 1, 0.0)},
+            "In the undisturbed run, a pod failed: exception.",
+        ),
+    ],
+)
+def test_a_drill_that_is_not_passed_says_why(changes: dict[str, Any], problem: str) -> None:
+    failed = report(**changes)
+    assert failed.problems == (problem,)
+    assert not failed.has_passed
+    assert failed.text().startswith("Drill of night, seed 7: NOT passed\n") and failed.text().endswith(f"{problem}\n")
+
+
+def test_a_report_for_programs_says_whether_all_is_well() -> None:
+    written = json.loads(json.dumps(report().to_json()))
+    assert (written["passed"], written["problems"], written["faults"][0]["lost_steps"]) == (True, [], 3)
+    assert "DIFFERENT" in report(outputs=(DIFFERENT,)).text()
+
+
+class Night:
+    """A run whose state is what is next on a list; a problem there is raised."""
+
+    def __init__(self, *states: str | Exception) -> None:
+        self._states = iter(states)
+
+    def state(self) -> str:
+        state = next(self._states)
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+
+def test_a_run_is_asked_again_when_airflow_is_busy_and_no_more_when_a_component_is_dead() -> None:
+    dead = LocalAirflowError("The Airflow scheduler ended with exit code 1")
+    with asked_beside(Night(AirflowApiError("busy"), "running", dead)) as state:
+        until(lambda: state() == "running")
+        with pytest.raises(LocalAirflowError, match="The Airflow scheduler ended"):
+            until(lambda: state() != "running")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

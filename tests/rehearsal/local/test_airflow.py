@@ -1,0 +1,241 @@
+"""A real Airflow in a temporary folder, looked at from outside: its API, its command line, its processes, its files."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tradewind.rehearsal.local.airflow import LocalAirflow, LocalAirflowError, all_healthy
+from tradewind.rehearsal.local.airflow_api import AirflowApi, AirflowApiError
+from tradewind.rehearsal.local.airflow_config import OBJECTS_PER_COLLECTION, WORKER_PROCESSES
+from tradewind.rehearsal.local.processes import LocalStack
+
+TINY_DAG = """
+import gc
+import os
+import pendulum
+from airflow.sdk import BaseHook, dag, task
+
+@dag(schedule=None, start_date=pendulum.datetime(2024, 1, 1))
+def tiny():
+    @task
+    def ask():
+        print("asked from", os.environ["HOME"])
+        host = BaseHook.get_connection("somewhere").host
+        return {"host": host, "setting": os.environ["EXTRA_SETTING"], "collects_at": gc.get_threshold()[0]}
+
+    @task
+    def answer(given):
+        if os.path.exists(os.environ["FAIL_FILE"]):
+            raise ValueError("told to fail")
+        print("given", given["host"])
+
+    answer(ask())
+
+tiny()
+"""
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory):
+    root = tmp_path_factory.mktemp("stack")
+    (root / "dags").mkdir()
+    (root / "dags" / "tiny.py").write_text(TINY_DAG)
+    stack = LocalStack(root)
+    one = LocalAirflow(
+        stack,
+        dags_folder=root / "dags",
+        connections={"somewhere": '{"conn_type": "generic", "host": "far.example"}'},
+        settings={"EXTRA_SETTING": "100%", "FAIL_FILE": str(root / "fail")},
+    )
+    try:
+        one.start()
+        yield one
+        family = descendants(one)
+    finally:
+        stopped = stack.stop(grace_seconds=5.0)
+    assert stopped == len(family) > 5
+    assert [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert stack.processes() == []
+
+
+def descendants(one):
+    """Every process of this Airflow, found by descent and not by the marker that stopping goes by."""
+    family = [psutil.Process(child.pid) for child in one.processes.values()]
+    return family + [descendant for parent in family for descendant in parent.children(recursive=True)]
+
+
+@pytest.fixture(scope="module")
+def api(airflow):
+    client = AirflowApi(airflow.url, airflow.username, airflow.password)
+    client.wait_for_dag("tiny", 60)
+    client.unpause("tiny")
+    return client
+
+
+def is_listening_outside_loopback(process):
+    listening = (one.laddr.ip for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN)
+    return any(not ip.startswith("127.") for ip in listening)
+
+
+@pytest.mark.airflow
+def test_a_dag_runs_and_its_log_and_xcom_can_be_read(airflow, api):
+    seen = []
+    run_id = api.trigger("tiny")
+    run = api.wait_for_run("tiny", run_id, 60, on_poll=lambda run: seen.append(run["state"]))
+    assert run["state"] == "success" and seen[-1] == "success"
+    assert {one["task_id"]: one["state"] for one in api.task_instances("tiny", run_id)} == {
+        "ask": "success",
+        "answer": "success",
+    }
+    assert api.xcom("tiny", run_id, "ask") == {
+        "host": "far.example",
+        "setting": "100%",
+        "collects_at": OBJECTS_PER_COLLECTION,
+    }
+    assert f"asked from {airflow.stack.root}/home" in api.task_log("tiny", run_id, "ask", 1)
+    assert "given far.example" in api.task_log("tiny", run_id, "answer", 1)
+
+
+@pytest.mark.airflow
+def test_a_failed_run_ends_the_wait_and_a_cleared_task_runs_again(airflow, api):
+    fail = airflow.stack.root / "fail"
+    fail.touch()
+    run_id = api.trigger("tiny", logical_date=datetime.now(UTC))
+    assert api.wait_for_run("tiny", run_id, 60)["state"] == "failed"
+    assert "ValueError: told to fail" in api.task_log("tiny", run_id, "answer", 1)
+    fail.unlink()
+    api.clear_task("tiny", run_id, "answer")
+    assert api.wait_for_run("tiny", run_id, 60)["state"] == "success"
+    tries = {one["task_id"]: one["try_number"] for one in api.task_instances("tiny", run_id)}
+    assert tries == {"ask": 1, "answer": 2}
+
+
+@pytest.mark.airflow
+def test_who_holds_the_database_for_long_delays_a_run_and_ends_no_component(airflow, api):
+    with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60, isolation_level=None)) as database:
+        run_id = api.trigger("tiny", logical_date=datetime.now(UTC))
+        database.execute("BEGIN IMMEDIATE")
+        time.sleep(8)  # by default SQLite's other writers give up after 5
+        database.execute("COMMIT")
+    run = api.wait_for_run("tiny", run_id, 120, on_poll=lambda run: airflow.raise_if_a_component_died())
+    assert run["state"] == "success"
+
+
+@pytest.mark.airflow
+def test_a_scheduler_ends_also_when_a_worker_never_hears_that_it_should(airflow):
+    scheduler = psutil.Process(airflow.processes["scheduler"].pid)
+    assert len(scheduler.children()) == WORKER_PROCESSES
+    deadline = time.monotonic() + 60
+    while len(reading := alone_in_their_call(scheduler.children())) != 1:  # until the last task's worker is idle
+        assert time.monotonic() < deadline, reading
+        time.sleep(0.1)
+    [reads] = reading
+    reads.kill()  # it holds the lock with which the others would take turns to hear it
+    reads.wait()
+    airflow.stop_component("scheduler", grace_seconds=60)
+    assert not scheduler.is_running()
+    airflow.start_component("scheduler")
+
+
+def alone_in_their_call(processes):
+    """Those that wait in a system call in which none of the others does."""
+    calls = {one: Path(f"/proc/{one.pid}/syscall").read_text().split()[0] for one in processes}
+    return [one for one, call in calls.items() if list(calls.values()).count(call) == 1]
+
+
+@pytest.mark.airflow
+def test_a_command_line_is_about_this_airflow(airflow, api):
+    listed = airflow.cli("dags", "list", "--output", "json")
+    assert listed.returncode == 0, listed.stderr
+    assert '"tiny"' in listed.stdout
+
+
+@pytest.mark.airflow
+def test_a_refused_request_is_one_sentence_with_the_status(airflow, api):
+    with pytest.raises(AirflowApiError, match=r"GET .*/dags/missing/dagRuns/none: Airflow answered 404: .+") as refused:
+        api.dag_run("missing", "none")
+    assert refused.value.status == 404
+    with pytest.raises(AirflowApiError, match="answered 401"):
+        AirflowApi(airflow.url, airflow.username, "wrong").import_errors()
+
+
+@pytest.mark.airflow
+def test_a_dag_that_cannot_be_read_says_so_when_somebody_waits_for_it(airflow, api):
+    broken = airflow.dags_folder / "broken.py"
+    broken.write_text("from airflow.sdk import dag\nraise RuntimeError('half written')\n")
+    deadline = time.monotonic() + 60
+    while not api.import_errors() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    broken.unlink()
+    with pytest.raises(AirflowApiError, match="'broken' is not there after 0.1 s, .*RuntimeError: half written"):
+        api.wait_for_dag("broken", 0.1)
+
+
+@pytest.mark.airflow
+def test_what_is_secret_is_readable_by_its_owner_only(airflow):
+    for name in ("airflow.cfg", "secrets.json", "passwords.json"):
+        assert stat.S_IMODE((airflow.home / name).stat().st_mode) == 0o600
+    secret = airflow.password
+    for process in airflow.stack.processes():
+        assert secret not in " ".join(process.cmdline())
+        assert secret not in process.environ().values()
+
+
+@pytest.mark.airflow
+def test_nothing_listens_outside_of_loopback(airflow):
+    assert [one for one in airflow.stack.processes() if is_listening_outside_loopback(one)] == []
+
+
+@pytest.mark.airflow
+def test_a_second_start_keeps_the_secrets_and_needs_no_migration(tmp_path):
+    stack = LocalStack(tmp_path)
+    first = LocalAirflow(stack, dags_folder=tmp_path, connections={}, settings={})
+    first.prepare()
+    before = (first.home / "airflow.db").stat().st_mtime_ns
+    second = LocalAirflow(stack, dags_folder=tmp_path, connections={}, settings={})
+    second.prepare()
+    assert second.password == first.password
+    assert (first.home / "airflow.db").stat().st_mtime_ns == before
+    # The same database under another version of Airflow is migrated.
+    (first.home / "migrated").write_text("2.0.0 ['abc']")
+    second.prepare()
+    assert (first.home / "migrated").read_text().startswith("3.")
+
+
+@pytest.mark.airflow
+def test_a_component_that_dies_ends_the_wait_with_its_log(tmp_path):
+    stack = LocalStack(tmp_path)
+    settings = {"AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "soon"}
+    one = LocalAirflow(stack, dags_folder=tmp_path, connections={}, settings=settings)
+    with pytest.raises(LocalAirflowError, match="(?s)The Airflow scheduler ended with exit code 1; .*soon"):
+        one.start()
+    assert stack.processes() == []
+
+
+STARTED_AT = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def health(heartbeat, status="healthy"):
+    at = heartbeat.isoformat()
+    return {
+        "metadatabase": {"status": "healthy"},
+        "scheduler": {"status": "healthy", "latest_scheduler_heartbeat": at},
+        "dag_processor": {"status": "healthy", "latest_dag_processor_heartbeat": at},
+        "triggerer": {"status": status, "latest_triggerer_heartbeat": at},
+    }
+
+
+def test_health_is_only_believed_of_a_heartbeat_of_this_start():
+    assert all_healthy(health(STARTED_AT + timedelta(seconds=1)), STARTED_AT)
+    assert not all_healthy(health(STARTED_AT - timedelta(seconds=1)), STARTED_AT)
+    assert not all_healthy(health(STARTED_AT + timedelta(seconds=1), "unhealthy"), STARTED_AT)
+    never = health(STARTED_AT) | {"triggerer": {"status": None, "latest_triggerer_heartbeat": None}}
+    assert not all_healthy(never, STARTED_AT)

@@ -1,0 +1,27 @@
+"""Ports that a local stack takes are taken by nobody else."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tradewind.rehearsal.local import ports
+from tradewind.rehearsal.local.ports import NoFreePortError, free_port
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.9.8.7"])
+def test_a_port_that_is_taken_at_any_address_is_not_free(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    with socket.socket() as taken:
+        taken.bind((address, 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(ports, "_PORTS", range(port, port + 1))
+        with pytest.raises(NoFreePortError, match=f"from {port} to {port} is free"):
+            free_port()
+
+
+def test_no_two_parts_of_a_stack_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_PORTS", range(31_000, 31_200))
+    monkeypatch.setattr(ports, "_given", set())
+    given = [free_port() for _ in range(60)]
+    assert len(set(given)) == len(given)

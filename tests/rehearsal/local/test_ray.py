@@ -1,0 +1,110 @@
+"""LocalRay: clusters that come up, do not meet each other, and leave nothing behind."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def two_clusters(tmp_path_factory):
+    """Two at the same time on one machine, in one stack; the first has a slice."""
+    stack = LocalStack(tmp_path_factory.mktemp("two"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPU_NAME", "the-callers")
+        patch.setenv("A_SECRET_OF_THE_CALLER", "x")
+        clusters = [
+            LocalRay(stack, token="", name="east", num_cpus=2, slices=[LocalSlice("tpu-east", "v4-8")]),
+            LocalRay(stack, token="", name="west", num_cpus=3),
+        ]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(LocalRay.start, clusters))
+    yield clusters
+    for cluster in clusters:
+        cluster.stop()
+    assert stack.processes() == []
+
+
+def run_job(cluster: LocalRay, entrypoint: str) -> str:
+    from ray.job_submission import JobSubmissionClient
+
+    client = JobSubmissionClient(cluster.address)
+    job = client.submit_job(entrypoint=entrypoint)
+    deadline = time.monotonic() + 90
+    while not client.get_job_status(job).is_terminal():
+        assert time.monotonic() < deadline, client.get_job_logs(job)
+        time.sleep(0.1)
+    log = client.get_job_logs(job)
+    assert client.get_job_status(job).value == "SUCCEEDED", log
+    return log
+
+
+def test_each_cluster_has_its_own_nodes_and_nobody_elses(two_clusters):
+    east, west = two_clusters
+    assert (len(east.status().nodes), east.status().slices) == (2, {"tpu-east": 1})
+    (head,) = west.status().nodes
+    assert head.resources["CPU"] == 3
+    assert not [name for name in head.resources if "TPU" in name], (
+        "a head must not offer TPUs, whatever its caller's env"
+    )
+    assert west.status().slices == {}
+
+
+def test_a_simulated_host_looks_to_ray_like_a_real_one(two_clusters):
+    nodes = two_clusters[0].status().nodes
+    (host,) = [node for node in nodes if "TPU" in node.resources]
+    assert host.ip.startswith("127.") and host.ip != "127.0.0.1"
+    assert len({node.ip for node in nodes}) == len(nodes), "every node has an address of its own"
+    expected = {"slice-name": "tpu-east", "worker-id": "0", "topology": "2x2x1", "pod-type": "v4-8"}
+    assert {name: host.labels[f"ray.io/tpu-{name}"] for name in expected} == expected
+    assert [host.resources[name] for name in ("TPU", "TPU-v4-8-head", "tpu-east")] == [4, 1, 1]
+
+
+def test_nothing_of_the_callers_environment_or_home_reaches_a_job(two_clusters):
+    east, _ = two_clusters
+    log = run_job(east, "env")
+    assert "A_SECRET_OF_THE_CALLER" not in log and "the-callers" not in log
+    assert f"HOME={east.stack.root / 'home'}" in log
+    assert list((east.stack.root / "home").rglob("auth_token")) == []
+
+
+def test_a_slice_can_come_vanish_and_come_back(two_clusters):
+    _, west = two_clusters
+    west.start_slice(LocalSlice("tpu-west", "v4-8"))
+    assert west.status().slices == {"tpu-west": 1}
+    host = west.host_stack("tpu-west", 0)
+    assert west.kill_host("tpu-west", 0) > 0
+    assert host.processes() == []
+    assert len([node for node in west.status().nodes if "TPU" not in node.resources]) == 1, "the head lives"
+
+
+def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        cluster = LocalRay(LocalStack(tmp_path), token="", num_cpus=1, dashboard_port=port)
+        try:
+            with pytest.raises(LocalRayError, match=rf"(?s)Ray node head ended with code 1 .*log ends with:.*{port}"):
+                cluster.start()
+            assert cluster.stack.processes() == []
+        finally:
+            cluster.stop()
+
+
+def test_stopping_one_cluster_leaves_the_other_alone(two_clusters):
+    east, west = two_clusters
+    folder = east._temp
+    assert folder is not None and folder.is_dir()
+    east.stop()
+    assert east.stack.processes() == []
+    assert not folder.exists()
+    assert len(west.status().nodes) >= 1

@@ -1,0 +1,133 @@
+"""Steps whose functions end in every way, and drivers that run them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.claims import claimed, driver_arguments
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.records.attempts import Attempt, attempt_path, read_attempt
+from tradewind.records.leases.lease import HEARTBEAT_S, Lease
+from tradewind.records.leases.store import LeaseStore
+from tradewind.steps import ExecutorStep, ResolvedStep, resolve, this_output_path, versioned
+
+REPOSITORY = Path(__file__).parents[2]
+QUICK_S = 1.5
+"""A heartbeat for tests that wait for a lease to run out."""
+BRISK_S = 6.0
+"""One for tests that wait until a driver looks at its lease; a busy machine delays no driver for so long."""
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Config:
+    output_path: Any
+    value: Any = None
+    folder: str | None = None
+
+
+def returns(config: Config) -> dict[str, int]:
+    return {"pid": os.getpid()}
+
+
+def returns_an_object(config: Config) -> object:
+    return object()
+
+
+def raises(config: Config) -> None:
+    raise ValueError("no good")
+
+
+def dies(config: Config) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leaves(config: Config) -> None:
+    sys.exit(3)
+
+
+def hangs(config: Config) -> None:
+    Path(config.folder or config.output_path, "pid").write_text(str(os.getpid()))
+    signal.pause()
+
+
+def hangs_beside_a_writer_of_its_own_session(config: Config) -> None:
+    """The writer has nothing in its environment by which it could be found."""
+    writer = 'echo $$ > "$0"/writer; while :; do date >> "$0"/shard; sleep 0.05; done'
+    subprocess.Popen(["sh", "-c", writer, str(config.output_path)], start_new_session=True, env={})
+    hangs(config)
+
+
+def writes_a_shard(config: Config) -> None:
+    Path(config.output_path, "shard").write_text("whole")
+
+
+def lists_what_it_finds(config: Config) -> list[str]:
+    found = sorted(path.name for path in Path(config.output_path).glob("*") if not path.name.startswith("."))
+    Path(config.output_path, "checkpoint").write_text("half way")
+    Path(config.output_path, "shard").write_text("half written")
+    return found
+
+
+def writes_files(config: Config, text: str = "of this attempt") -> None:
+    for number in range(10):
+        Path(config.output_path, str(number)).write_text(text)
+
+
+def hears_that_its_input_was_made_again(config: Config) -> None:
+    assert config.folder is not None
+    run(returns, Path(config.folder), withdraws=True)
+
+
+def resolved_step(fn: Any, store: str, folder: str | None = None, resumable: tuple[str, ...] = ()) -> ResolvedStep:
+    config = Config(this_output_path(), versioned(fn.__name__), folder)
+    step = ExecutorStep("s", fn, config, resumable=resumable)
+    return resolve([step], store).of(step)
+
+
+def claim(step: ResolvedStep, heartbeat_s: float = HEARTBEAT_S, **fields: Any) -> Attempt:
+    return claimed(step, step_spec(step, CodeFolder(REPOSITORY)), heartbeat_s=heartbeat_s, **fields)
+
+
+def file_of(attempt: Attempt) -> str:
+    return attempt_path(attempt.spec["output_path"], attempt.number)
+
+
+def start(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", *(driver or ["tradewind.runtime.run_step"]), *driver_arguments(attempt)]
+    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(driver: subprocess.Popen[str]) -> tuple[int, str]:
+    text, _ = driver.communicate(timeout=PATIENCE_S)
+    return driver.returncode, text
+
+
+def lease_of(output_path: str) -> Lease:
+    held = LeaseStore(output_path).read()
+    assert held is not None
+    return held.lease
+
+
+def until(is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def run(fn: Any, store: Path, **fields: Any) -> tuple[int, str, str, Attempt]:
+    attempt = claim(resolved_step(fn, str(store)), **fields)
+    code, text = finish(start(attempt))
+    ended = read_attempt(file_of(attempt))
+    assert ended is not None
+    return code, text, attempt.spec["output_path"], ended

@@ -1,0 +1,284 @@
+"""The guard: a command ends with whoever asked for it, and with all that it started. No Ray here."""
+
+import contextlib
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import psutil
+import pytest
+
+from tests.runtime.marked import alive, marked
+from tradewind.runtime.driver import process_guard
+from tradewind.runtime.driver.child import why_it_gave_up
+from tradewind.runtime.driver.process_guard import TERM_OVER, boot_time, descendants
+from tradewind.runtime.driver.process_guard import guarded as guarded_command
+from tradewind.runtime.driver.term import Term
+
+MARK = "PROCESS_GUARD_TEST"
+
+
+def until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def mark():
+    mark = uuid.uuid4().hex
+    yield mark
+    for process in marked(MARK, mark):
+        process.kill()
+
+
+def guarded(mark: str, *argv: str, watch: tuple[int, ...] = (), **options) -> subprocess.Popen[str]:
+    env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
+    return subprocess.Popen(guarded_command(argv, watch), env=env, start_new_session=True, text=True, **options)
+
+
+def test_the_guard_ends_with_the_commands_exit_code(mark):
+    assert guarded(mark, "sh", "-c", "exit 37").wait(30) == 37
+
+
+def test_a_command_that_cannot_be_run_is_told_in_one_line(mark):
+    guard = guarded(mark, "/no/such/program", stderr=subprocess.PIPE)
+    (line,) = guard.communicate(timeout=30)[1].splitlines()
+    assert line == "The command cannot be run: [Errno 2] No such file or directory: '/no/such/program'"
+    assert guard.returncode == 127
+
+
+def test_a_guard_in_somebody_elses_group_leaves_that_group_alone(mark):
+    env = {**os.environ, MARK: mark}
+    script = shlex.join(guarded_command(["true"], [])) + "; echo alive"
+    done = subprocess.run(["sh", "-c", script], env=env, start_new_session=True, capture_output=True, text=True)
+    assert done.stdout == "alive\n"
+
+
+def test_the_guard_ends_by_the_commands_signal(mark):
+    assert guarded(mark, "sh", "-c", "kill -KILL $$").wait(30) == -signal.SIGKILL
+    assert guarded(mark, "sh", "-c", "kill -ABRT $$").wait(30) == -signal.SIGABRT
+
+
+def test_what_the_command_left_running_ends_with_it(mark):
+    assert guarded(mark, "sh", "-c", "sleep 600 & exit 0").wait(30) == 0
+    assert marked(MARK, mark) == []
+
+
+def test_sigterm_ends_the_whole_group_even_if_it_does_not_listen(mark):
+    guard = guarded(mark, "sh", "-c", "trap '' TERM; sleep 600 & wait; sleep 600; sleep 600")
+    until(lambda: len(marked(MARK, mark)) >= 3)
+    guard.terminate()
+    guard.wait(30)
+    assert marked(MARK, mark) == []
+
+
+def test_the_command_dies_with_the_process_that_asked_for_it(mark):
+    asker = "import subprocess, sys; subprocess.run(sys.argv[1:], start_new_session=True)"
+    env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
+    parent = subprocess.Popen([sys.executable, "-c", asker, *guarded_command(["sleep", "600"], [])], env=env)
+    until(lambda: any(process.name() == "sleep" for process in marked(MARK, mark)))
+    parent.kill()
+    parent.wait(30)
+    until(lambda: marked(MARK, mark) == [])
+
+
+def test_the_command_dies_with_a_watched_process(mark):
+    with subprocess.Popen(["sleep", "600"]) as node:
+        guard = guarded(mark, "sleep", "600", watch=(node.pid,))
+        until(lambda: any(process.name() == "sleep" for process in marked(MARK, mark)))
+        node.kill()
+        assert guard.wait(30) == -signal.SIGTERM
+    assert marked(MARK, mark) == []
+
+
+def test_the_kernel_ends_the_command_when_the_guard_is_killed(mark):
+    guard = guarded(mark, "sleep", "600")
+    until(lambda: any(process.name() == "sleep" for process in marked(MARK, mark)))
+    guard.kill()
+    guard.wait(30)
+    until(lambda: marked(MARK, mark) == [])
+
+
+def test_the_command_sees_the_environment_that_it_was_given(mark):
+    guard = guarded(mark, "sh", "-c", f"echo ${MARK}; pwd", stdout=subprocess.PIPE, cwd="/")
+    assert guard.communicate(timeout=30)[0].split() == [mark, "/"]
+
+
+def test_nothing_starts_when_the_watched_process_is_gone_already(mark):
+    node = subprocess.Popen(["true"])
+    node.wait()
+    guard = guarded(mark, "echo", "started", watch=(node.pid,), stdout=subprocess.PIPE)
+    assert guard.communicate(timeout=30)[0] == ""
+    assert guard.returncode == 143
+
+
+# ---- who leaves its session
+
+
+ESCAPES = "setsid env -i sleep 601 & sleep 600"
+"""The one that escapes has nothing in its environment by which it could be found."""
+
+
+def pids(guard: subprocess.Popen[str], *names: str) -> list[int]:
+    """The processes under a guard that run these programs, once all do."""
+
+    def found() -> list[int]:
+        return [pid for pid in descendants(guard.pid) if psutil.Process(pid).name() in names]
+
+    until(lambda: len(found()) == len(names))
+    return found()
+
+
+def test_what_left_the_session_ends_with_the_command(mark):
+    command = guarded_command(["sh", "-c", "setsid env -i sleep 601 & read line; exit 37"], [], with_input=True)
+    env = {**os.environ, MARK: mark}
+    guard = subprocess.Popen(command, env=env, start_new_session=True, text=True, stdin=subprocess.PIPE)
+    escaped = pids(guard, "sleep")
+    guard.communicate("go on\n", timeout=30)
+    assert guard.returncode == 37
+    assert not alive(escaped)
+
+
+def test_what_left_the_session_dies_with_the_process_that_asked_for_the_command(mark):
+    asker = "import subprocess, sys; subprocess.run(sys.argv[1:], start_new_session=True)"
+    env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
+    parent = subprocess.Popen([sys.executable, "-c", asker, *guarded_command(["sh", "-c", ESCAPES], [])], env=env)
+    sleepers = pids(parent, "sleep", "sleep")
+    parent.kill()
+    parent.wait(30)
+    until(lambda: not alive(sleepers))
+
+
+def test_orphans_that_have_ended_are_not_kept(mark):
+    guard = guarded(mark, "sh", "-c", "for i in 1 2 3; do (setsid sleep 2 &); done; sleep 600")
+    sleepers = pids(guard, "sleep", "sleep", "sleep", "sleep")
+    until(lambda: sum(psutil.pid_exists(pid) for pid in sleepers) == 1)  # dead ones exist until they are waited for
+    guard.terminate()
+    guard.wait(30)
+
+
+HOPS = """
+import os, time
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["{hops} & sleep 600", "setsid {hops} & sleep 600"])
+def test_who_forks_and_ends_all_the_time_ends_too(mark, script):
+    hops = shlex.join([sys.executable, "-I", "-S", "-c", HOPS])
+    guard = guarded(mark, "sh", "-c", f"trap '' TERM; {script.format(hops=hops)}", stdout=subprocess.PIPE)
+    until(lambda: len(descendants(guard.pid)) >= 2)
+    time.sleep(0.3)  # it is on its way
+    guard.terminate()
+    assert guard.communicate(timeout=30)[0] == ""  # whoever still lived would hold the pipe
+
+
+# ---- whose term is over
+
+
+def under(term: Term, mark: str, script: str, grace: str = "600", **streams: int) -> subprocess.Popen[str]:
+    command = guarded_command(["sh", "-c", script], [], term=term.descriptor)
+    env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": grace}
+    return subprocess.Popen(command, env=env, start_new_session=True, text=True, pass_fds=[term.descriptor], **streams)
+
+
+def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_lives(mark):
+    term = Term()
+    guard = under(term, mark, f"trap '' TERM; {ESCAPES}")
+    sleepers = pids(guard, "sleep", "sleep")
+    term.set(boot_time() + 0.5)
+    assert guard.wait(30) == TERM_OVER
+    assert not alive(sleepers)
+
+
+OVER = "tradewind: the term of the lease is over, since "
+FROZEN = f"{OVER}its keeper has not prolonged it: it is frozen, or cut off from the store.\n"
+
+
+@pytest.mark.parametrize(("left_s", "said"), [(0.5, FROZEN), (-math.inf, "")])
+def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said):
+    term = Term()
+    guard = under(term, mark, "exec sleep 600", stderr=subprocess.PIPE)
+    pids(guard, "sleep")
+    term.set(boot_time() + left_s)
+    assert guard.communicate(timeout=30)[1] == said
+    assert guard.returncode == TERM_OVER
+    assert why_it_gave_up(guard.returncode).startswith("the step's process was ended, because the term of its lease")
+
+
+def test_the_command_ends_with_its_term_also_where_nobody_reads_what_the_guard_says(mark):
+    term, (reader, writer) = Term(), os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    guard = under(term, mark, "exec sleep 600", stderr=writer)
+    (sleeper,) = pids(guard, "sleep")
+    term.set(boot_time() + 0.5)
+    until(lambda: not alive([sleeper]))
+    os.close(reader)
+    os.close(writer)
+    guard.wait(30)
+
+
+def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monkeypatch, capsys):
+    term = Term()
+    term.set(boot_time() + 60)
+    seen = process_guard._Term(term.descriptor)
+    assert not seen.is_over
+    before_s = process_guard.suspended_s()
+    monkeypatch.setattr(process_guard, "boot_time", lambda: boot_time() + 90)
+    monkeypatch.setattr(process_guard, "suspended_s", lambda: before_s + 90)
+    assert seen.is_over
+    seen.say_why()
+    assert capsys.readouterr().err == (
+        "tradewind: the term of the lease is over, since this machine was suspended for 90 s.\n"
+    )
+
+
+def test_a_term_that_is_prolonged_goes_on(mark):
+    term = Term()
+    term.set(boot_time() + 60)
+    guard = under(term, mark, "sleep 0.8; exit 37")
+    for _ in range(4):
+        term.set(boot_time() + 60)
+        time.sleep(0.1)
+    assert guard.wait(30) == 37
+
+
+def test_the_end_of_the_term_does_not_wait_for_a_polite_end(mark):
+    term = Term()
+    guard = under(term, mark, f"trap '' TERM; {ESCAPES}; sleep 602")
+    sleepers = pids(guard, "sleep", "sleep")
+    guard.terminate()
+    term.set(boot_time() + 0.5)
+    assert guard.wait(30) == TERM_OVER  # it would have had ten minutes
+    assert not alive(sleepers)
+
+
+def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the_term(mark):
+    term = Term()
+    guard = under(term, mark, "exec sleep 600")
+    (sleeper,) = pids(guard, "sleep")
+    term.set(boot_time() + 1.0, boot_time() + 2.0)
+    time.sleep(0.6)  # it looks four times a second
+    guard.send_signal(signal.SIGSTOP)
+    assert guard.wait(30) == -signal.SIGKILL
+    until(lambda: not alive([sleeper]))
+
+
+def test_a_guard_that_was_told_nothing_of_an_end_runs_on(mark):
+    guard = under(Term(), mark, "sleep 0.6; exit 37")
+    assert guard.wait(30) == 37

@@ -1,0 +1,46 @@
+"""What the process on each host of a pod does with a step's function."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.claims import claimed, driver_arguments
+from tests.runtime import ray_parts
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice, resolve
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3]
+PATIENCE_S = 120
+"""For a process that asks for a cluster, which would wait for it much longer."""
+NO_CLUSTER = {"RAY_ADDRESS": "127.0.0.1:9", "RAY_gcs_rpc_server_connect_timeout_s": "1"}
+
+
+@pytest.mark.parametrize("resources", [TpuSlice("v4-16"), Hosts(2)], ids=["slice", "hosts"])
+@pytest.mark.parametrize(
+    "fn",
+    [RemoteFunction(ray_parts.tells_its_process, {"num_cpus": 4}), ray_parts.ray_step_that_tells_its_process],
+    ids=["ours", "rays"],
+)
+def test_a_function_that_is_marked_as_a_ray_task_runs_in_the_hosts_own_process(
+    tmp_path: Path, fn: Any, resources: Any
+) -> None:
+    resolved = resolve([step := ExecutorStep("s", fn, {}, resources=resources)], str(tmp_path)).of(step)
+    attempt = claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY)))
+    command = [sys.executable, "-m", "tradewind.runtime.driver.run_function", *driver_arguments(attempt)]
+    env = {**os.environ, **NO_CLUSTER, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(command, cwd=REPOSITORY, env=env) as process:
+        try:
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+    assert json.loads(Path(resolved.output_path, ".artifact.json").read_text()) == process.pid

@@ -1,0 +1,152 @@
+"""A step's function finds its secrets, and nothing that is written holds them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.claims import claimed, driver_arguments
+from tests.runtime.driver.secret_value import KEY, VALUE
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Config:
+    output_path: Any
+    mode: Any = None
+
+
+def uses_its_secret(config: Config) -> str:
+    assert os.environ["KEY"] == VALUE
+    return "seen"
+
+
+def blurts_its_secret_out(config: Config) -> None:
+    raise ValueError(f"GET https://api.example?key={os.environ['KEY']}")
+
+
+def prints_its_secret_in_pieces(config: Config) -> dict[str, Any]:
+    value = os.environ["KEY"].encode()
+    for descriptor in (1, 2):
+        for at in range(len(value)):
+            os.write(descriptor, value[at : at + 1])
+            time.sleep(0.002)
+        os.write(descriptor, b"\xff\x00" + value + b"\n")
+    logging.getLogger().error("https://api.example/?key=%s", quote(os.environ["KEY"], safe=""))
+    print("Authorization: Basic", base64.b64encode(b"user:" + value).decode())
+    subprocess.run(["printenv", "KEY"], check=True)
+    del os.environ["KEY"]
+    return {"saved": value.decode(), value.decode(): ["with", value.decode()], "shard": 7}
+
+
+def prints_its_short_secret(config: Config) -> str:
+    print(f"the key is {os.environ['KEY']}, key={os.environ['KEY']}; a banana")
+    raise ValueError(f"bad key: {os.environ['KEY']}")
+
+
+def names_a_file_by_its_secret(config: Config) -> None:
+    Path(config.output_path, f"of-{os.environ['KEY']}.txt").write_text("x")
+
+
+def drive(fn: Any, store: Path, secrets: dict[str, str]) -> tuple[int, str, Attempt]:
+    step = ExecutorStep("s", fn, Config(this_output_path(), versioned(fn.__name__)), secrets=secrets)
+    resolved = resolve([step], str(store)).of(step)
+    spec = step_spec(resolved, CodeFolder(REPOSITORY))
+    attempt = claimed(resolved, spec)
+    command = [sys.executable, "-m", "tradewind.runtime.run_step", *driver_arguments(attempt)]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    ended = newest_attempt(resolved.output_path)
+    assert ended is not None
+    return done.returncode, done.stdout.decode(), ended
+
+
+def everything_in(folder: Path) -> str:
+    return "\n".join(f"{path}\n{path.read_text()}" for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+def test_a_steps_function_finds_its_secret_and_nothing_that_is_written_holds_it(
+    tmp_path: Path, manager: LocalSecretManager
+) -> None:
+    manager.put(KEY, VALUE)
+    code, text, ended = drive(uses_its_secret, tmp_path, {"KEY": KEY})
+    assert (code, ended.outcome) == (0, AttemptOutcome.SUCCEEDED), text
+    written = everything_in(tmp_path)
+    assert KEY in written
+    assert VALUE not in written + text
+
+
+@pytest.mark.slow
+def test_an_error_that_quotes_the_secret_is_recorded_without_it(tmp_path: Path, manager: LocalSecretManager) -> None:
+    manager.put(KEY, VALUE)
+    code, text, ended = drive(blurts_its_secret_out, tmp_path, {"KEY": KEY})
+    assert code == 1 and ended.error is not None
+    assert ended.error.message == "GET https://api.example?key=***"
+    assert VALUE not in everything_in(tmp_path) + text
+
+
+@pytest.mark.slow
+def test_what_a_function_prints_logs_and_returns_of_its_secret_is_hidden_in_every_form(
+    tmp_path: Path, manager: LocalSecretManager
+) -> None:
+    manager.put(KEY, VALUE)
+    code, text, ended = drive(prints_its_secret_in_pieces, tmp_path, {"KEY": KEY})
+    assert (code, ended.outcome) == (0, AttemptOutcome.SUCCEEDED), text
+    (log,) = tmp_path.rglob("driver.log")
+    assert log.read_text() in text and text.count("***") == 2 * 2 + 3
+    shown = everything_in(tmp_path) + text
+    for form in (VALUE, quote(VALUE), base64.b64encode(b"user:" + VALUE.encode()).decode()[8:-4]):
+        assert form not in shown
+    (result,) = tmp_path.rglob(".artifact.json")
+    assert json.loads(result.read_text()) == {"saved": "***", "***": ["with", "***"], "shard": 7}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", ["hunter2", "p@ss", "x9", "a"])
+def test_a_short_secret_is_hidden_too_and_words_that_hold_its_letters_stay(
+    tmp_path: Path, manager: LocalSecretManager, value: str
+) -> None:
+    manager.put(KEY, value)
+    code, text, ended = drive(prints_its_short_secret, tmp_path, {"KEY": KEY})
+    assert code == 1 and ended.error is not None and ended.error.message == "bad key: ***"
+    assert "the key is ***, key=***; " in text and "banana" in text
+    assert "bad key: ***" in ended.error.traceback
+
+
+@pytest.mark.slow
+def test_an_output_whose_files_are_named_by_the_secret_is_no_result(
+    tmp_path: Path, manager: LocalSecretManager
+) -> None:
+    manager.put(KEY, VALUE)
+    code, text, ended = drive(names_a_file_by_its_secret, tmp_path, {"KEY": KEY})
+    assert (code, ended.outcome) == (1, AttemptOutcome.FAILED), text
+    assert ended.error is not None and "'of-***.txt'" in ended.error.message
+    assert VALUE not in "".join(path.read_text() for path in tmp_path.rglob("*.json")) + text
+
+
+@pytest.mark.slow
+def test_a_step_whose_secret_cannot_be_had_fails_before_its_function_runs(
+    tmp_path: Path, manager: LocalSecretManager
+) -> None:
+    code, text, ended = drive(uses_its_secret, tmp_path, {"KEY": KEY})
+    assert (code, ended.outcome) == (1, AttemptOutcome.FAILED)
+    assert ended.error is not None and ended.error.type == "SecretError"
+    assert ended.error.message.startswith(f"Step 's': secret KEY cannot be read from {KEY}/versions/latest: there is")
+    assert ended.error.message in text

@@ -1,0 +1,93 @@
+"""The pure part of reserving hosts: what a group is, and which slices are whole."""
+
+import pytest
+
+from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
+from tradewind.runtime.pods.capacity.groups import HostGroup
+from tradewind.runtime.pods.capacity.slices import alike, complete_slices
+from tradewind.runtime.pods.host_view import error_in
+from tradewind.runtime.pods.liveness import Node
+from tradewind.steps import Hosts, TpuSlice
+
+
+def _node(node_id: str, slice_name: str, worker_id: str | None, pod_type: str) -> Node:
+    labels = {"ray.io/tpu-slice-name": slice_name, "ray.io/tpu-pod-type": pod_type}
+    return Node(node_id, "10.0.0.1", 1, labels if worker_id is None else {**labels, "ray.io/tpu-worker-id": worker_id})
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "chips"),
+    [
+        ("v4-8", 1, 4),
+        ("v5litepod-1", 1, 1),
+        ("v5litepod-2", 1, 2),
+        ("v5litepod-8", 1, 8),
+        ("v6e-8", 1, 8),
+        ("v4-32", 4, 4),
+    ],
+)
+def test_every_slice_type_is_a_group_also_where_ray_knows_no_topology(name, hosts, chips):
+    group = HostGroup.of(TpuSlice(name))
+    assert (group.hosts, group.resources, group.head_resource) == (hosts, {"TPU": chips}, f"TPU-{name}-head")
+
+
+def test_a_slice_type_that_does_not_exist_is_refused():
+    with pytest.raises(UnknownSliceTypeError, match="v4-9"):
+        HostGroup.of_slice("v4-9")
+
+
+def test_hosts_ask_for_their_own_cpus_and_gpus():
+    group = HostGroup.of(Hosts(3, num_cpus=8, gpus=4, gpu_type="A100"))
+    assert group.resources == {"CPU": 8, "GPU": 4, "accelerator_type:A100": 0.001}
+    assert (group.name, group.hosts, group.is_tpu) == ("3-host A100", 3, False)
+    assert HostGroup.of_hosts(2).name == "2-host CPU"
+
+
+def test_a_slice_counts_when_all_its_hosts_are_there_and_they_stand_in_the_order_of_their_ids():
+    nodes = [
+        _node("w1", "whole", "1", "v4-16"),
+        _node("w0", "whole", "0", "v4-16"),
+        _node("h0", "half", "0", "v4-16"),
+        _node("s0", "single", None, "v4-8"),
+    ]
+    (whole,) = complete_slices(nodes, HostGroup.of_slice("v4-16"))
+    assert (whole.name, [one.id for one in whole.nodes]) == ("whole", ["w0", "w1"])
+    (single,) = complete_slices(nodes, HostGroup.of_slice("v4-8"))
+    assert (single.name, [one.id for one in single.nodes]) == ("single", ["s0"])
+    assert complete_slices(nodes, HostGroup.of_slice("v4-32")) == []
+
+
+def _cut(slice_name: str, worker: int, chips: int, topology: str = "2x4") -> Node:
+    labels = _node("", slice_name, str(worker), "v5litepod-8").labels
+    return Node(f"{slice_name}{worker}", "10.0.0.1", 1, {**labels, "ray.io/tpu-topology": topology}, {"TPU": chips})
+
+
+def test_how_many_hosts_a_slice_has_follows_from_its_topology_and_their_chips():
+    group = HostGroup.of_slice("v5litepod-8")
+    nodes = [_cut("two", 0, 4), _cut("two", 1, 4), _cut("half", 0, 4), _cut("one", 0, 8)]
+    assert [(one.name, len(one.nodes)) for one in complete_slices(nodes, group)] == [("one", 1), ("two", 2)]
+
+
+def test_a_pod_takes_slices_with_the_same_number_of_hosts():
+    group = HostGroup.of_slice("v5litepod-8")
+    nodes = [_cut("one", 0, 8), *(_cut(name, worker, 4) for name in ("x", "y") for worker in (0, 1))]
+    assert [one.name for one in alike(complete_slices(nodes, group))] == ["x", "y"]
+    assert alike([]) == []
+
+
+def test_the_last_traceback_that_a_process_printed_is_its_error():
+    lines = [
+        "Traceback (most recent call last):",
+        "  old",
+        "KeyError: 1",
+        "hello",
+        "Traceback (most recent call last):",
+    ]
+    lines += ['  File "x", line 1, in f', "my.package.SomeError: it is wrong: very", "bye"]
+    error = error_in(lines)
+    assert error == {
+        "type": "SomeError",
+        "message": "it is wrong: very",
+        "traceback": "\n".join(lines[4:7]) + "\n",
+    }
+    assert error_in(["all is well"]) is None

@@ -1,0 +1,128 @@
+"""Which size a pod of several sizes takes, and when it tries to grow."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.runtime.pods.capacity.scaling import Flexible, ScalingTimes, sizes_of
+
+HOUR = 3600.0
+
+
+def test_sizes_are_a_number_or_a_list_in_any_order():
+    assert sizes_of(2) == (2,)
+    assert sizes_of([1, 4, 2, 4]) == (4, 2, 1)
+    assert sizes_of((3,)) == (3,)
+
+
+@pytest.mark.parametrize("given", [0, -1, True, 1.0, "2", b"2", [], [2, 0], [1, "2"], [1, True], None, {1: 2}])
+def test_what_is_no_number_of_slices_is_refused_by_name(given):
+    with pytest.raises(ValueError, match="num_slices="):
+        sizes_of(given)
+
+
+@pytest.mark.parametrize("field", ["look_s", "rescale_s"])
+def test_a_time_below_zero_is_refused_by_name(field):
+    with pytest.raises(ValueError, match=field):
+        ScalingTimes(**{field: -1})
+
+
+def flexible(sizes=(4, 2, 1)):
+    return Flexible(sizes, ScalingTimes())
+
+
+def test_it_starts_with_the_largest_size_that_is_free():
+    assert [flexible().first(free) for free in range(7)] == [None, 1, 2, 2, 4, 4, 4]
+    assert flexible([4, 2]).first(1) is None
+
+
+def test_a_pod_of_the_largest_size_never_looks():
+    pod = flexible()
+    pod.running(4, 0)
+    assert pod.next_look(99 * HOUR) is None
+    assert pod.grow_to(9, 99 * HOUR) is None
+
+
+def test_it_looks_when_the_last_scaling_is_long_ago_and_then_every_three_hours():
+    pod = flexible()
+    pod.running(1, 0)
+    assert pod.next_look(HOUR) == 12 * HOUR
+    assert pod.grow_to(9, 11 * HOUR) is None
+    assert pod.grow_to(0, 12 * HOUR) is None
+    assert pod.next_look(12 * HOUR) == 15 * HOUR
+    assert pod.grow_to(1, 15 * HOUR) == 2
+
+
+def test_it_grows_to_the_largest_size_that_its_own_and_the_free_slices_make():
+    pod = flexible()
+    pod.running(1, 0)
+    assert pod.grow_to(3, 12 * HOUR) == 4
+
+
+def test_after_growing_it_rests():
+    pod = flexible()
+    pod.running(1, 0)
+    pod.running(2, 12 * HOUR)
+    assert pod.next_look(13 * HOUR) == 24 * HOUR
+
+
+def test_a_restart_with_the_same_size_does_not_put_off_growing():
+    pod = flexible()
+    pod.running(2, 0)
+    pod.running(2, 11 * HOUR)
+    assert pod.next_look(11 * HOUR) == 12 * HOUR
+
+
+def test_slices_that_are_gone_before_they_are_reserved_cost_one_look():
+    pod = flexible()
+    pod.running(1, 0)
+    assert pod.grow_to(3, 12 * HOUR) == 4  # and the reservation fails: the pod goes on with one
+    assert pod.next_look(12 * HOUR) == 15 * HOUR
+
+
+def test_a_size_that_is_not_on_the_list_is_refused():
+    with pytest.raises(ValueError, match=r"num_slices=\[4, 2, 1\]"):
+        flexible().running(3, 0)
+
+
+SIZES = st.lists(st.integers(1, 8), min_size=1, max_size=4)
+MOMENTS = st.lists(
+    st.tuples(st.floats(0.1, 10 * HOUR), st.integers(0, 9), st.booleans(), st.booleans()), min_size=1, max_size=60
+)
+
+
+@given(SIZES, MOMENTS)
+def test_capacity_that_oscillates_neither_hurries_it_nor_gives_it_a_wrong_size(sizes, moments):
+    """At each moment: time passes, so many slices exist, the pod may lose a slice, a reservation may fail."""
+    times = ScalingTimes(look_s=3 * HOUR, rescale_s=12 * HOUR)
+    pod, now, size = Flexible(sizes, times), 0.0, None
+    looks, scaled_at, former = [], None, None
+    for passes, capacity, lost, taken_away in moments:
+        now += passes
+        if size is None or lost or capacity < size:
+            new = pod.first(capacity)
+            assert new is None or new in sizes and new <= capacity
+            assert new is not None or capacity < min(sizes)
+            if new is None:
+                size = None
+                continue
+            if new != former:
+                scaled_at = now
+            size = former = new
+            pod.running(size, now)
+            continue
+        due = pod.next_look(now)
+        assert (due is None) == (size == max(sizes))
+        grown = pod.grow_to(capacity - size, now)
+        if due is None or now < due:
+            assert grown is None
+            continue
+        looks.append(now)
+        if grown is not None:
+            assert grown in sizes and size < grown <= capacity
+            assert now - scaled_at >= times.rescale_s
+            if not taken_away:
+                size = former = grown
+                scaled_at = now
+                pod.running(size, now)
+    assert all(later - sooner >= times.look_s for sooner, later in zip(looks, looks[1:], strict=False))

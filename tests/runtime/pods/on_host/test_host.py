@@ -1,0 +1,228 @@
+"""What a host does with its process. The actor's class is used directly; Ray itself is in test_pod."""
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+import ray
+
+from tests.runtime.marked import marked
+from tests.runtime.pods.cluster import until
+from tradewind.calls.masking import NAMES_VARIABLE
+from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
+from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
+from tradewind.runtime.pods.environment import Accelerator, ProcessRank, process_env
+from tradewind.runtime.pods.on_host import strays
+from tradewind.runtime.pods.on_host.heartbeat import boot_time
+from tradewind.runtime.pods.on_host.host import MAINTENANCE_S, Launch, PodHost, Report
+from tradewind.runtime.pods.on_host.host_process import LAST_LINES
+from tradewind.runtime.pods.on_host.notices import Notice
+
+MARK = "HOST_TEST"
+
+
+@pytest.fixture
+def mark():
+    mark = uuid.uuid4().hex
+    yield mark
+    for process in marked(MARK, mark):
+        process.kill()
+
+
+def _launch(*command: str, rank: int = 0, log_dir: str | None = None, mark: str = "") -> Launch:
+    place = ProcessRank(rank=rank, num_processes=2, coordinator="127.0.0.1:1")
+    return Launch(command, {MARK: mark}, place, log_dir, f"host-{rank}.log")
+
+
+def _run(code: str, *, rank: int = 0, log_dir: str | None = None) -> tuple[list[str], Report]:
+    host = PodHost()
+    host.start(_launch(sys.executable, "-c", code, rank=rank, log_dir=log_dir))
+    lines: list[str] = []
+    while True:
+        report = host.poll(5.0, eager=rank == 0)
+        lines += report.lines
+        if report.exit_code is not None:
+            return [*lines, *host.end().lines], report
+
+
+def test_host_0_passes_on_every_line_and_the_exit_code():
+    lines, report = _run("import sys; [print(i) for i in range(500)]; print('oops', file=sys.stderr); sys.exit(4)")
+    assert lines == [*map(str, range(500)), "oops"]
+    assert report.exit_code == 4
+
+
+def test_other_hosts_pass_on_their_last_lines():
+    lines, _ = _run("[print(i) for i in range(900)]", rank=1)
+    assert lines[-LAST_LINES:] == [str(i) for i in range(900 - LAST_LINES, 900)]
+
+
+def test_the_log_of_a_local_folder_grows_as_the_process_writes(tmp_path):
+    _run("print('whole', end='\\r'); print('output')", rank=3, log_dir=str(tmp_path / "new"))
+    assert (tmp_path / "new" / "host-3.log").read_bytes() == b"whole\routput\n"
+
+
+def test_the_log_for_an_object_store_is_brought_there_at_the_end():
+    _run("print('output')", rank=1, log_dir="memory://pods/attempt-1/")
+    assert fsspec.filesystem("memory").cat("/pods/attempt-1/host-1.log") == b"output\n"
+
+
+def test_ending_a_host_ends_its_process_and_tells_how():
+    host = PodHost()
+    host.start(_launch("sh", "-c", "echo up; sleep 600"))
+    assert host.poll(30.0, eager=True).lines == ("up",)
+    assert (host.end().exit_code, host.end().was_ended) == (-15, True)
+
+
+def test_killing_a_host_ends_at_once_what_ignores_signals_and_what_left_its_session(mark):
+    host = PodHost()
+    host.start(_launch("sh", "-c", "trap '' TERM; setsid sleep 601 & echo up; sleep 600", mark=mark))
+    assert host.poll(30.0, eager=True).lines == ("up",)
+    until(lambda: len([one for one in marked(MARK, mark) if one.name() == "sleep"]) == 2, "both to run")
+    report = host.kill()
+    assert (report.exit_code, report.was_ended) == (-9, True)
+    assert marked(MARK, mark) == []
+
+
+def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
+    host = PodHost(patience_s=0.5)
+    host.start(_launch("sleep", "600", mark=mark))
+    for _ in range(4):
+        assert host.poll(0.3, eager=False).exit_code is None
+    until(lambda: not marked(MARK, mark), "the process to end")
+    host.end()  # what it does of itself is done then; the next host has the same mark in this process
+
+
+def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_asks_all_the_time(mark):
+    host = PodHost(patience_s=2.0)
+    renewed_at = host.probe().now
+    host.start(replace(_launch("sleep", "600", mark=mark), renewed_at=renewed_at))
+    until(lambda: host.poll(0.1, eager=False, renewed_at=renewed_at).was_ended, "the process to be ended")
+    assert boot_time() - renewed_at >= 2.0
+    until(lambda: host.poll(0.1, eager=False, renewed_at=renewed_at).exit_code is not None, "its end")
+    assert marked(MARK, mark) == []  # it is told as ended from the first signal on, and leaves nothing at its end
+    host.end()
+
+
+def test_a_process_hears_of_a_notice_and_its_heartbeat_is_heard(tmp_path):
+    code = """
+import time
+from tradewind.runtime.pods.on_host.heartbeat import beat
+from tradewind.runtime.pods.on_host.notices import preemption_notice
+beat(7)
+print("up", flush=True)
+while (notice := preemption_notice()) is None:
+    time.sleep(0.02)
+print(notice.reason, notice.deadline)
+"""
+    host = PodHost()
+    host.start(_launch(sys.executable, "-c", code))
+    assert host.poll(30.0, eager=True).lines == ("up",)
+    until(lambda: (beat := host.poll(0.1, eager=False).beat) and beat.step == 7, "its heartbeat")
+    host.notify(Notice(12.0, "so it is"))
+    assert host.poll(30.0, eager=True).lines == ("so it is 12.0",)
+    host.end()
+
+
+def test_a_host_of_a_rehearsal_says_that_its_chips_are_simulated_and_one_without_chips_does_not(monkeypatch):
+    assert PodHost().probe().accelerator in (Accelerator.NONE, Accelerator.GPU)
+    monkeypatch.setenv(SIMULATED_VARIABLE, "1")
+    probe = PodHost().probe()
+    assert probe.accelerator is Accelerator.SIMULATED
+    assert process_env({}, {}, probe.accelerator)["JAX_PLATFORMS"] == "cpu"
+
+
+@pytest.mark.parametrize(("has_accelerators", "seen"), [(True, "0"), (False, "")])
+def test_a_process_whose_group_asked_for_none_sees_no_gpu(monkeypatch, has_accelerators, seen):
+    monkeypatch.setenv(SIMULATED_VARIABLE, "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    host = PodHost()
+    tell = _launch(sys.executable, "-c", "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])")
+    host.start(replace(tell, has_accelerators=has_accelerators))
+    assert host.poll(30.0, eager=True).lines == (f"sees {seen}",)
+    host.end()
+
+
+def test_a_process_is_heard_although_it_can_write_no_file():
+    code = """
+import resource, time
+from tradewind.runtime.pods.on_host.heartbeat import beat
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # as on a disk that is full
+beat(7)
+time.sleep(600)
+"""
+    host = PodHost()
+    host.start(_launch(sys.executable, "-c", code))
+    first = until(lambda: host.poll(0.1, eager=False).beat, "its heartbeat")
+    until(lambda: host.poll(0.1, eager=False).beat.alive_at > first.alive_at + 1.5, "the next ones")
+    assert host.end().beat is None
+
+
+def test_a_lock_file_that_cannot_be_deleted_is_told_in_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(strays, "LOCKFILE", str(tmp_path / "lockfile"))
+    (tmp_path / "lockfile").mkdir()  # also root cannot unlink it
+    lines, _ = _run("print('output')", log_dir=str(tmp_path / "logs"))
+    assert (
+        lines[0].startswith(f"tradewind: {tmp_path}/lockfile on ") and "cannot be deleted: Is a directory." in lines[0]
+    )
+    assert lines[1:] == ["output"]
+    assert (tmp_path / "logs" / "host-0.log").read_text().splitlines() == lines
+
+
+def test_a_host_that_hears_of_its_maintenance_tells_when_it_goes(monkeypatch):
+    server = MetadataServer("rehearsal", "us-central2-b")
+    server.start()
+    facts = HostFacts("slice-a", 0, "v4-8", {}, {}, True)
+    monkeypatch.setenv("GCE_METADATA_HOST", server.add_host("slice-a.0", "127.0.0.1", facts))
+    host = PodHost()
+    assert host.poll(0.0, eager=False).preempted_by is None
+    announced = time.time()
+    server.announce_maintenance("slice-a")
+    until(lambda: host.poll(0.1, eager=False).preempted_by, "the notice")
+    heard = host.poll(0.0, eager=False).preempted_by
+    server.stop()
+    assert announced + MAINTENANCE_S <= heard <= time.time() + MAINTENANCE_S
+    assert not ray.is_initialized()  # there is no node to drain, and none is made for it
+
+
+def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_stay(mark):
+    dead = subprocess.Popen(["true"])
+    of_the_dead = strays.mark_of("127.0.0.1", dead.pid)
+    dead.wait()
+    mine = strays.mark_of("127.0.0.1", os.getpid())
+    elsewhere = of_the_dead.replace("127.0.0.1", "127.9.9.9")
+
+    def sleeper(pod: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark, strays.MARK: pod})
+
+    stray, live, other = sleeper(of_the_dead), sleeper(mine), sleeper(elsewhere)
+    Path(strays.LOCKFILE).touch()
+    host = PodHost()
+    host.start(_launch("true"))
+    assert stray.wait(10) == -9
+    assert not Path(strays.LOCKFILE).exists()
+    assert (live.poll(), other.poll()) == (None, None)
+    host.end()
+    for one in (live, other):
+        one.kill()
+        one.wait()
+
+
+def test_neither_a_hosts_log_nor_its_lines_show_the_secrets_that_its_environment_names(tmp_path):
+    code = "import os, sys; v = os.environ['KEY']; print('it is', v); print('key=' + v[:6], end='', flush=True)"
+    code += "; print(v[6:], file=sys.stderr); print(os.environ['OTHER'])"
+    launch = _launch(sys.executable, "-u", "-c", code, log_dir=str(tmp_path))
+    env = {**launch.env, "KEY": "s3cr3t-value", "OTHER": "harmless", NAMES_VARIABLE: "KEY"}
+    host = PodHost()
+    host.start(replace(launch, env=env))
+    lines: list[str] = []
+    while (report := host.poll(5.0, eager=True)).exit_code is None:
+        lines += report.lines
+    lines += [*report.lines, *host.end().lines]
+    assert lines == ["it is ***", "key=***", "harmless"]
+    assert (tmp_path / "host-0.log").read_text().splitlines() == lines

@@ -1,0 +1,161 @@
+"""What is left on the hosts of free slices goes; on hosts in use, and in a dry run, nothing is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
+from tradewind.runtime.host_sweep import free_slices, look_after_host
+from tradewind.runtime.pods.environment import Accelerator
+from tradewind.runtime.pods.liveness import Node
+from tradewind.runtime.pods.on_host import host, strays
+
+SLICE = "ray.io/tpu-slice-name"
+Usage = namedtuple("Usage", "total used free")
+
+
+def node(name: str, slice_name: str, **resources: float) -> Node:
+    return Node(name, f"10.0.0.{name}", 1, {SLICE: slice_name}, {"TPU": 4.0, **resources})
+
+
+HOSTS = [node("1", "a", **{"TPU-v4-16-head": 1.0}), node("2", "a"), node("3", "b", **{"TPU-v4-8-head": 1.0})]
+ALL_FREE = {"1": {"TPU": 4.0, "TPU-v4-16-head": 1.0}, "2": {"TPU": 4.0}, "3": {"TPU": 4.0, "TPU-v4-8-head": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("taken", "free"),
+    [
+        ({}, {"a", "b"}),
+        ({"2": {"TPU": 3.0}}, {"b"}),  # one chip of one host
+        ({"1": {"TPU": 4.0}}, {"b"}),  # the slice by its head only, as a person does who logs in
+        ({"3": {}}, {"a"}),  # Ray does not tell
+    ],
+)
+def test_a_slice_is_free_when_nothing_is_taken_on_any_host(taken: dict[str, Any], free: set[str]) -> None:
+    assert free_slices(HOSTS, ALL_FREE | taken) == free
+
+
+def test_a_host_that_is_in_no_slice_is_never_free() -> None:
+    assert free_slices([Node("9", "10.0.0.9", 1, {}, {"TPU": 4.0})], {"9": {"TPU": 4.0}}) == set()
+
+
+@pytest.fixture
+def chips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A host whose only chip is a file, and its lock file."""
+    device = tmp_path / "accel0"
+    device.touch()
+    lock = tmp_path / "lockfile"
+    lock.touch()
+    monkeypatch.setattr(strays, "chip_devices", lambda: [str(device)])
+    monkeypatch.setattr(strays, "LOCKFILE", str(lock))
+    monkeypatch.setattr(host, "accelerator", lambda: Accelerator.TPU)
+    yield device
+
+
+def holder(device: Path) -> subprocess.Popen[bytes]:
+    started = subprocess.Popen([sys.executable, "-c", f"f = open({str(device)!r}); print(flush=True); input()"],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    assert started.stdout is not None and started.stdout.readline() == b"\n"
+    return started
+
+
+def test_who_holds_the_chips_of_a_free_host_is_ended_and_its_lock_file_removed(chips: Path) -> None:
+    process = holder(chips)
+    dry = look_after_host("10.0.0.1", "a", True, True, 0.0)
+    in_use = look_after_host("10.0.0.1", "a", False, False, 0.0)
+    assert process.poll() is None and Path(strays.LOCKFILE).exists()
+    assert dry.done == (f"would end process {process.pid} (python)", "would remove the lock file")
+    assert (in_use.use, in_use.done) == ("in use", ())
+    care = look_after_host("10.0.0.1", "a", True, False, 0.0)
+    assert process.wait(10) == -signal.SIGKILL and not Path(strays.LOCKFILE).exists()
+    assert care.done == (f"ended process {process.pid} (python)", "removed the lock file")
+    assert (care.use, care.problem) == ("free", "")
+    assert look_after_host("10.0.0.1", "a", True, False, 0.0).done == ()
+
+
+def test_what_cannot_be_removed_is_a_problem(chips: Path) -> None:
+    Path(strays.LOCKFILE).unlink()
+    Path(strays.LOCKFILE).mkdir()  # also root cannot unlink it
+    care = look_after_host("10.0.0.1", "a", True, False, 0.0)
+    assert care.done == () and "cannot be deleted" in care.problem
+
+
+def test_a_disk_that_is_nearly_full_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100e9, 96e9, 4e9))
+    assert look_after_host("10.0.0.1", "a", False, False, 5.0).problem == "4.0 % of the disk are free (4.0 GB)"
+    assert look_after_host("10.0.0.1", "a", False, False, 4.0).problem == ""
+
+
+SWEEP = """
+import json, ray, sys
+from tradewind.runtime.host_sweep import sweep_hosts
+
+ray.init(log_to_driver=False)
+on_busy = {"node:" + sys.argv[1]: 0.01, "TPU": 1}
+job = ray.remote(lambda: __import__("threading").Event().wait()).options(num_cpus=0, resources=on_busy).remote()
+while ray.available_resources().get("TPU") != 7: pass
+print(json.dumps([sweep_hosts(dry_run=dry, answer_s=float(sys.argv[2])) for dry in (True, False)]))
+"""
+
+
+def address(ray: LocalRay, slice_name: str) -> str:
+    return next(host.ip for host in ray.status().nodes if host.labels.get(SLICE) == slice_name)
+
+
+def freeze(ray: LocalRay, slice_name: str) -> None:
+    """The host's Ray gives no answer any more; its head takes some seconds to notice."""
+    [raylet] = [process for process in ray.host_stack(slice_name, 0).processes() if process.name() == "raylet"]
+    raylet.suspend()
+
+
+def sweep(ray: LocalRay, busy: str, answer_s: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A dry sweep and a real one, while one chip of the host ``busy`` is taken."""
+    env = {**os.environ, "RAY_ADDRESS": ray.gcs_address, "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run([sys.executable, "-c", SWEEP, busy, str(answer_s)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    dry, real = json.loads(done.stdout.splitlines()[-1])
+    return dry, real
+
+
+@pytest.mark.ray
+def test_a_cluster_is_swept_and_a_host_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    ray = LocalRay(LocalStack(tmp_path), token="", num_cpus=1, slices=[LocalSlice(n, "v4-8") for n in ("busy", "free")])
+    try:
+        ray.start()
+        busy, free = address(ray, "busy"), address(ray, "free")
+        gone = subprocess.Popen(["true"])
+        of_the_dead = {address: strays.mark_of(address, gone.pid) for address in (busy, free)}
+        gone.wait()
+        left = {
+            address: subprocess.Popen(["sleep", "600"], env={strays.MARK: mark, "PATH": os.environ["PATH"]})
+            for address, mark in of_the_dead.items()
+        }
+        dry, real = sweep(ray, busy, 60.0)
+        assert [(row["slice"], row["use"]) for row in dry] == [("busy", "in use"), ("free", "free")]
+        assert [row["done"] for row in dry] == [[], [f"would end process {left[free].pid} (sleep)"]]
+        assert [row["done"] for row in real] == [[], [f"ended process {left[free].pid} (sleep)"]]
+        assert left[free].wait(10) == -signal.SIGKILL and left[busy].poll() is None
+        left[busy].kill()
+        left[busy].wait()
+        freeze(ray, "free")
+        _, real = sweep(ray, busy, 3.0)
+        assert [(row["slice"], row["use"]) for row in real] == [("busy", "in use"), ("free", "does not answer")]
+        assert real[1]["problem"].startswith("Ray calls it alive, but no task has started there for 3 s")
+        ray.kill_host("free", 0)
+        _, real = sweep(ray, busy, 3.0)
+        assert real[0]["use"] == "in use"
+        assert [row["use"] for row in real[1:]] in (["gone"], [])  # Ray may have noticed by itself
+    finally:
+        ray.stop()

@@ -1,0 +1,268 @@
+"""A driver works as long as the turn is its own, and leaves nothing at work when it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.refusing_storage import RefusingStorage
+from tests.runtime.driven import (
+    BRISK_S,
+    PATIENCE_S,
+    QUICK_S,
+    Config,
+    claim,
+    file_of,
+    finish,
+    hangs,
+    hangs_beside_a_writer_of_its_own_session,
+    lease_of,
+    resolved_step,
+    returns,
+    start,
+    until,
+    writes_a_shard,
+    writes_files,
+)
+from tests.runtime.driver.busy_at import GOES_ON
+from tests.runtime.marked import alive
+from tradewind.records.attempts import AttemptOutcome, attempt_path, newest_attempt, read_attempt
+from tradewind.records.leases.lease import Phase
+from tradewind.records.leases.store import LeaseStore
+from tradewind.records.outputs.manifests import read_manifest, verify_output
+from tradewind.records.reading import read_record
+from tradewind.records.record import RecordState
+from tradewind.records.status import Status, read_status
+from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
+from tradewind.steps import ResolvedStep
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, str]]:
+    attempt = claim(resolved_step(hangs, str(tmp_path)), BRISK_S)
+    driver = start(attempt)
+    file = Path(attempt.spec["output_path"], "pid")
+    until(lambda: (file.exists() and file.read_text()) or driver.poll() is not None)
+    yield driver, psutil.Process(int(file.read_text())), attempt.spec["output_path"]
+    driver.kill()
+    driver.communicate()
+
+
+def test_a_driver_that_is_asked_to_stop_ends_the_function(hanging: Any) -> None:
+    driver, function, output_path = hanging
+    driver.terminate()
+    assert driver.wait(60) == 128 + signal.SIGTERM
+    function.wait(60)
+    ended = newest_attempt(output_path)
+    assert ended is not None and ended.outcome is AttemptOutcome.STOPPED
+    assert lease_of(output_path).phase is Phase.STOPPED
+    assert read_status(output_path) is Status.RUNNING  # and so not a result
+
+
+def test_a_killed_driver_leaves_no_result_and_no_process(hanging: Any) -> None:
+    driver, function, output_path = hanging
+    driver.kill()
+    driver.wait(60)
+    function.wait(60)
+    assert read_status(output_path) is Status.RUNNING
+    unended = newest_attempt(output_path)
+    assert unended is not None and unended.outcome is None
+
+
+def test_a_driver_that_is_asked_through_the_lease_stops_in_good_order(hanging: Any) -> None:
+    driver, function, output_path = hanging
+    LeaseStore(output_path).request_stop("job-1", {"try": 2})
+    code, text = finish(driver)
+    assert code == 128 + signal.SIGTERM, text
+    function.wait(60)
+    lease = lease_of(output_path)
+    assert (lease.phase, lease.stop_requested) == (Phase.STOPPED, {"try": 2})
+
+
+# ---- whose turn it is
+
+
+def test_a_driver_whose_turn_went_to_another_exits_superseded_and_touches_nothing(tmp_path: Path) -> None:
+    step = resolved_step(returns, str(tmp_path))
+    first = claim(step)
+    claim(step)
+    output = Path(step.output_path)
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    code, text = finish(start(first))
+    assert (code, text.startswith("Superseded before it began: ")) == (SUPERSEDED, True)
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+
+
+def test_of_two_drivers_of_one_job_one_works(tmp_path: Path) -> None:
+    attempt = claim(resolved_step(returns, str(tmp_path)))
+    drivers = [start(attempt), start(attempt)]
+    assert sorted(finish(driver)[0] for driver in drivers) == [0, SUPERSEDED]
+    assert read_record(attempt.spec["output_path"]).state is RecordState.FINISHED
+
+
+def test_a_driver_that_loses_its_turn_ends_its_function_and_leaves_the_record_alone(hanging: Any) -> None:
+    driver, function, output_path = hanging
+    step = resolved_step(hangs, str(Path(output_path).parent))
+    claim(step)
+    code, text = finish(driver)
+    function.wait(60)
+    assert (code, "somebody else holds its lease" in text) == (SUPERSEDED, True)
+    lost, lease = read_attempt(attempt_path(output_path, 1)), lease_of(output_path)
+    assert lost is not None and lost.outcome is AttemptOutcome.LOST
+    assert (lease.attempt, lease.phase) == (2, Phase.CLAIMED)
+    assert read_status(output_path) is Status.RUNNING
+
+
+def test_a_driver_that_was_frozen_while_it_removed_leftovers_spares_the_files_of_the_next_attempt(
+    tmp_path: Path,
+) -> None:
+    step = resolved_step(writes_files, str(tmp_path))
+    claim(step)
+    writes_files(Config(step.output_path), "of attempt 1")
+    driver = start(claim(step, QUICK_S), "tests.runtime.frozen_in_removal")
+    until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED)
+    until(lambda: read_record(step.output_path).state is RecordState.STOPPED)
+    code, text = finish(start(claim(step)))
+    assert code == 0, text
+    driver.send_signal(signal.SIGCONT)
+    code, text = finish(driver)
+    assert code == SUPERSEDED, text
+    lease, manifest = lease_of(step.output_path), read_manifest(step.output_path, 3)
+    assert (lease.attempt, lease.phase) == (3, Phase.COMMITTED)
+    assert manifest is not None and verify_output(step.output_path, manifest, lease.digest) == []
+
+
+@pytest.fixture
+def writing(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process], ResolvedStep]]:
+    """A driver, its function and the function's own writer, under a lease that soon runs out."""
+    step = resolved_step(hangs_beside_a_writer_of_its_own_session, str(tmp_path))
+    driver = start(claim(step, QUICK_S))
+    files = [Path(step.output_path, name) for name in ("pid", "writer")]
+    until(lambda: all(file.exists() and file.read_text() for file in files) or driver.poll() is not None)
+    processes = [psutil.Process(int(file.read_text())) for file in files]
+    yield driver, processes, step
+    for one in (driver, *processes):
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    driver.communicate()
+
+
+def test_a_killed_keeper_leaves_no_writer_behind_in_whatever_session(writing: Any) -> None:
+    driver, processes, step = writing
+    driver.kill()
+    until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
+    assert not alive(one.pid for one in processes)
+
+
+def test_when_the_lease_of_a_frozen_keeper_may_be_taken_over_nothing_of_it_is_at_work(
+    writing: Any,
+) -> None:
+    driver, processes, step = writing
+    driver.send_signal(signal.SIGSTOP)
+    until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
+    assert not alive(one.pid for one in processes)
+    driver.send_signal(signal.SIGCONT)
+    assert driver.wait(PATIENCE_S) == SUPERSEDED
+
+
+def test_of_a_machine_that_was_suspended_past_the_term_of_a_lease_nothing_goes_on_when_it_wakes(writing: Any) -> None:
+    driver, processes, step = writing
+    all_of_it = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
+    for one in all_of_it:
+        one.suspend()
+    until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
+    for one in all_of_it:
+        with contextlib.suppress(psutil.Error):
+            one.resume()
+    assert driver.wait(PATIENCE_S) == SUPERSEDED
+    assert not alive(one.pid for one in processes)
+
+
+def test_a_killed_guard_leaves_no_writer_beside_the_next_attempt(writing: Any) -> None:
+    driver, processes, step = writing
+    psutil.Process(driver.pid).children()[0].kill()
+    code, text = finish(driver)
+    assert (code, lease_of(step.output_path).phase) == (SUPERSEDED, Phase.STOPPED), text
+    assert not alive(one.pid for one in processes)
+
+
+def test_a_driver_that_lost_its_turn_ends_in_the_middle_of_its_writes_with_the_threads_of_its_store(
+    tmp_path: Path,
+) -> None:
+    step = resolved_step(writes_a_shard, str(tmp_path))
+    claim(step)
+    busy = start(claim(step, BRISK_S), "tests.runtime.driver.busy_at", "tradewind.runtime.run_step:remove_leftovers")
+    written = Path(step.output_path, "written")
+    until(lambda: written.exists() or busy.poll() is not None)
+    claim(step)
+    code, text = finish(busy)
+    assert (code, "somebody else holds its lease" in text) == (SUPERSEDED, True), text
+    assert GOES_ON not in text, "it was asked to end, and not ended"
+
+
+# ---- without its store
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingStorage]:
+    server = RefusingStorage()
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def test_a_driver_without_its_store_for_longer_than_the_fence_ends_itself_and_says_nothing(
+    cloud: RefusingStorage, tmp_path: Path
+) -> None:
+    bucket = cloud.buckets.create("outputs").name
+    step = resolved_step(hangs, f"gs://{bucket}/prefix", folder=str(tmp_path))
+    attempt = claim(step, QUICK_S)
+    driver = start(attempt)
+    try:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() or driver.poll() is not None)
+        function = psutil.Process(int((tmp_path / "pid").read_text()))
+        cloud.failures = 10**9
+        function.wait(PATIENCE_S)
+        cloud.failures = 0
+        code, text = finish(driver)
+    finally:
+        driver.kill()
+    assert (code, "its lease could not be renewed in time" in text) == (SUPERSEDED, True), text
+    assert text.rstrip().endswith(NOTHING_LEFT), "so the next attempt need not wait until the lease has run out"
+    assert lease_of(step.output_path).phase is Phase.RUNNING
+    unended = read_attempt(file_of(attempt))
+    assert unended is not None and unended.outcome is None
+
+
+def test_writes_that_the_store_refuses_twice_are_tried_again_and_the_step_finishes(cloud: RefusingStorage) -> None:
+    bucket = cloud.buckets.create("outputs").name
+    step = resolved_step(returns, f"gs://{bucket}/prefix")
+    attempt = claim(step, BRISK_S)
+    names = (".executor_status", ".artifact.json", "manifest.json", ".executor_status.lock")
+    cloud.refusals = dict.fromkeys(names, 2)
+    code, text = finish(start(attempt))
+    assert (code, set(cloud.refusals.values())) == (0, {0}), text
+    assert read_record(step.output_path).state is RecordState.FINISHED
+
+
+def test_a_store_that_goes_on_refusing_makes_the_turn_lost_and_not_failed(cloud: RefusingStorage) -> None:
+    bucket = cloud.buckets.create("outputs").name
+    step = resolved_step(returns, f"gs://{bucket}/prefix")
+    attempt = claim(step, BRISK_S)
+    cloud.refusals["manifest.json"] = 10**9
+    code, text = finish(start(attempt))
+    ended = newest_attempt(step.output_path)
+    assert (code, ended and ended.outcome) == (SUPERSEDED, AttemptOutcome.LOST), text
+    assert read_record(step.output_path).state is RecordState.STOPPED

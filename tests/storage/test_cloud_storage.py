@@ -1,0 +1,148 @@
+"""The Cloud Storage of this machine speaks to Google's own client and to gcsfs, and keeps every precondition."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import fsspec
+import pytest
+
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+
+
+@pytest.fixture
+def client(gcs: LocalCloudStorage) -> Any:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    return Client(project="some-project", credentials=AnonymousCredentials())
+
+
+@pytest.fixture
+def bucket(client: Any, gs_folder: str) -> Any:
+    return client.bucket(gs_folder.split("/")[2])
+
+
+def refused(request: Callable[[], object]) -> None:
+    """The server says that a precondition did not hold."""
+    from google.api_core.exceptions import PreconditionFailed
+
+    with pytest.raises(PreconditionFailed):
+        request()
+
+
+def test_a_bucket_has_the_location_it_was_made_in(client: Any) -> None:
+    client.create_bucket("made-in-europe", location="europe-west4")
+    assert client.get_bucket("made-in-europe").location == "EUROPE-WEST4"
+    assert not client.bucket("never-made").exists()
+
+
+@pytest.mark.parametrize("size", [0, 10, 3 * 2**20])
+@pytest.mark.parametrize("chunk", [None, 2**18])
+def test_what_is_uploaded_comes_back_whole(bucket: Any, size: int, chunk: int | None) -> None:
+    data = os.urandom(size)
+    blob = bucket.blob("näme with %2F+?#", chunk_size=chunk)
+    blob.upload_from_string(data, content_type="application/x-own")
+    found = bucket.get_blob(blob.name)
+    assert (found.size, found.content_type, found.generation) == (size, "application/x-own", blob.generation)
+    assert found.download_as_bytes(checksum="md5") == found.download_as_bytes(checksum="crc32c") == data
+    assert found.download_as_bytes(start=2, end=5) == data[2:6] if size else True
+
+
+def test_gcsfs_reads_what_the_client_wrote_and_the_other_way_round(bucket: Any, gs_folder: str) -> None:
+    fs, big = fsspec.filesystem("gs"), os.urandom(3 * 2**20)
+    bucket.blob("some/folder/x").upload_from_string("text")
+    with fs.open(f"{gs_folder}/deep/big", "wb", block_size=2**20) as file:
+        file.write(big)
+    assert fs.cat(f"{gs_folder}/x") == b"text"
+    assert bucket.blob("some/folder/deep/big").download_as_bytes() == big
+    assert sorted(fs.ls(gs_folder)) == [f"{gs_folder[5:]}/deep", f"{gs_folder[5:]}/x"]
+    fs.rm(gs_folder, recursive=True)
+    assert list(bucket.list_blobs()) == []
+
+
+def test_a_write_needs_the_generation_it_names(bucket: Any) -> None:
+    blob = bucket.blob("x")
+    refused(lambda: blob.upload_from_string("a", if_generation_match=7))
+    refused(lambda: blob.upload_from_string("a", if_generation_not_match=0))
+    blob.upload_from_string("a", if_generation_match=0)
+    first = blob.generation
+    refused(lambda: blob.upload_from_string("b", if_generation_match=0))
+    refused(lambda: blob.upload_from_string("b", if_generation_not_match=first))
+    blob.upload_from_string("b", if_generation_match=first)
+    assert blob.generation > first
+    refused(lambda: bucket.blob("x").upload_from_string("c", if_metageneration_match=2))
+    assert bucket.blob("x").download_as_text() == "b"
+
+
+def test_an_upload_in_pieces_is_judged_at_its_end(bucket: Any) -> None:
+    def upload() -> None:
+        bucket.blob("x", chunk_size=2**18).upload_from_string(bytes(2**20), if_generation_match=0)
+
+    upload()
+    refused(upload)
+
+
+def test_reads_deletes_patches_and_copies_need_the_generation_they_name(bucket: Any) -> None:
+    blob = bucket.blob("x")
+    blob.upload_from_string("a")
+    generation = blob.generation
+    refused(lambda: blob.reload(if_generation_match=generation + 1))
+    refused(lambda: bucket.blob("x").download_as_bytes(if_metageneration_match=2))
+    blob.metadata = {"colour": "red"}
+    blob.patch(if_metageneration_match=1)
+    refused(lambda: blob.patch(if_metageneration_match=1))
+    refused(lambda: bucket.copy_blob(blob, bucket, "y", if_source_generation_match=generation + 1))
+    bucket.copy_blob(blob, bucket, "y", if_generation_match=0)
+    refused(lambda: bucket.blob("y").rewrite(blob, if_generation_match=0))
+    assert bucket.get_blob("y").metadata == {"colour": "red"}
+    refused(lambda: bucket.blob("x").delete(if_generation_match=generation + 1))
+    bucket.blob("x").delete(if_generation_match=generation)
+    assert not bucket.blob("x").exists()
+
+
+def test_a_listing_comes_in_pages(bucket: Any, client: Any, gcs: LocalCloudStorage) -> None:
+    names = [f"l/{number // 5}/{number:02}" for number in range(25)] + ["l/5", "m"]
+    for name in reversed(names):
+        gcs.buckets.put(bucket.name, name, b"", {}, {})
+    assert [blob.name for blob in client.list_blobs(bucket, prefix="l/", page_size=7)] == names[:-1]
+    pages = client.list_blobs(bucket, prefix="l/", delimiter="/", page_size=2)
+    assert [blob.name for blob in pages] == ["l/5"]
+    assert pages.prefixes == {f"l/{number}/" for number in range(5)}
+    assert gcs.requests["list"] == 4 + 3
+
+
+def test_a_listing_keeps_between_the_names_that_are_asked_for(bucket: Any, client: Any) -> None:
+    for name in ("a/1", "a/2", "b/1", "c/1"):
+        bucket.blob(name).upload_from_string(b"")
+    listed = client.list_blobs(bucket, start_offset="a/2", end_offset="c/")
+    assert [blob.name for blob in listed] == ["a/2", "b/1"]  # who deletes a range of names deletes what is listed
+
+
+def test_its_clock_stamps_objects_and_answers(bucket: Any, gcs: LocalCloudStorage) -> None:
+    gcs.clock_offset_s = -300
+    bucket.blob("x").upload_from_string("a")
+    with urllib.request.urlopen(f"{gcs.url}/storage/v1/b/{bucket.name}") as answer:
+        date = parsedate_to_datetime(answer.headers["Date"])
+    assert abs((date - bucket.get_blob("x").updated).total_seconds()) < 30
+    assert abs(gcs.clock() - date.timestamp()) < 30
+
+
+def test_a_failure_changes_nothing_and_a_lost_answer_does(bucket: Any, gcs: LocalCloudStorage) -> None:
+    def upload() -> None:  # without a client, which asks for other things of its own accord
+        url = f"{gcs.url}/upload/storage/v1/b/{bucket.name}/o?uploadType=media&name=x"
+        urllib.request.urlopen(urllib.request.Request(url, data=b"a", method="POST"))
+
+    gcs.failures = 1
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        upload()
+    assert not bucket.blob("x").exists()
+    gcs.lost_answers = 1
+    with pytest.raises(OSError):
+        upload()
+    assert bucket.blob("x").download_as_text() == "a"

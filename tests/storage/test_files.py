@@ -1,0 +1,93 @@
+"""Objects on a store are whole: old or new, never half; and only one of many creates one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tradewind.storage.files import create_text, list_names, read_many, read_text, write_text
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path)
+    url = f"memory://{tmp_path.name}"
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file(f"{url}/made", b"")  # so that the folder exists
+    return url
+
+
+def test_what_is_written_is_read(folder: str) -> None:
+    write_text(f"{folder}/deep/down/x", "äöü")
+    write_text(f"{folder}/deep/down/x", "second")
+    assert read_text(f"{folder}/deep/down/x") == "second"
+    assert list_names(f"{folder}/deep/down") == ["x"]
+
+
+def test_what_is_not_there_is_none(folder: str) -> None:
+    assert read_text(f"{folder}/nothing") is None
+    assert list_names(f"{folder}/nowhere") == []
+
+
+def test_many_are_read_at_once_and_missing_ones_left_out(folder: str) -> None:
+    for number in range(5):
+        write_text(f"{folder}/{number}", str(number))
+    paths = [f"{folder}/{number}" for number in range(7)] + [f"{folder}/0/below-a-file"]
+    assert read_many(paths) == {f"{folder}/{number}": str(number) for number in range(5)}
+    assert read_many([f"{folder}/9"]) == {}
+    assert read_many([]) == {}
+
+
+def test_only_the_first_creates(folder: str) -> None:
+    assert create_text(f"{folder}/x", "first")
+    assert not create_text(f"{folder}/x", "second")
+    assert read_text(f"{folder}/x") == "first"
+    assert "x" in list_names(folder)
+
+
+def _create(path: str, text: str, results: multiprocessing.SimpleQueue[str]) -> None:
+    if create_text(path, text):
+        results.put(text)
+
+
+@pytest.mark.slow
+def test_of_many_processes_exactly_one_creates(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    for round_number in range(20):
+        results: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
+        path = str(tmp_path / str(round_number))
+        writers = [context.Process(target=_create, args=(path, str(n), results)) for n in range(8)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        winner = results.get()
+        assert results.empty()
+        assert read_text(path) == winner
+
+
+def _write_for_ever(path: str) -> None:
+    for number in range(10**9):
+        write_text(path, str(number % 10) * 200_000)
+
+
+def test_a_killed_writer_leaves_a_whole_object(tmp_path: Path) -> None:
+    path = str(tmp_path / "x")
+    for _ in range(5):
+        writer = multiprocessing.get_context("fork").Process(target=_write_for_ever, args=(path,))
+        writer.start()
+        deadline = time.monotonic() + 30
+        while read_text(path) is None and time.monotonic() < deadline:
+            os.sched_yield()
+        assert writer.pid is not None
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        text = read_text(path)
+        assert text is not None and len(text) == 200_000 and len(set(text)) == 1

@@ -1,0 +1,303 @@
+"""Every store lets exactly one of many writers through, and says how old an object is by its own clock."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.storage.s3_server import LocalS3
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.loopback import LoopbackServer
+from tradewind.storage import UnsupportedStoreError
+from tradewind.storage import backends as stores
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.errors import StoreUnavailableError
+from tradewind.storage.files import create_text, existing_many, read_many, read_text, write_text
+from tradewind.storage.swap import Stored, read_stored, write_if
+
+Served = tuple[LoopbackServer, str]
+
+
+def written(path: str, text: str, expected: str | None = None) -> Stored:
+    """What is there after a write that must be let through."""
+    stored = write_if(path, text, expected)
+    assert stored is not None, f"{text} was refused"
+    return stored
+
+
+def test_what_is_not_there_is_none(any_folder: str) -> None:
+    assert read_stored(f"{any_folder}/x") is None
+    assert read_stored(f"{any_folder}/deep/down/x") is None
+
+
+def test_only_the_first_creates(any_folder: str) -> None:
+    first = written(f"{any_folder}/step-1/lock", "first")
+    assert write_if(f"{any_folder}/step-1/lock", "second", None) is None
+    stored = read_stored(f"{any_folder}/step-1/lock")
+    assert stored is not None and (stored.text, stored.tag) == ("first", first.tag)
+
+
+def test_only_what_was_read_is_replaced(any_folder: str) -> None:
+    path = f"{any_folder}/näme with %2F+?#.lock"
+    first = written(path, "first")
+    second = written(path, "second äöü", first.tag)
+    assert second.tag != first.tag
+    assert write_if(path, "third", first.tag) is None
+    stored = read_stored(path)
+    assert stored is not None and (stored.text, stored.tag) == ("second äöü", second.tag)
+    assert read_text(path) == "second äöü"
+
+
+def test_nothing_is_replaced_where_nothing_is(any_folder: str) -> None:
+    assert write_if(f"{any_folder}/x", "text", written(f"{any_folder}/y", "other").tag) is None
+    assert read_stored(f"{any_folder}/x") is None
+
+
+def test_of_32_threads_exactly_one_creates(any_folder: str) -> None:
+    with ThreadPoolExecutor(32) as pool:
+        results = list(pool.map(lambda number: write_if(f"{any_folder}/x", str(number), None), range(32)))
+    winners = [result.text for result in results if result]
+    assert winners == [read_text(f"{any_folder}/x")]
+
+
+def _count_up(path: str, times: int, who: str) -> None:
+    for number in range(times):
+        while True:
+            stored = read_stored(path)
+            assert stored is not None
+            count = int(stored.text.partition(" ")[0])
+            if write_if(path, f"{count + 1} {who} {number}", stored.tag):
+                break
+
+
+@pytest.mark.slow
+def test_no_count_is_lost_between_threads(any_folder: str) -> None:
+    path = f"{any_folder}/counter"
+    written(path, "0 nobody")
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda number: _count_up(path, 2, str(number)), range(32)))
+    assert (read_text(path) or "").startswith("64 ")
+
+
+def run_in_processes(target: Callable[..., None], *arguments: tuple[object, ...]) -> None:
+    """Run ``target`` in a forked process for each of ``arguments``, all at once."""
+    processes = [multiprocessing.get_context("fork").Process(target=target, args=each) for each in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * len(processes)
+
+
+@pytest.mark.slow
+def test_no_count_is_lost_between_forked_processes_with_threads(tmp_path: Path) -> None:
+    path = str(tmp_path / "counter")
+    written(path, "0 nobody")
+    run_in_processes(_count_up_in_threads, *[(path, f"p{number}") for number in range(8)])
+    assert (read_text(path) or "").startswith(f"{8 * 4 * 3} ")
+
+
+def _count_up_in_threads(path: str, who: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: _count_up(path, 3, f"{who}-{number}"), range(4)))
+
+
+def test_a_forked_process_uses_the_store_as_its_parent_does(served: Served) -> None:
+    path = f"{served[1]}/counter"
+    written(path, "0 nobody")
+    run_in_processes(_count_up, (path, 2, "first"), (path, 2, "second"))
+    assert (read_text(path) or "").startswith("4 ")
+
+
+def test_two_spellings_of_a_local_path_share_one_guard(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    first = written(f"{tmp_path}/real/x", "first")
+    assert read_stored(f"file://{tmp_path}/link/x").tag == first.tag  # type: ignore[union-attr]
+    written(f"{tmp_path}/link/../link/x", "second", first.tag)
+    assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["x", "x.guard"]
+
+
+def test_a_guard_that_somebody_keeps_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "PATIENCE_S", 0.3)
+    path, holds = str(tmp_path / "x"), multiprocessing.get_context("fork").Event()
+    holder = multiprocessing.get_context("fork").Process(target=_hold_guard, args=(f"{path}.guard", holds))
+    holder.start()
+    try:
+        assert holds.wait(30)
+        with pytest.raises(StoreUnavailableError, match=r"x\.guard"):
+            write_if(path, "text", None)
+    finally:
+        holder.kill()
+        holder.join()
+    assert written(path, "text").text == "text"
+    assert not list(tmp_path.glob(".x.*"))
+
+
+def _hold_guard(guard: str, holds: threading.Event) -> None:
+    with open(guard, "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        holds.set()
+        time.sleep(60)
+
+
+def test_a_lost_answer_counts_as_success(served: Served) -> None:
+    server, folder = served
+    server.lost_answers = 1
+    first = written(f"{folder}/x", "first")
+    server.lost_answers = 1
+    second = written(f"{folder}/x", "second", first.tag)
+    assert server.lost_answers == 0
+    assert read_stored(f"{folder}/x").tag == second.tag  # type: ignore[union-attr]
+
+
+def test_a_store_that_fails_for_a_while_is_asked_again(served: Served) -> None:
+    server, folder = served
+    server.failures = 1
+    first = written(f"{folder}/x", "first")
+    server.failures = 1
+    assert read_stored(f"{folder}/x").tag == first.tag  # type: ignore[union-attr]
+
+
+def _operations(folder: str) -> list[Callable[[], object]]:
+    path = f"{folder}/x"
+    return [
+        lambda: read_stored(path),
+        lambda: write_if(path, "text", None),
+        lambda: read_many([path, f"{folder}/y"]),
+        lambda: existing_many([path, f"{folder}/y"]),
+    ]
+
+
+def test_a_store_that_goes_on_failing_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, folder = served
+    monkeypatch.setattr(stores, "PATIENCE_S", 1.5)
+    server.failures = 10**6
+    for operation in _operations(folder):
+        with pytest.raises(StoreUnavailableError, match=folder):
+            operation()
+
+
+def test_a_store_that_does_not_answer_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, folder = served
+    monkeypatch.setattr(stores, "PATIENCE_S", 0.5)
+    server.latency_s = 600.0
+    for operation in _operations(folder):
+        with pytest.raises(StoreUnavailableError, match=folder):
+            operation()
+
+
+def test_a_store_that_is_not_there_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, folder = served
+    monkeypatch.setattr(stores, "PATIENCE_S", 1.5)
+    server.stop()
+    try:
+        for operation in _operations(folder):
+            with pytest.raises(StoreUnavailableError, match=folder):
+                operation()
+    finally:
+        server.start()
+    assert written(f"{folder}/x", "text").text == "text"
+
+
+def test_a_store_that_says_no_is_not_asked_again(served: Served) -> None:
+    server, folder = served
+    server.failures, server.failure_status = 10**6, 403
+    for operation in _operations(folder):
+        with pytest.raises(StoreRefusedError, match=folder):
+            operation()
+    assert 10**6 - server.failures < 20
+
+
+def test_a_bucket_that_is_not_there_is_named(gcs: LocalCloudStorage, s3: LocalS3) -> None:
+    for path in ("gs://no-such-bucket/x", "s3://no-such-bucket/x"):
+        with pytest.raises(StoreRefusedError, match="no-such-bucket"):
+            write_if(path, "text", None)
+
+
+@pytest.mark.parametrize("offset_s", [-300.0, 0.0, 300.0])
+def test_age_is_told_by_the_clock_of_the_store(served: Served, offset_s: float) -> None:
+    server, folder = served
+    server.clock_offset_s = offset_s
+    written(f"{folder}/x", "text")
+    assert 0 <= read_stored(f"{folder}/x").age_s < 30  # type: ignore[union-attr]
+    server.clock_offset_s += 100
+    assert 98 <= read_stored(f"{folder}/x").age_s < 130  # type: ignore[union-attr]
+
+
+def test_age_of_a_file_is_told_by_the_clock_of_its_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "x")
+    written(path, "text")
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert 0 <= read_stored(path).age_s < 30  # type: ignore[union-attr]
+    mtime = os.stat(path).st_mtime
+    os.utime(path, (mtime - 100, mtime - 100))
+    assert 100 <= read_stored(path).age_s < 130  # type: ignore[union-attr]
+
+
+def test_a_store_without_conditional_writes_is_refused() -> None:
+    for path in ("ftp://somewhere/x", "https://somewhere/x"):
+        with pytest.raises(UnsupportedStoreError, match="a step could run twice"):
+            read_stored(path)
+
+
+def test_a_store_that_ignores_conditions_is_refused(
+    s3: LocalS3, s3_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "keeps_conditions", False)
+    with pytest.raises(UnsupportedStoreError, match="ignores If-Match"):
+        write_if(f"{s3_folder}/x", "text", None)
+    assert not any(s3.buckets[s3_folder.split("/")[2]])
+
+
+@pytest.mark.parametrize("header", ["If-Match", "If-None-Match"])
+def test_a_store_that_heeds_only_one_of_the_conditions_is_refused(
+    s3: LocalS3, s3_folder: str, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setattr(s3, "ignores", frozenset({header}))
+    with pytest.raises(UnsupportedStoreError, match=f"ignores {header}"):
+        write_if(f"{s3_folder}/x", "text", None)
+    assert not any(s3.buckets[s3_folder.split("/")[2]])
+
+
+@pytest.mark.slow
+def test_many_are_read_and_found_at_once(any_folder: str) -> None:
+    for number in range(5):
+        write_text(f"{any_folder}/{number}", str(number))
+    paths = [f"{any_folder}/{number}" for number in range(300)] + [f"{any_folder}/0/below-a-file"]
+    assert read_many(paths) == {f"{any_folder}/{number}": str(number) for number in range(5)}
+    assert existing_many([*paths, any_folder]) == {f"{any_folder}/{number}" for number in range(5)}
+    assert read_many([]) == {} and existing_many([]) == set()
+
+
+def test_many_survive_a_store_that_fails_for_a_while(served: Served) -> None:
+    server, folder = served
+    paths = [f"{folder}/{number}" for number in range(100)]
+    for path in paths[:3]:
+        write_text(path, path)
+    server.failures = 3
+    assert read_many(paths) == {path: path for path in paths[:3]}
+    server.failures = 3
+    assert existing_many(paths) == set(paths[:3])
+
+
+def test_each_of_many_costs_one_request(gcs: LocalCloudStorage, gs_folder: str) -> None:
+    write_text(f"{gs_folder}/0", "here")
+    gcs.requests.clear()
+    read_many([f"{gs_folder}/{number}" for number in range(50)])
+    existing_many([f"{gs_folder}/{number}" for number in range(50)])
+    assert gcs.requests == {"get": 99, "read": 1}
+
+
+def test_only_the_first_creates_a_text(any_folder: str) -> None:
+    assert create_text(f"{any_folder}/x", "first")
+    assert not create_text(f"{any_folder}/x", "second")
+    assert read_text(f"{any_folder}/x") == "first"

@@ -1,0 +1,157 @@
+"""Files below a folder are listed, read and removed alike on every store."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from fsspec.core import url_to_fs
+
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.errors import StoreUnavailableError
+from tradewind.storage.files import existing_many
+from tradewind.storage.trees import StoredFile, is_near, kept_checksum, list_files, read_files, remove_files
+
+
+@pytest.fixture(params=["local", "memory", "gs"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+        return f"gs://bucket/{tmp_path.name}/out"
+    return str(tmp_path / "out") if request.param == "local" else f"memory://{tmp_path.name}/out"
+
+
+def put(folder: str, **texts: str) -> None:
+    for path, text in texts.items():
+        put_at(folder, path, text)
+
+
+def put_at(folder: str, path: str, text: str) -> None:
+    fs, name = url_to_fs(f"{folder}/{path}")
+    fs.makedirs(name.rpartition("/")[0], exist_ok=True)
+    fs.pipe_file(name, text.encode())
+
+
+def md5(text: str) -> str:
+    return f"md5:{hashlib.md5(text.encode()).hexdigest()}"
+
+
+def test_all_files_below_a_folder_are_listed_by_path_with_their_sizes(folder: str) -> None:
+    for path in ("b", "a/deep/x.json", "a/.hidden", "a-1", "é [1]*"):
+        put_at(folder, path, path)
+    put_at(f"{folder}er", "beside", "not below")
+    paths = ["a-1", "a/.hidden", "a/deep/x.json", "b", "é [1]*"]
+    assert [(file.path, file.size) for file in list_files(folder)] == [(path, len(path.encode())) for path in paths]
+    assert list_files(f"{folder}/") == list_files(folder)
+
+
+def test_a_missing_folder_and_a_file_have_no_files_below(folder: str) -> None:
+    put(folder, x="1")
+    assert list_files(f"{folder}/nowhere") == []
+    assert list_files(f"{folder}/x") == []
+
+
+def test_reading_files_gives_what_is_in_them_now(folder: str) -> None:
+    put(folder, a="one", b="x" * 3_000_000)
+    listed = [*list_files(folder), StoredFile("gone since", 3)]
+    put(folder, a="other")
+    assert read_files(folder, listed) == [
+        StoredFile("a", 5, md5("other")),
+        StoredFile("b", 3_000_000, md5("x" * 3_000_000)),
+    ]
+
+
+def test_files_are_removed_and_those_that_are_gone_do_not_matter(folder: str) -> None:
+    for path in ("a", "b/c", "b/d", "[ab]", "b/*"):
+        put_at(folder, path, path)
+    remove_files(folder, ["[ab]", "b/*", "b/c", "b/nothing"])
+    assert [file.path for file in list_files(folder)] == ["a", "b/d"]
+    remove_files(folder, ["b/*", "b/c"])
+    remove_files(folder, [])
+    assert [file.path for file in list_files(folder)] == ["a", "b/d"]
+
+
+def test_existing_objects_are_told_from_missing_ones(folder: str) -> None:
+    put(folder, a="1", b="", **{"deep/x": "1"})
+    list_files(folder)
+    paths = [f"{folder}/{name}" for name in ("a", "b", "c", "a/below", "deep", "nowhere/x")]
+    assert existing_many(paths) == {f"{folder}/a", f"{folder}/b"}
+    assert existing_many([]) == set()
+    remove_files(folder, ["a"])
+    assert existing_many(paths) == {f"{folder}/b"}
+
+
+@pytest.mark.slow
+def test_cloud_storage_tells_checksums_and_many_pages_with_no_file_read(cloud: LocalCloudStorage) -> None:
+    fs, name = url_to_fs("gs://bucket/many")
+    fs.pipe({f"{name}/{number:04}": b"x" for number in range(2500)})
+    fs.pipe_file(f"{name}/folder/", b"")  # as the console makes folders
+    cloud.requests.clear()
+    assert list_files("gs://bucket/many") == [StoredFile(f"{number:04}", 1, md5("x")) for number in range(2500)]
+    assert {*cloud.requests} == {"list"} and cloud.requests["list"] <= 3
+    put("gs://bucket/many", late="y")
+    assert "late" in {file.path for file in list_files("gs://bucket/many")}
+
+
+def test_many_objects_are_asked_for_in_one_request_each_and_not_read(cloud: LocalCloudStorage) -> None:
+    put("gs://bucket/asked", **{str(number): "x" * 1000 for number in range(50)})
+    cloud.requests.clear()
+    paths = [f"gs://bucket/asked/{number}" for number in range(50)]
+    assert existing_many(paths) == {*paths}
+    assert cloud.requests == {"get": 50}
+
+
+def test_a_store_that_refuses_is_neither_an_empty_folder_nor_one_to_ask_again(cloud: LocalCloudStorage) -> None:
+    cloud.failures, cloud.failure_status = 1, 403
+    with pytest.raises(StoreRefusedError, match="gs://bucket/x cannot be used"):
+        list_files("gs://bucket/x")
+
+
+def test_local_disks_and_memory_are_read_without_requests() -> None:
+    assert is_near("/mnt/shared/out")
+    assert is_near("file:///mnt/shared/out")
+    assert is_near("memory://out")
+    assert not is_near("gs://bucket/out")
+
+
+def test_a_link_to_a_folder_is_a_file_of_its_own_and_never_walked(tmp_path: Path) -> None:
+    put(str(tmp_path / "other"), data="precious")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "folder").symlink_to(tmp_path / "other")
+    (out / "file").symlink_to(tmp_path / "other/data")
+    (out / "dangling").symlink_to("nothing")
+    (out / "circle").symlink_to("circle")
+    os.mkfifo(out / "pipe")
+    listed = list_files(str(out))
+    assert [file.path for file in listed] == ["circle", "dangling", "file", "folder"]
+    target = str(tmp_path / "other")
+    assert read_files(str(out), listed) == [
+        StoredFile("circle", 6, md5("circle")),
+        StoredFile("dangling", 7, md5("nothing")),
+        StoredFile("file", 8, md5("precious")),
+        StoredFile("folder", len(target), md5(target)),
+    ]
+    remove_files(str(out), ["circle", "dangling", "file", "folder"])
+    assert (tmp_path / "other/data").read_text() == "precious"
+    assert list_files(str(out)) == []
+
+
+def test_the_checksum_that_a_store_keeps_is_taken_from_its_listing() -> None:
+    plain = hashlib.md5(b"x").hexdigest()
+    in_base64 = base64.b64encode(hashlib.md5(b"x").digest()).decode()
+    assert kept_checksum({"md5Hash": in_base64, "crc32c": "AAAAAA=="}) == md5("x")
+    assert kept_checksum({"crc32c": "yZRlqg=="}) == "crc32c:yZRlqg=="  # composed in Google Cloud Storage
+    assert kept_checksum({"ETag": f'"{plain}"'}) == md5("x")
+    assert kept_checksum({"ETag": f'"{plain}-3"'}) is None  # uploaded to S3 in parts
+    assert kept_checksum({"name": "local", "size": 1}) is None
+
+
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreUnavailableError, match="loop cannot be reached"):
+        list_files(str(tmp_path / "loop"))

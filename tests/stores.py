@@ -1,0 +1,92 @@
+"""Stores for the tests: a folder, memory, and real clients against loopback servers that keep every condition."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.s3_server import LocalS3
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.loopback import LoopbackServer
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[LocalCloudStorage]:
+    server = LocalCloudStorage()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[LocalS3]:
+    server = LocalS3()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def gcs(gcs_server: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudStorage]:
+    """Cloud Storage, where ``gs://`` leads in this test."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_server.url)
+    gcs_server.requests.clear()
+    yield gcs_server
+    _calm(gcs_server)
+
+
+@pytest.fixture
+def s3(s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalS3]:
+    """S3, where ``s3://`` leads in this test."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3_server.requests.clear()
+    yield s3_server
+    _calm(s3_server)
+
+
+@pytest.fixture
+def gs_folder(gcs: LocalCloudStorage) -> str:
+    """A folder in a bucket of its own."""
+    return f"gs://{gcs.buckets.create(_new_bucket()).name}/some/folder"
+
+
+@pytest.fixture
+def s3_folder(s3: LocalS3) -> str:
+    """A folder in a bucket of its own."""
+    bucket = _new_bucket()
+    s3.buckets[bucket] = {}
+    return f"s3://{bucket}/some/folder"
+
+
+@pytest.fixture(params=["local", "memory", "gs", "s3"])
+def any_folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder on each kind of store."""
+    match request.param:
+        case "local":
+            return str(tmp_path)
+        case "memory":
+            return f"memory://{_new_bucket()}"
+    return str(request.getfixturevalue(f"{request.param}_folder"))
+
+
+@pytest.fixture(params=["gs", "s3"])
+def served(request: pytest.FixtureRequest) -> tuple[LoopbackServer, str]:
+    """Each store that has a server, with a folder on it."""
+    folder = str(request.getfixturevalue(f"{request.param}_folder"))
+    return request.getfixturevalue({"gs": "gcs", "s3": "s3"}[request.param]), folder
+
+
+def _new_bucket() -> str:
+    return f"bucket-{uuid.uuid4().hex[:12]}"
+
+
+def _calm(server: LoopbackServer) -> None:
+    server.latency_s = server.clock_offset_s = 0.0
+    server.failures = server.lost_answers = 0
+    server.failure_status = 503

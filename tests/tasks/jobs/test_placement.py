@@ -1,0 +1,188 @@
+"""What a step or a job asks for becomes what Ray is told; what would not run where it is put is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray as ray_library
+
+from tests.ray_jobs.ended_jobs import ended_job
+from tradewind import Cpu, ExecutorStep, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node, remote
+from tradewind.cloud_tpu.slice_types import SLICE_TYPES, UnknownSliceTypeError
+from tradewind.ray_jobs.checks import check_request
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
+from tradewind.steps import Resources
+from tradewind.tasks.jobs.placement import Placement, check_function_place, placed, placed_job
+
+
+@pytest.mark.parametrize(
+    ("resources", "placement"),
+    [
+        (None, Placement(num_cpus=1.0)),
+        (Cpu(4, 10**9), Placement(num_cpus=4, memory_bytes=10**9)),
+        (Gpu(2, num_cpus=8), Placement(num_cpus=8, num_gpus=2.0)),
+        (Gpu(1, "A100"), Placement(num_cpus=1.0, num_gpus=1.0, resources={"accelerator_type:A100": 0.001})),
+        (on_head_node(), Placement(num_cpus=0.1, resources={"node:__internal_head__": 0.001})),
+        (TpuSlice("v4-16"), Placement(num_cpus=0.0)),
+        (TpuSlice("v4-16", num_slices=(2, 1)), Placement(num_cpus=0.0)),
+        (Hosts(2, num_cpus=8, gpus=4), Placement(num_cpus=0.0)),
+    ],
+)
+def test_each_kind_of_resources_has_its_place(resources: Resources | None, placement: Placement) -> None:
+    assert placed(resources) == placement
+
+
+def test_the_airflow_worker_is_no_place_for_a_job() -> None:
+    with pytest.raises(NoPlaceForJobError, match="no place on a Ray cluster"):
+        placed(on_airflow_worker())
+
+
+@pytest.mark.parametrize(
+    "name", ["v4-8", "v5p-8", "v5litepod-1", "v5litepod-4", "v5litepod-8", "v6e-1", "v6e-4", "v6e-8"]
+)
+def test_a_plain_job_takes_a_slice_of_one_host_by_its_head_and_its_label(name: str) -> None:
+    place = placed_job(TpuSlice(name))
+    chips = 4 if name in ("v4-8", "v5p-8") else int(name.rpartition("-")[2])
+    assert place.resources == {f"TPU-{name}-head": 1, "TPU": chips}
+    assert place.label_selector == {"ray.io/tpu-pod-type": name}
+    check_request(JobRequest("j", "true", **place.fields()))
+
+
+@pytest.mark.parametrize("name", [shape.name for shape in SLICE_TYPES.values() if shape.is_multi_host])
+def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) -> None:
+    with pytest.raises(MultiHostSliceError) as caught:
+        placed_job(TpuSlice(name))
+    assert f"resources=TpuSlice({name!r}), which runs on every host" in str(caught.value)
+    one_host = str(caught.value).rstrip(".").rpartition("such as ")[2]
+    assert not SLICE_TYPES[one_host].is_multi_host
+
+
+@pytest.mark.parametrize("resources", [TpuSlice("v4-8", num_slices=2), TpuSlice("v4-8", (2, 1)), Hosts(1), Hosts(2)])
+def test_a_plain_job_on_several_slices_or_on_a_group_of_hosts_is_refused(resources: Resources) -> None:
+    with pytest.raises(MultiHostSliceError, match=r"A plain job runs on one node .*: make it a step"):
+        placed_job(resources)
+
+
+def test_an_unknown_slice_type_is_refused() -> None:
+    with pytest.raises(UnknownSliceTypeError):
+        placed_job(TpuSlice("v4-17"))
+
+
+def work(config: Any) -> None: ...
+
+
+TPU_FUNCTIONS = [
+    remote(resources={"TPU": 4})(work),
+    remote(resources={"TPU-v4-8-head": 1})(work),
+    remote(resources={"accelerator_type:TPU-V4": 0.001})(work),
+    remote(num_tpus=4)(work),
+    remote(accelerator_type="TPU-V4")(work),
+    remote(label_selector={"ray.io/tpu-pod-type": "v4-8"})(work),
+    remote(label_selector={"ray.io/accelerator-type": "TPU-V4"})(work),
+    ray_library.remote(resources={"TPU": 4})(work),
+]
+
+
+@pytest.mark.parametrize("resources", [None, Cpu(), Gpu(), Hosts(2), on_head_node(), on_airflow_worker()])
+@pytest.mark.parametrize("function", TPU_FUNCTIONS)
+def test_a_function_that_asks_for_tpu_is_refused_where_there_is_none(function: Any, resources: Any) -> None:
+    with pytest.raises(
+        TpuFunctionError, match=r"Step 'train': its function asks for TPU .*resources=TpuSlice\('v4-8'\)"
+    ):
+        check_function_place(ExecutorStep("train", function, {}, resources=resources))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        work,
+        None,
+        remote(work),
+        remote(num_gpus=1)(work),
+        remote(accelerator_type="A100")(work),
+        remote(resources={"TPUX": 1})(work),
+        remote(num_tpus=0)(work),
+        ray_library.remote(work),
+    ],
+)
+def test_a_function_that_asks_for_something_else_may_wait_on_cpus(function: Any) -> None:
+    check_function_place(ExecutorStep("train", function, {}, resources=Cpu()))
+
+
+def test_a_function_that_asks_for_tpu_is_at_home_on_a_slice() -> None:
+    check_function_place(ExecutorStep("train", TPU_FUNCTIONS[0], {}, resources=TpuSlice("v4-8")))
+
+
+@pytest.mark.parametrize("resources", [TpuSlice("v4-8"), Hosts(2)])
+@pytest.mark.parametrize("decorator", [remote, ray_library.remote])
+def test_an_environment_that_hosts_would_not_get_is_refused(decorator: Any, resources: Any) -> None:
+    function = decorator(runtime_env={"env_vars": {"A": "b"}})(work)
+    with pytest.raises(BadRuntimeEnvError, match=r"Step 'train': @remote\(runtime_env=...\) has no effect on"):
+        check_function_place(ExecutorStep("train", function, {}, resources=resources))
+    check_function_place(ExecutorStep("train", function, {}, resources=Cpu()))
+
+
+# ---- on real nodes
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    ray = LocalRay(stack, token="", num_cpus=1, slices=[LocalSlice("large", "v4-16"), LocalSlice("small", "v4-8")])
+    try:
+        ray.start()
+        yield RayJobs(RayCluster("here", ray.address))
+    finally:
+        stack.stop()
+
+
+# What the jobs say they write to files: Ray's simulated hosts do not serve the logs of each other's jobs.
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("resources", "slice_name"), [(TpuSlice("v4-8"), "small"), (on_head_node(), "none")])
+def test_the_entrypoint_lands_on_its_node(jobs: RayJobs, resources: Resources, slice_name: str, tmp_path: Path) -> None:
+    job = f"lands-{type(resources).__name__}"
+    place = placed_job(resources).fields()
+    jobs.submit_or_attach(check_request(JobRequest(job, f"echo ${{TPU_NAME:-none}} > {tmp_path}/place", **place)))
+    status, lines = ended_job(jobs, job)
+    assert status == "SUCCEEDED", lines
+    assert (tmp_path / "place").read_text() == f"{slice_name}\n"
+
+
+@pytest.mark.ray
+def test_a_job_waits_for_its_busy_slice_and_takes_no_host_of_another(jobs: RayJobs, tmp_path: Path) -> None:
+    place = placed_job(TpuSlice("v4-8")).fields()
+    story = f"{tmp_path}/story"
+    first = f"echo first begins >> {story}; until test -e {tmp_path}/go; do sleep 0.1; done; echo first ends >> {story}"
+    jobs.submit_or_attach(JobRequest("first", first, **place))
+    wait_until(lambda: Path(story).exists())
+    jobs.submit_or_attach(JobRequest("second", f"echo second on $TPU_NAME >> {story}", **place))
+    wait_until(lambda: "resources" in message_of(jobs, "second"))  # Ray says that it waits for them
+    (tmp_path / "go").touch()
+    for job in ("first", "second"):
+        status, lines = ended_job(jobs, job)
+        assert status == "SUCCEEDED", lines
+    assert Path(story).read_text().splitlines() == ["first begins", "first ends", "second on small"]
+
+
+def message_of(jobs: RayJobs, job: str) -> str:
+    details = jobs.details(job)
+    assert details is not None
+    return details.message
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,65 @@
+"""A step on a slice type that its cluster does not have is refused before anything is spent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tradewind.hooks.ray import RayHook
+from tradewind.ray_jobs.errors import BadAddressError
+from tradewind.steps import Cpu, ExecutorStep, ResolvedStep, Resources, TpuSlice, resolve
+from tradewind.tasks.cluster_slices import MissingSliceTypeError, refuse_missing_slice_types
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, slice_types: Any) -> None:
+    described = {"conn_type": "ray", "host": "http://127.0.0.1:1", "extra": {"slice_types": slice_types}}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(described))
+
+
+def step(name: str, resources: Resources | None, cluster: str = "small") -> ResolvedStep:
+    made = ExecutorStep(name, None, {"name": name}, resources=resources, cluster=cluster)
+    return resolve([made], "/prefix").of(made)
+
+
+def check(*steps: ResolvedStep) -> None:
+    refuse_missing_slice_types(steps, lambda each: each.cluster or "")
+
+
+@pytest.mark.parametrize("given", ["v4-8, v4-16", ["v4-8", "v4-16"], "v4-8,v4-16,", ["v4-8", " v4-16 "]])
+def test_a_connection_says_its_slice_types_as_a_list_or_as_text(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
+    connect(monkeypatch, "small", given)
+    assert RayHook("small").slice_types() == ("v4-8", "v4-16")
+
+
+def test_every_step_whose_cluster_lacks_its_slices_is_named_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, "small", ["v4-8", "v4-16"])
+    connect(monkeypatch, "other", "v6e-8")
+    with pytest.raises(MissingSliceTypeError) as caught:
+        check(step("fine", TpuSlice("v4-8")), step("train", TpuSlice("v4-32")), step("eval", TpuSlice("v4-8"), "other"))
+    first, second = str(caught.value).splitlines()
+    assert first.startswith(
+        "Step 'train': resources.slice_type is 'v4-32', but cluster 'small' has only v4-8, v4-16: take one of these"
+    )
+    assert second.startswith("Step 'eval': resources.slice_type is 'v4-8', but cluster 'other' has only v6e-8:")
+
+
+@pytest.mark.parametrize("said", [None, "", []])
+def test_a_cluster_that_does_not_say_what_it_has_may_have_anything(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    connect(monkeypatch, "small", said)
+    check(step("train", TpuSlice("v4-32")), step("missing", TpuSlice("v4-32"), "no_such_connection"))
+
+
+def test_a_cluster_without_a_step_on_slices_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, "small", ["v4-17"])
+    check(step("clean", Cpu()), step("plain", None))
+
+
+@pytest.mark.parametrize("given", ["v4-8, v4-17", ["v4-17"], 8, {"v4-17": 1}])
+def test_a_slice_type_that_does_not_exist_is_refused_on_the_connection(
+    monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    connect(monkeypatch, "small", given)
+    with pytest.raises(BadAddressError, match=r"Connection 'small': 'slice_types' is"):
+        check(step("train", TpuSlice("v4-8")))

@@ -1,0 +1,221 @@
+"""Reads across regions against a store that says where its buckets are; nothing is asked where no bucket is in play."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tradewind.deployment.fleet import fleet_bucket_regions
+from tradewind.plans.places.regions import CrossRegionReadError
+from tradewind.records.leases.store import LeaseClaim, LeaseStore
+from tradewind.records.outputs.manifests import make_manifest, write_manifest
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.steps import ExecutorStep, ResolvedStep, on_airflow_worker, output_path_of, resolve, this_output_path
+from tradewind.storage.errors import StoreUnavailableError
+from tradewind.tasks import regions as bucket_regions
+from tradewind.tasks.regions import location_of, refuse_cross_region_reads, region_of, stored_size
+
+
+@dataclass(frozen=True)
+class Config:
+    value: Any
+    output_path: Any
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudStorage]:
+    """A store with a bucket near the cluster and one far from it."""
+    server = LocalCloudStorage()
+    server.start()
+    server.buckets.create("near", "us-central2")
+    server.buckets.create("far", "europe-west4")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    _forget()
+    try:
+        yield server
+    finally:
+        _forget()
+        server.stop()
+
+
+def _forget() -> None:
+    location_of.cache_clear()
+    fleet_bucket_regions.cache_clear()
+    for kind in ("gs", "gcs"):
+        fsspec.get_filesystem_class(kind).clear_instance_cache()
+
+
+@pytest.fixture(autouse=True)
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Adds the connection of a cluster; ``cluster`` is in us-central2."""
+
+    def add(conn_id: str, **extra: Any) -> str:
+        described = {"conn_type": "ray", "host": "http://127.0.0.1:1", "extra": extra}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(described))
+        return conn_id
+
+    add("cluster", region="us-central2")
+    return add
+
+
+def put(path: str, text: str) -> None:
+    with fsspec.open(path, "w") as file:
+        file.write(text)
+
+
+def reader(*values: Any, name: str = "train", **fields: Any) -> ResolvedStep:
+    step = ExecutorStep(name, None, Config(list(values), this_output_path()), **fields)
+    return resolve([step], "gs://near/prefix").of(step)
+
+
+def check(*steps: ResolvedStep, allowed: tuple[str, ...] = (), cluster: str = "cluster") -> None:
+    refuse_cross_region_reads(steps, lambda step: cluster, allowed)
+
+
+def test_a_read_from_a_far_bucket_is_refused_with_its_size_by_listing(store: LocalCloudStorage) -> None:
+    put("gs://far/corpus/a.txt", "x" * 1200)
+    put("gs://far/corpus/deep/b.txt", "x" * 300)
+    put("gs://near/corpus/a.txt", "x")
+    with pytest.raises(CrossRegionReadError) as caught:
+        check(reader("gs://far/corpus", "gs://far/corpus/deep/b.txt", "gs://far/nothing", "gs://near/corpus"))
+    assert str(caught.value).splitlines()[1:] == [
+        "  step 'train' in us-central2 reads gs://far/corpus (1.5 kB) in europe-west4",
+        "  step 'train' in us-central2 reads gs://far/corpus/deep/b.txt (300 bytes) in europe-west4",
+        "  step 'train' in us-central2 reads gs://far/nothing (of unknown size) in europe-west4",
+    ]
+
+
+def test_the_size_of_an_output_is_its_manifests(store: LocalCloudStorage) -> None:
+    raw = ExecutorStep("raw", None, None, override_output_path="gs://far/raw")
+    put("gs://far/raw/data.txt", "x" * 2000)
+    LeaseStore("gs://far/raw").claim(None, LeaseClaim(2, "job", "", {}, "v"))
+    write_manifest("gs://far/raw", make_manifest("gs://far/raw", 2))
+    put("gs://far/raw/later.txt", "x" * 500)  # is no part of the output
+    assert stored_size("gs://far/raw") == 2000
+    with pytest.raises(CrossRegionReadError, match=r"reads gs://far/raw \(2 kB\)"):
+        check(reader(output_path_of(raw)))
+
+
+def test_what_is_near_or_allowed_is_not_refused(store: LocalCloudStorage) -> None:
+    check(reader("gs://near/a"))
+    check(reader("gs://far/a"), allowed=("train",))
+    check(reader("gs://far/a"), allowed=("gs://far",))
+
+
+def test_buckets_of_the_fleet_file_are_not_asked_for(
+    store: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    account = "robot@my-project.iam.gserviceaccount.com"
+    file.write_text(
+        "default_cluster: away\n"
+        f"defaults: {{project: my-project, head_service_account: {account}, worker_service_account: {account}}}\n"
+        "clusters: {away: {zone: europe-west4-b, generation: v5e, bucket: fleets-own}}\n"
+    )
+    monkeypatch.setenv("TRADEWIND_FLEET", str(file))
+    with pytest.raises(CrossRegionReadError, match="reads gs://fleets-own/a .* in europe-west4"):
+        check(reader("gs://fleets-own/a"))
+    check(reader("gs://near/a"))
+    assert store.requests["bucket"] == 1  # near, which the fleet file does not have
+
+
+def test_a_fleet_file_that_cannot_be_used_is_warned_of_and_the_store_is_asked(
+    store: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TRADEWIND_FLEET", str(tmp_path / "nowhere.yaml"))
+    check(reader("gs://near/a"))
+    assert store.requests == {"bucket": 1}
+    assert "the store is asked" in caplog.text and "nowhere.yaml:1: the file cannot be read" in caplog.text
+
+
+def test_the_location_of_a_bucket_is_asked_once(store: LocalCloudStorage) -> None:
+    for _ in range(3):
+        check(*(reader(f"gs://near/{number}", name=f"step{number}") for number in range(5)))
+    assert store.requests == {"bucket": 1}
+
+
+def test_the_connection_of_a_cluster_is_read_once(store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(conn_id: str) -> str | None:
+        read.append(conn_id)
+        return region_of(conn_id)
+
+    monkeypatch.setattr(bucket_regions, "region_of", counted)
+    check(*(reader(f"gs://near/{number}", name=f"step{number}") for number in range(5)))
+    assert read == ["cluster"]
+
+
+def test_nothing_is_asked_where_the_region_of_the_cluster_is_not_known(
+    store: LocalCloudStorage, connect: Callable[..., str]
+) -> None:
+    assert region_of(connect("silent")) is None and region_of("missing") is None
+    assert region_of(connect("spaced", region=" US-Central2 ")) == "us-central2"
+    check(reader("gs://far/a"), cluster="silent")
+    check(reader("gs://far/a"), cluster="missing")
+    check(reader("gs://far/a", resources=on_airflow_worker()))
+    assert not store.requests
+
+
+def test_a_bucket_that_does_not_say_where_it_is_stops_nobody(
+    store: LocalCloudStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        check(reader("gs://missing/a"))
+    assert "Reads from bucket missing are not checked" in caplog.text
+    store.failures, store.failure_status = 1, 403
+    check(reader("gs://far/a"))
+
+
+def test_a_store_that_answers_late_is_waited_for(store: LocalCloudStorage) -> None:
+    store.failures = 1
+    assert location_of("far") == "europe-west4"
+
+
+def test_a_store_that_does_not_answer_is_no_reason_to_go_on(
+    store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_regions, "PATIENCE_S", 0.2)
+    store.failures = 1000
+    with pytest.raises(StoreUnavailableError, match="which region bucket 'far' is in"):
+        check(reader("gs://far/a"))
+    store.stop()
+    with pytest.raises(StoreUnavailableError):
+        check(reader("gs://far/a"))
+
+
+def test_a_size_that_cannot_be_had_hides_no_read(store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert location_of("far") == "europe-west4"
+    store.failures, store.failure_status = 1000, 403
+    with pytest.raises(CrossRegionReadError, match=r"reads gs://far/a \(of unknown size\)"):
+        check(reader("gs://far/a"))
+
+
+WITHOUT_BUCKETS = """
+import sys
+from tradewind.tasks.regions import refuse_cross_region_reads
+from tradewind.steps import ExecutorStep, resolve
+
+def cluster_of(step):
+    raise AssertionError("asked for a cluster")
+
+step = ExecutorStep("train", None, {"a": "/data", "b": "s3://b/c"})
+refuse_cross_region_reads([resolve([step], "/prefix").of(step)], cluster_of)
+assert not [name for name in sys.modules if name.startswith(("google.cloud.", "google.api_core", "gcsfs"))]
+"""
+
+
+@pytest.mark.slow
+def test_without_buckets_nothing_is_imported_or_asked(tmp_path: Path) -> None:
+    env = dict(os.environ, AIRFLOW_HOME=str(tmp_path))
+    subprocess.run([sys.executable, "-c", WITHOUT_BUCKETS], check=True, env=env)

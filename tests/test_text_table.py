@@ -1,0 +1,17 @@
+"""Rows become lines whose columns stand below each other, whatever the cells hold."""
+
+from __future__ import annotations
+
+from tradewind.text_table import aligned
+
+
+def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() -> None:
+    assert aligned([("STEP", "STATE"), ("data/raw", "ok"), ("x", "")]) == ["STEP      STATE", "data/raw  ok", "x"]
+    assert aligned([]) == []
+
+
+def test_a_row_stays_one_line() -> None:
+    assert aligned([("step", "why", "when"), ("a\nb", "no\r\ncapacity\n", "now")]) == [
+        "step  why          when",
+        "a b   no capacity  now",
+    ]

@@ -1,0 +1,107 @@
+"""The end of a turn that was never begun: the lease decides whether it was, and the attempt's file follows it."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tradewind import ExecutorStep
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.records.attempts import AttemptError, AttemptOutcome
+from tradewind.records.leases.lease import Phase
+from tradewind.records.leases.store import LeaseStore
+from tradewind.steps import resolve
+from tradewind.storage.errors import RecordTooLargeError
+from tradewind.storage.swap import Stored, write_if
+from tradewind.turns.claims import StepTurns, Turn
+
+
+@pytest.fixture
+def turns(tmp_path: Path) -> StepTurns:
+    step = ExecutorStep("made", posixpath.join, {})
+    return StepTurns(resolve([step], str(tmp_path)).of(step), {"dag": "d"})
+
+
+@pytest.fixture
+def turn(turns: StepTurns) -> Turn:
+    claimed = turns.claim(None, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere"))))
+    assert claimed is not None
+    return claimed
+
+
+def outcome_of(turns: StepTurns) -> AttemptOutcome | None:
+    attempt = turns.attempt(1)
+    assert attempt is not None
+    return attempt.outcome
+
+
+def test_nothing_is_claimed_over_a_lease_that_has_changed_since_it_was_looked_at(turns: StepTurns, turn: Turn) -> None:
+    keeper = LeaseStore(turns.path)
+    keeper.change(keeper.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="abc")
+    for seen in (None, turn.held.lease):
+        assert turns.claim(seen, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere")))) is None
+    held = keeper.read()
+    assert held is not None and (held.lease.phase, held.lease.digest) == (Phase.COMMITTED, "abc")
+
+
+def test_what_could_not_be_read_back_is_not_claimed(turns: StepTurns) -> None:
+    large = replace(step_spec(turns.step, CodeFolder(Path(__file__).parent)), config={"text": "x" * (33 << 20)})
+    with pytest.raises(RecordTooLargeError, match="write large values to a file"):
+        turns.claim(None, lambda: large)
+    assert turns.store.read() is None
+
+
+def test_a_turn_that_was_never_begun_ends_with_its_reason(turns: StepTurns, turn: Turn) -> None:
+    error = AttemptError("RUNTIME_ENV", "no such package")
+    assert turns.end_unstarted(turn.attempt.job, AttemptOutcome.FAILED, error)
+    attempt, held = turns.attempt(1), turns.store.read()
+    assert attempt is not None and (attempt.outcome, attempt.error) == (AttemptOutcome.FAILED, error)
+    assert held is not None and held.lease.phase is Phase.FAILED
+
+
+def test_a_keeper_that_begins_while_its_turn_is_ended_is_not_told_of_as_lost(turns: StepTurns, turn: Turn) -> None:
+    keeper = LeaseStore(turns.path)
+
+    def write(path: str, text: str, expected: str | None) -> Stored | None:
+        keeper.begin(turn.attempt.job, "keeper")
+        return write_if(path, text, expected)
+
+    turns.store = LeaseStore(turns.path, write=write)
+    assert not turns.end_unstarted(turn.attempt.job, AttemptOutcome.LOST)
+    assert outcome_of(turns) is None
+    assert turns.read().lease is not None and turns.read().lease.phase is Phase.RUNNING  # type: ignore[union-attr]
+
+
+def test_nothing_is_written_about_another_jobs_turn(turns: StepTurns, turn: Turn) -> None:
+    assert not turns.end_unstarted("another", AttemptOutcome.LOST)
+    assert outcome_of(turns) is None
+
+
+def test_a_turn_whose_end_died_after_the_lease_is_told_as_failed_by_the_next_claim(
+    turns: StepTurns, turn: Turn
+) -> None:
+    assert turns.store.end_unstarted(turn.attempt.job, Phase.FAILED)  # and the file was never written
+    over = turns.read().lease
+    assert turns.claim(over, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere")))) is not None
+    assert outcome_of(turns) is AttemptOutcome.FAILED
+
+
+def test_a_turn_that_a_keeper_has_taken_over_is_not_ended_as_one_that_never_began(turns: StepTurns, turn: Turn) -> None:
+    LeaseStore(turns.path).begin(turn.attempt.job, "keeper")
+    assert not turns.end_lost(turn.held.lease)
+    assert outcome_of(turns) is None
+
+
+def test_the_turn_of_a_keeper_that_has_exited_is_ended_in_its_stead_and_no_other_keepers(
+    turns: StepTurns, turn: Turn
+) -> None:
+    begun = LeaseStore(turns.path).begin(turn.attempt.job, "keeper").lease
+    assert not turns.end_lost(replace(begun, incarnation="another"))
+    assert outcome_of(turns) is None
+    assert turns.end_lost(begun)
+    lease = turns.read().lease
+    assert lease is not None and (lease.phase, outcome_of(turns)) == (Phase.STOPPED, AttemptOutcome.LOST)
