@@ -98,6 +98,6 @@ def test_cleaning_keeps_what_is_good_and_gives_the_same_bytes_whatever_the_clust
 @pytest.mark.ray
 def test_a_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
     write_documents(str(tmp_path / "raw"), [Document("only.py", text("only"))])
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(AssertionError, match="The validation split of input_path .* would be empty"):
         run_clean(tmp_path, 1, {"input_path": str(tmp_path / "raw"), "output_path": str(tmp_path / "out")})
     assert not (tmp_path / "out").exists()

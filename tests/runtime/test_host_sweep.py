@@ -105,8 +105,11 @@ from tradewind.runtime.host_sweep import sweep_hosts
 ray.init(log_to_driver=False)
 on_busy = {"node:" + sys.argv[1]: 0.01, "TPU": 1}
 job = ray.remote(lambda: __import__("threading").Event().wait()).options(num_cpus=0, resources=on_busy).remote()
-while ray.available_resources().get("TPU") != 7: pass
-print(json.dumps([sweep_hosts(dry_run=dry, answer_s=float(sys.argv[2])) for dry in (True, False)]))
+found = []
+for dry in (True, False):
+    while ray.available_resources().get("TPU") != 7: pass  # the sweep before takes chips too, until Ray knows its end
+    found.append(sweep_hosts(dry_run=dry, answer_s=float(sys.argv[2])))
+print(json.dumps(found))
 """
 
 
