@@ -19,7 +19,7 @@ IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-repair screenshots house lock
+.PHONY: help init demo stop test test-fast test-matrix coverage chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet screenshots house lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -85,8 +85,8 @@ bench-plans: init ## measure plans in which all is finished, beside what must be
 bench-pods: init ## measure what a lost slice costs, beside Ray Train's JaxTrainer (fewer minutes: ARGS="--quick")
 	$(BIN)/python -m benchmarks.pods $(ARGS)
 
-bench-repair: init ## measure a pass of the repair over 1,024 slices: seconds, requests and their bound (24 slices: ARGS="--quick")
-	$(BIN)/python -m benchmarks.repair $(ARGS)
+bench-fleet: init ## measure a round of repair over 1,024 slices in 8 zones and the files of 100 clusters (fewer: ARGS="--quick")
+	$(BIN)/python -m benchmarks.fleet $(ARGS)
 
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh

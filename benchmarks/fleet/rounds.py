@@ -1,0 +1,241 @@
+"""One round of repair: a cluster in each of eight zones, all of them looked after at once, as upkeep does.
+
+The Cloud TPU of all zones serves in a process of its own.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from google.cloud.tpu_v2 import types
+
+from benchmarks.processes import Usage, served
+from tradewind.cloud_tpu.api import AT_ONCE, PAGE_SIZE, TpuApi
+from tradewind.cloud_tpu.repair.passes import SliceRepair
+from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecords
+from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
+from tradewind.cloud_tpu.repair.turn import RepairTurn
+from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
+from tradewind.rehearsal.tpu.service import WRITES
+from tradewind.rehearsal.tpu.state import NodeState
+from tradewind.storage.swap import read_stored, write_if
+
+PROJECT = "rehearsal"
+ZONES = tuple(f"us-central{number}-b" for number in range(1, 9))
+LABELS = {"cluster": "bench"}
+LIFTED = RepairSettings(max_deletes_per_pass=10**6, max_deletes_per_hour=10**6)
+LONG_S = 3600.0
+"""For how long the nodes have been there, and those that are dead have been so: longer than any grace."""
+HOSTLESS = "READY, without hosts"
+WAYS = ("PREEMPTED", "TERMINATED", "STOPPED", "REPAIRING", HOSTLESS)
+"""The ways to be dead. The first two are outside of the limits, and the others within those of one pass."""
+KINDS = ("healthy", "5 dead in each zone", "all dead, limits lifted", "all PREEMPTED")
+_WAYS_OF = dict(zip(KINDS, ((), WAYS, (HOSTLESS,), ("PREEMPTED",)), strict=True))
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: what it took, and what it did.
+
+    Attributes:
+        kind: What the nodes were like.
+        seconds: How long it took.
+        nodes: How many nodes there were.
+        dead: How many of them were dead.
+        mended: How many of those are others now, and READY.
+        touched: How many others are not what they were.
+        deletions: Calls that delete a node, that were answered.
+        creations: Calls that create one.
+        looks: How often both lists of a zone were read.
+        requests: Calls of the Cloud TPU API, of whatever kind.
+        store_requests: How often the store of the records was asked.
+        client_cpu_s: How many CPU seconds this process used, which repairs.
+        server_cpu_s: And the one of the Cloud TPU, on the same machine.
+        peak_mb: The most memory that this process had.
+    """
+
+    kind: str
+    seconds: float
+    nodes: int
+    dead: int
+    mended: int
+    touched: int
+    deletions: int
+    creations: int
+    looks: int
+    requests: int
+    store_requests: int
+    client_cpu_s: float
+    server_cpu_s: float
+    peak_mb: float
+
+    @property
+    def bound(self) -> int:
+        """How many requests it may make: actions, the pages of both lists for each look, and the few read singly."""
+        pages = max(1, ceil(self.nodes / len(ZONES) / PAGE_SIZE)) + 1
+        singly = min(self.deletions, AT_ONCE * len(ZONES))
+        return self.deletions + self.creations + self.looks * pages + singly
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether exactly the right ones were touched."""
+        return (self.mended, self.touched) == (self.dead, 0)
+
+
+def measure(kind: str, per_zone: int, latency_s: float) -> dict[str, Any]:
+    """The fields of a ``Round`` over so many nodes in each zone."""
+    ways = _WAYS_OF[kind]
+    with served(make_clouds, per_zone, latency_s, ways) as cloud:
+        zones = [ClusterOfZone(zone, cloud.url, ways, per_zone, latency_s) for zone in ZONES]
+        cloud.usage()
+        began, cpu = time.monotonic(), time.process_time()
+        with ThreadPoolExecutor(len(zones)) as threads:
+            list(threads.map(ClusterOfZone.repair_once, zones))
+        took, cpu = time.monotonic() - began, time.process_time() - cpu
+        usage = cloud.usage()
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        mended, touched = (sum(counts) for counts in zip(*(zone.compared() for zone in zones), strict=True))
+    return {
+        "kind": kind, "seconds": took, "nodes": per_zone * len(zones), "dead": sum(len(zone.dead) for zone in zones),
+        "mended": mended, "touched": touched, "store_requests": sum(zone.records.requests for zone in zones),
+        "client_cpu_s": cpu, "server_cpu_s": usage.cpu_s, "peak_mb": peak_mb, **_counted(usage),
+    }  # fmt: skip
+
+
+def _counted(usage: Usage) -> dict[str, int]:
+    calls = usage.requests
+    return {
+        "deletions": calls.get("DeleteNode", 0),
+        "creations": calls.get("CreateNode", 0),
+        "looks": calls.get("ListQueuedResources", 0),
+        "requests": sum(calls.values()),
+    }
+
+
+class ClusterOfZone:
+    """The one cluster of a zone, whose records an earlier round left.
+
+    Attributes:
+        dead: Slice that is dead → in which way.
+    """
+
+    def __init__(self, zone: str, url: str, ways: Sequence[str], per_zone: int, latency_s: float) -> None:
+        self._api = TpuApi(PROJECT, zone, endpoint=url)
+        self._before = self._identities()
+        self.dead = dead_ones(ways, per_zone)
+        self._hosts = dict.fromkeys(self._before.keys() - self.dead.keys(), 1) or {"another": 1}
+        self.records = CountedRecords(f"memory://bench-fleet/{zone}/{time.time_ns()}", latency_s)
+        noted = {name: "HOSTS" if way == HOSTLESS else way for name, way in self.dead.items()}
+        now = time.time()
+        self.records.write_notes({name: SliceRecord(name).in_trouble(trouble, now) for name, trouble in noted.items()})
+        turn = RepairTurn(
+            f"{self.records.folder}/turn", self.records.counted(read_stored), self.records.counted(write_if)
+        )
+        self._repair = SliceRepair(
+            self._api, lambda: self._hosts, Scope(labels=LABELS), self.records,
+            LIFTED if ways == (HOSTLESS,) else RepairSettings(), clock=lambda: time.time() + LONG_S, turn=turn,
+        )  # fmt: skip
+        self.records.requests = 0
+
+    def repair_once(self) -> None:
+        """One pass over the zone."""
+        self._repair.run_once()
+
+    def compared(self) -> tuple[int, int]:
+        """How many of the dead are others now, and how many of the others are not what they were."""
+        now = self._identities()
+        changed = {name for name in self._before.keys() | now.keys() if self._before.get(name) != now.get(name)}
+        return len(changed & self.dead.keys() & now.keys()), len(changed - self.dead.keys())
+
+    def _identities(self) -> dict[str, str]:
+        """Of each slice: another once it is deleted, and made again."""
+        return {node.name: node.identity for node in self._api.nodes()}
+
+
+class CountedRecords(SliceRecords):
+    """Records in a store whose every answer takes its time."""
+
+    def __init__(self, folder: str, latency_s: float) -> None:
+        super().__init__(folder)
+        self.requests = 0
+        self._latency_s = latency_s
+        store = self._fs
+        names = ("ls", "cat_file", "pipe_file", "rm_file")
+        methods = {name: staticmethod(self.counted(getattr(store, name))) for name in names}
+        self._fs = type("SlowStore", (), {**methods, "invalidate_cache": staticmethod(store.invalidate_cache)})()
+
+    def counted(self, request: Callable[..., Any]) -> Callable[..., Any]:
+        """The same request, which takes its time and is counted."""
+
+        def call(*args: Any, **options: Any) -> Any:
+            self.requests += 1
+            time.sleep(self._latency_s)
+            return request(*args, **options)
+
+        return call
+
+
+# ---- the Cloud TPU
+
+
+def slice_name(number: int) -> str:
+    """The name of a node of any zone."""
+    return f"slice-{number:04}"
+
+
+def dead_ones(ways: Sequence[str], per_zone: int) -> dict[str, str]:
+    """Slice that is dead → in which way: one for each way, spread over the zone; if there is but one way, all."""
+    if len(ways) == 1:
+        return dict.fromkeys(map(slice_name, range(per_zone)), ways[0])
+    return {slice_name(number * per_zone // len(ways)): way for number, way in enumerate(ways)}
+
+
+class ZonedCloud(LoopbackServer):
+    """The Cloud TPU of several zones at one address."""
+
+    writes = WRITES
+
+    def __init__(self, clouds: Mapping[str, LocalTpuCloud]) -> None:
+        super().__init__()
+        self._clouds = clouds
+
+    def answer(self, call: HttpRequest) -> Answer:
+        return self._clouds[call.path.split("/")[5]].answer(call)
+
+    def refusal(self, kind: str, status: int, message: str) -> Answer:
+        return next(iter(self._clouds.values())).refusal(kind, status, message)
+
+
+def make_clouds(per_zone: int, latency_s: float, ways: Sequence[str]) -> ZonedCloud:
+    """Every zone with so many nodes, of which some are dead in these ways."""
+    cloud = ZonedCloud({zone: make_zone(zone, per_zone, ways) for zone in ZONES})
+    cloud.latency_s = latency_s
+    return cloud
+
+
+def make_zone(zone: str, per_zone: int, ways: Sequence[str]) -> LocalTpuCloud:
+    """One zone of it."""
+    cloud = LocalTpuCloud(project=PROJECT, zone=zone)
+    kept = cloud.service.state
+    asked = types.Node(
+        accelerator_type="v4-8",
+        runtime_version="tpu-ubuntu2204-base",
+        labels=LABELS,
+        metadata={"startup-script": "start ray " * 100},
+        scheduling_config=types.SchedulingConfig(spot=True),
+    )
+    dead = dead_ones(ways, per_zone)
+    for number in range(per_zone):
+        name = slice_name(number)
+        way = dead.get(name, HOSTLESS)
+        held = kept.add_node(f"{kept.place.path}/nodes/{name}", asked, slice_type("v4-8"))
+        held.node.state = NodeState["READY" if way == HOSTLESS else way]
+    return cloud

@@ -1,1 +1,0 @@
-"""One pass of a repair over many slices."""
