@@ -107,10 +107,14 @@ class ClusterActs:
         """
         self._want(self.inventory(), ClusterState.UP, ClusterState.HALF_MADE)
         with self._marker.take("restart", "restarting Ray") as held:
-            self._prepare(self.inventory(), held)
-            self._launcher.up()
-            self._label_head()
+            self.relaunch(held)
             held.finish()
+
+    def relaunch(self, held: MarkerHolding) -> None:
+        """The same as a part of what ``held`` is held for, whatever there is; a head that is not there is made."""
+        self._prepare(self.inventory(), held)
+        self._launcher.up()
+        self._label_head()
 
     def apply(self, *, is_dry: bool = False) -> None:
         """Have the head's autoscaler follow the file as it is now, while all goes on that runs.

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.errors import UsageError
+from tradewind.cli.fleet.lifecycle.consent import agree, tell_of_jobs
 from tradewind.cli.output import as_text, say, write_lines
-from tradewind.fleet.access.reached import reached
 from tradewind.fleet.cloud.google_api import CloudError, google_api
 from tradewind.fleet.cloud.registry import check_image
 from tradewind.fleet.clusters import Fleet, FleetCluster, state_disk_of
@@ -21,10 +21,7 @@ from tradewind.fleet.lifecycle.readiness import Readiness
 from tradewind.fleet.lifecycle.teardown import Teardown
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterMarker
-from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.text_table import aligned
-
-_OWNER_KEYS = ("user", "owner", "dag_id")
 
 
 def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -34,8 +31,8 @@ def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
         FleetError: It cannot be started, or is not ready in time.
     """
     cluster = fleet.cluster(arguments.name)
-    acts = _acts(cluster, fleet)
-    _check_image(cluster)
+    acts = acts_of(cluster, fleet)
+    look_for_image(cluster)
     if arguments.dry_run:
         found = acts.inventory()
         say(f"Cluster {cluster.name}: {found.state.value}. 'start' would run: ray up {cluster_file(cluster, fleet)}")
@@ -47,14 +44,14 @@ def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
 def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """End Ray on a cluster's head and start it again, when that was agreed to. Raises the same."""
     cluster = fleet.cluster(arguments.name)
-    acts = _acts(cluster, fleet)
-    _check_image(cluster)
+    acts = acts_of(cluster, fleet)
+    look_for_image(cluster)
     found = acts.inventory()
-    _tell_of_jobs(cluster, found)
+    tell_of_jobs(cluster, found)
     if arguments.dry_run:
         say(f"Cluster {cluster.name}: {found.state.value}. 'restart' would run: ray up {cluster_file(cluster, fleet)}")
         return 0
-    _agree(arguments, f"Restart cluster {cluster.name}?")
+    agree(arguments, f"Restart cluster {cluster.name}?")
     acts.restart()
     return _waited(arguments, cluster)
 
@@ -62,7 +59,7 @@ def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
 def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Have a cluster follow its file. Raises the same."""
     cluster = fleet.cluster(arguments.name)
-    _acts(cluster, fleet).apply(is_dry=arguments.dry_run)
+    acts_of(cluster, fleet).apply(is_dry=arguments.dry_run)
     return 0
 
 
@@ -71,14 +68,14 @@ def stop(arguments: argparse.Namespace, fleet: Fleet) -> int:
     if arguments.project or arguments.zone:
         return _stop_removed(arguments, fleet)
     cluster = fleet.cluster(arguments.name)
-    acts = _acts(cluster, fleet, must_be_fresh=False)
+    acts = acts_of(cluster, fleet, must_be_fresh=False)
     found = acts.inventory()
     is_something = _list_teardown(arguments, cluster.name, found, cluster.state_disk)
-    _tell_of_jobs(cluster, found)
+    tell_of_jobs(cluster, found)
     if arguments.dry_run:
         return 0
     if is_something:
-        _agree(arguments, f"Delete all of that in {cluster.project}, {cluster.zone}?")
+        agree(arguments, f"Delete all of that in {cluster.project}, {cluster.zone}?")
     acts.stop(include_reserved=arguments.include_reserved, delete_state=arguments.delete_state)
     say(f"Cluster {cluster.name} is stopped.")
     return 0
@@ -95,7 +92,7 @@ def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
     is_something = _list_teardown(arguments, name, zone.inventory().of(name), state_disk_of(name))
     if arguments.dry_run or not is_something:
         return 0
-    _agree(arguments, f"Delete all of that in {zone}?")
+    agree(arguments, f"Delete all of that in {zone}?")
     delete_nodes(zone, name, say, include_reserved=arguments.include_reserved)
     if arguments.delete_state:
         zone.delete_disk(state_disk_of(name))
@@ -137,7 +134,12 @@ def config_hash(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = Tr
     return str(yaml.safe_load(files.texts[file])["provider"]["labels"][CONFIG_LABEL])
 
 
-def _acts(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> ClusterActs:
+def acts_of(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> ClusterActs:
+    """What can be done to a cluster of the fleet.
+
+    Raises:
+        FleetError: Its file is not as the fleet file has it, or Google Cloud cannot be asked.
+    """
     return ClusterActs(
         cluster,
         config_hash(cluster, fleet, must_be_fresh=must_be_fresh),
@@ -157,48 +159,12 @@ def _waited(arguments: argparse.Namespace, cluster: FleetCluster) -> int:
     return 0
 
 
-def _check_image(cluster: FleetCluster) -> None:
+def look_for_image(cluster: FleetCluster) -> None:
     """See that the cluster's image is there, or say that it is not known."""
     try:
         check_image(cluster, google_api("artifactregistry"))
     except CloudError as error:
         say(f"Whether its image is there is not known: {error}")
-
-
-def _tell_of_jobs(cluster: FleetCluster, found: Inventory) -> None:
-    """Say whose jobs run there, or that nobody could be asked."""
-    from tradewind.ray_jobs.client import RayJobs
-
-    if not found.heads:
-        return
-    try:
-        with reached(cluster) as there:
-            jobs = [job for job in RayJobs(there).jobs() if not job.has_ended]
-    except (FleetError, RayJobsError) as error:
-        say(f"Whose jobs run there is not known: {error}")
-        return
-    if not jobs:
-        say(f"No job runs on cluster {cluster.name}.")
-        return
-    say(f"{len(jobs)} {'job runs' if len(jobs) == 1 else 'jobs run'} on cluster {cluster.name}:")
-    owners = (next((job.metadata[key] for key in _OWNER_KEYS if job.metadata.get(key)), "-") for job in jobs)
-    write_lines(aligned([(job.job, job.status, owner) for job, owner in zip(jobs, owners, strict=True)]))
-
-
-def _agree(arguments: argparse.Namespace, question: str) -> None:
-    """Return if the person agrees, or has done so beforehand.
-
-    Raises:
-        UsageError: Nobody can be asked.
-        CommandError: The person does not agree.
-    """
-    if arguments.yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError("Nobody can be asked here: say --yes if that is what you want. Nothing was done.")
-    print(f"tradewind: {as_text(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandError("Nothing was done.")
 
 
 def _echo(line: str) -> None:
