@@ -16,7 +16,7 @@ from tradewind.cli.fleet.cluster_options import (
     REGISTRY_GROUP,
     REGISTRY_SUMMARY,
 )
-from tradewind.cli.options import EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
+from tradewind.cli.options import EXPERIMENTS, JOBS, JOBS_GROUP, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
 from tradewind.cli.rehearse.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def get_cmds() -> list[CLICommand]:
     """What Airflow adds to its own commands."""
     from airflow.cli.cli_config import GroupCommand
 
-    jobs = GroupCommand("jobs", JOBS_SUMMARY, [_command(command) for command in JOBS])
+    jobs = GroupCommand(JOBS_GROUP.strip(), JOBS_SUMMARY, [_command(command, JOBS_GROUP) for command in JOBS])
     rehearsal = [_command(command, REHEARSE_GROUP) for command in REHEARSE]
     rehearse = GroupCommand(REHEARSE_GROUP.strip(), REHEARSE_SUMMARY, rehearsal)
     of_clusters = [_command(command, CLUSTER_GROUP) for command in CLUSTER]

@@ -19,7 +19,16 @@ from tradewind.cli.fleet.cluster_options import (
     REGISTRY_GROUP,
     REGISTRY_SUMMARY,
 )
-from tradewind.cli.options import EXIT_CODES, EXPERIMENTS, JOBS, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
+from tradewind.cli.options import (
+    EXIT_CODES,
+    EXPERIMENTS,
+    JOBS,
+    JOBS_GROUP,
+    JOBS_SUMMARY,
+    RECONCILE,
+    SUMMARY,
+    Command,
+)
 from tradewind.cli.rehearse.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
 if TYPE_CHECKING:
@@ -67,7 +76,8 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
                 return registry(name.removeprefix(REGISTRY_GROUP), arguments)
             if name in {command.name for command in EXPERIMENTS}:
                 return _run_on_records(_experiment_work(name), arguments)
-            return _run_on_cluster(_work(name), arguments, default_connection, interrupts)
+            work = _work(name.removeprefix(JOBS_GROUP))
+            return _run_on_cluster(work, arguments, default_connection, interrupts)
     except CommandError as error:
         say(str(error))
         return error.exit_code
@@ -85,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     jobs = commands.add_parser("jobs", help=", ".join(command.name for command in JOBS), description=JOBS_SUMMARY)
     of_jobs = jobs.add_subparsers(metavar="COMMAND", required=True)
     for command in JOBS:
-        _add(of_jobs, command)
+        _add(of_jobs, command, JOBS_GROUP)
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
     _add_group(commands, CLUSTER_GROUP, CLUSTER_SUMMARY, CLUSTER)
@@ -126,11 +136,13 @@ def _add(commands: Any, command: Command, group: str = "") -> None:
 def _work(name: str) -> Work:
     from tradewind.cli.jobs.list import list_jobs
     from tradewind.cli.jobs.logs import logs
+    from tradewind.cli.jobs.status import status
     from tradewind.cli.jobs.stop import stop
     from tradewind.cli.jobs.submit import submit
     from tradewind.cli.jobs.wait import wait
 
-    return {"submit": submit, "list": list_jobs, "logs": logs, "stop": stop, "wait": wait}[name]
+    works: dict[str, Work] = {"submit": submit, "list": list_jobs, "status": status, "logs": logs, "stop": stop}
+    return {**works, "wait": wait}[name]
 
 
 def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:

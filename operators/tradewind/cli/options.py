@@ -163,6 +163,11 @@ LIST: Final = Command(
         _METADATA,
     ),
 )
+JOB_STATUS: Final = Command(
+    "status",
+    "show one job: its status, whose it is, since when, and what Ray says of it",
+    (*_WHERE, _JOB, option("--json", action="store_true", help="as JSON")),
+)
 LOGS: Final = Command(
     "logs",
     "print the log of a job",
@@ -194,7 +199,7 @@ WAIT: Final = Command(
     ),
     "Ends with 0 if the job succeeded, 1 if not or if there is none, 2 when the time is over.",
 )
-JOBS: Final = (SUBMIT, LIST, LOGS, STOP, WAIT)
+JOBS: Final = (SUBMIT, LIST, JOB_STATUS, LOGS, STOP, WAIT)
 
 RECONCILE: Final = Command(
     "reconcile",
@@ -324,6 +329,8 @@ STATUS: Final = Command(
 EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS)
 
 JOBS_SUMMARY: Final = "Ray jobs"
+JOBS_GROUP: Final = "jobs "
+"""Before the names of its commands: ``status`` is also the name of one about outputs."""
 SUMMARY: Final = "Experiments, their outputs, Ray jobs and Tradewind's upkeep, from the command line"
 EXIT_CODES: Final = (
     "Exit codes: 0 done, and the job succeeded; 1 it failed, is unknown, or the cluster or the store refuses or does "

@@ -9,12 +9,12 @@ from typing import Any
 from airflow.sdk import Context, conf
 
 from tradewind.deployment.task_address import TaskAddress
+from tradewind.ray_jobs.keeping.owners import AIRFLOW_DAG, AIRFLOW_RUN, AIRFLOW_TASK, AIRFLOW_WAITS
 
-_FIELDS = {"dag": "airflow_dag", "run": "airflow_run", "task": "airflow_task"}
+_FIELDS = {"dag": AIRFLOW_DAG, "run": AIRFLOW_RUN, "task": AIRFLOW_TASK}
 DEPLOYMENT = "airflow_deployment"
 MAP_INDEX = "airflow_map_index"
 TRY = "airflow_try"
-WAITS = "airflow_waits"
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class TaskKey:
         """What the job's metadata says of its task; ``waits`` says whether the task waits for the job."""
         named = {label: getattr(self, name) for name, label in _FIELDS.items()}
         numbers = {MAP_INDEX: str(self.map_index), TRY: str(self.try_number)}
-        return {**named, **numbers, DEPLOYMENT: deployment(), WAITS: "yes" if waits else "no"}
+        return {**named, **numbers, DEPLOYMENT: deployment(), AIRFLOW_WAITS: "yes" if waits else "no"}
 
     @staticmethod
     def from_metadata(metadata: Mapping[str, str]) -> TaskKey | None:
         """The task that ``metadata`` names, if it is one of this Airflow deployment that waits for the job."""
-        if metadata.get(DEPLOYMENT) != deployment() or metadata.get(WAITS) != "yes":
+        if metadata.get(DEPLOYMENT) != deployment() or metadata.get(AIRFLOW_WAITS) != "yes":
             return None
         try:
             names = {name: metadata[label] for name, label in _FIELDS.items()}

@@ -9,6 +9,7 @@ import pytest
 from tradewind.cli.errors import CommandError
 from tradewind.cli.jobs.list import chosen, table
 from tradewind.cli.jobs.logs import ChosenLines
+from tradewind.cli.jobs.status import job_rows
 from tradewind.cli.jobs.wait import newest_match
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
@@ -71,3 +72,23 @@ def test_without_a_tail_lines_do_not_wait() -> None:
     found: list[str] = []
     ChosenLines(found.extend, None, None).add(["a"])
     assert found == ["a"]
+
+
+def test_the_status_of_a_job_says_whose_it_is_since_when_and_what_ray_says() -> None:
+    job = JobDetails(
+        "train", "FAILED", "python a.py", "Job entrypoint failed:\nKeyError: 'x'", "JOB_ENTRYPOINT_COMMAND_ERROR", 1,
+        metadata={"user": "ada"}, started_ms=1_000_000, ended_ms=1_090_000,
+    )  # fmt: skip
+    rows = list(job_rows(job, "http://c:1/#/jobs/train", now=9_999.0))
+    found = dict(row for row in rows if row[0])
+    assert (found["job"], found["status"]) == ("train", "FAILED, JOB_ENTRYPOINT_COMMAND_ERROR")
+    assert (found["whose"], found["exit code"], found["command"]) == ("ada", "1", "python a.py")
+    assert found["submitted"].endswith(", 90 s") and "ended" in found
+    assert ("message", "Job entrypoint failed:") in rows and ("", "KeyError: 'x'") in rows
+    assert rows[-1] == ("link", "http://c:1/#/jobs/train")
+
+
+def test_of_a_job_that_has_just_begun_there_is_less_to_say() -> None:
+    rows = dict(job_rows(JobDetails("train", "PENDING", "true", started_ms=1_000_000), None, now=1_060.0))
+    assert rows["whose"] == "-" and rows["submitted"].endswith(", 60 s")
+    assert {"ended", "exit code", "message", "link"}.isdisjoint(rows)

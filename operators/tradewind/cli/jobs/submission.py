@@ -20,6 +20,7 @@ from tradewind.ray_jobs.checks import LONGEST_ID, check_request
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.environment.groups import environment_of
 from tradewind.ray_jobs.environment.runtime_env import prepared
+from tradewind.ray_jobs.keeping.owners import USER
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.runtime.with_secrets import with_secrets
 from tradewind.steps import TpuSlice
@@ -53,7 +54,9 @@ def job_to_submit(arguments: argparse.Namespace, job: str, here: Path, say: Call
     }
     if references:
         runtime_env = ship_tradewind(runtime_env)
-    request = JobRequest(job, entrypoint, prepared(runtime_env), dict(arguments.metadata), **place(arguments).fields())
+    user = {USER: name} if (name := _user()) else {}
+    metadata = {**user, **dict(arguments.metadata)}
+    request = JobRequest(job, entrypoint, prepared(runtime_env), metadata, **place(arguments).fields())
     return check_request(request)
 
 
@@ -91,11 +94,7 @@ def id_for(arguments: argparse.Namespace) -> str:
     """The id that was asked for, or a new one."""
     if arguments.submission_id is not None:
         return str(arguments.submission_id)
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        user = ""
-    return new_id(arguments.command[1:], user, datetime.now(UTC), secrets.token_hex(2))
+    return new_id(arguments.command[1:], _user(), datetime.now(UTC), secrets.token_hex(2))
 
 
 def place(arguments: argparse.Namespace) -> Placement:
@@ -134,6 +133,13 @@ def ray_command(request: JobRequest, cluster: RayCluster) -> str:
     }
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     return f"ray job submit {shlex.join(words)} -- {request.entrypoint}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return ""
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:
