@@ -69,6 +69,7 @@ with DAG(
         slices=slices.task_id,
         jobs=jobs.task_id,
         hosts=hosts.task_id,
+        markers=clusters.output["markers"],
         outlets=[Asset("tradewind_fleet_maintenance")],
         trigger_rule="all_done",
     )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.clusters import CALM
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi
 from tradewind.rehearsal.local.processes import LocalStack
@@ -154,6 +155,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     (root / "airflow_only" / "only_in_airflow.py").write_text("def work_elsewhere(config): ...\n")
     stack = LocalStack(root)
     ray = LocalRay(stack, token="", num_cpus=4, slices=[LocalSlice("slice-a", "v4-16")])
+    storage = LocalCloudStorage()
+    storage.start()
+    storage.buckets.create("recovered-bucket")
     airflow = LocalAirflow(
         stack,
         dags_folder=dags,
@@ -170,6 +174,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
             "AIRFLOW__TRADEWIND__ALLOWED_ROOTS": str(tmp_path_factory.getbasetemp()),
             "PYTHONPATH": str(root / "airflow_only"),
+            "STORAGE_EMULATOR_HOST": storage.url,  # where the markers of the fleet's clusters are
         },
     )
     try:
@@ -178,6 +183,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         yield House(airflow, AirflowApi(airflow.url, airflow.username, airflow.password), ray.address, store, dags)
     finally:
         stack.stop(grace_seconds=5.0)
+        storage.stop()
     assert stack.processes() == []
 
 

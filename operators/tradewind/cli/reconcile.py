@@ -35,8 +35,13 @@ def reconcile(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
         import airflow  # noqa: F401
     except ImportError:
         raise UsageError("reconcile compares Ray with Airflow, and Airflow is not installed here.") from None
+    from tradewind.deployment.fleet import who_changes
+
     problems = []
     for conn_id in dict.fromkeys(arguments.clusters or [DEFAULT_CLUSTER]):
+        if sentence := who_changes(conn_id):
+            say(f"{sentence} It is left alone until then.")
+            continue
         try:
             _reconcile_one(connected_cluster(conn_id), arguments.dry_run, interrupts)
         except RayJobsError as error:

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from airflow.sdk import conf
 
-from tradewind.fleet.clusters import Fleet
+from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.file.load import FLEET_VARIABLE, load_fleet
+from tradewind.fleet.marker import ClusterMarker
+from tradewind.fleet.upkeep import MarkerNote
+from tradewind.storage import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,33 @@ def configured_fleet() -> Fleet | None:
         return None
     path = Path(file).expanduser()
     return _loaded(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+def marker_note(cluster: FleetCluster) -> MarkerNote | None:
+    """What the marker of ``cluster`` says to upkeep; None if nothing that matters."""
+    marker = ClusterMarker.of(cluster)
+    try:
+        return MarkerNote.of(cluster.name, marker.read(), marker.now())
+    except StorageError as error:
+        return MarkerNote.unreadable(cluster.name, error)
+
+
+def who_changes(name: str) -> str | None:
+    """Who is changing the cluster of the fleet called ``name`` just now, as a sentence.
+
+    None if nobody is, if it is no cluster of the fleet, or if its marker cannot be read.
+    """
+    try:
+        fleet = configured_fleet()
+        cluster = fleet.called(name) if fleet else None
+        if cluster is None:
+            return None
+        marker = ClusterMarker.of(cluster)
+        found = marker.read()
+    except (FleetError, StorageError) as error:
+        logger.warning("Whether somebody is changing cluster %s is not known: %s", name, error)
+        return None
+    return found.sentence(cluster.name, marker.now()) if found and found.is_held else None
 
 
 @functools.lru_cache(maxsize=4)

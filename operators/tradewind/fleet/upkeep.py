@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.resources import TpuNode
 from tradewind.fleet.clusters import CLUSTER_LABEL, Fleet
+from tradewind.fleet.marker_value import FoundMarker
 from tradewind.text_table import aligned
 
 _HEADS: Final = ("cluster", "about", "name", "state", "done")
@@ -22,6 +23,7 @@ class About(StrEnum):
     JOB = "job"
     HOST = "host"
     NODE = "node of no cluster"
+    OPERATION = "operation"
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,45 @@ def host_lines(cluster: str, rows: Iterable[Mapping[str, Any]], *, is_dry: bool 
         yield UpkeepLine(
             cluster, About.HOST, row["host"], state, done, is_bad, is_well=not (done or is_bad or row["use"] == "gone")
         )
+
+
+@dataclass(frozen=True)
+class MarkerNote:
+    """What the marker of a cluster says to upkeep.
+
+    Attributes:
+        operation: What is being done to it, or was when that was interrupted; empty where the marker cannot be read.
+        sentence: The same for people.
+        is_left_out: Whether upkeep leaves the cluster alone.
+        needs_person: Whether somebody has to act before that is over.
+    """
+
+    cluster: str
+    operation: str
+    sentence: str
+    is_left_out: bool
+    needs_person: bool
+
+    @staticmethod
+    def of(cluster: str, found: FoundMarker | None, now: float) -> MarkerNote | None:
+        """Of a marker as it was ``found``; None if it says nothing that matters.
+
+        While Ray is being restarted, slices that work look dead, so a cluster that is held is left alone.
+        """
+        if found is None or not (found.is_held or found.is_interrupted):
+            return None
+        sentence = found.sentence(cluster, now)
+        return MarkerNote(cluster, found.marker.operation, sentence, found.is_held, not found.is_held)
+
+    @staticmethod
+    def unreadable(cluster: str, why: object) -> MarkerNote:
+        """Of a marker that cannot be read: nobody can say whether the cluster is being changed."""
+        return MarkerNote(cluster, "", f"Whether somebody is changing it is not known: {why}", True, True)
+
+    def line(self) -> UpkeepLine:
+        """The same for the report."""
+        done = "left alone" if self.is_left_out else ""
+        return UpkeepLine(self.cluster, About.OPERATION, self.operation or "-", self.sentence, done, self.needs_person)
 
 
 def orphan_lines(fleet: Fleet, project: str, zone: str, nodes: Iterable[TpuNode]) -> Iterator[UpkeepLine]:

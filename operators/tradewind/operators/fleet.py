@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, Context
 
 from tradewind.cloud_tpu.errors import TpuApiError
-from tradewind.deployment.fleet import configured_fleet
+from tradewind.deployment.fleet import configured_fleet, marker_note
 from tradewind.fleet.clusters import CLUSTER_LABEL
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.upkeep import (
+    MarkerNote,
     Unseen,
     UpkeepLine,
     UpkeepReport,
@@ -25,6 +27,9 @@ from tradewind.tasks.errors import BadInputError
 if TYPE_CHECKING:
     from tradewind.fleet.clusters import Fleet
 
+MARKERS: Final = "markers"
+"""The XCom of a ``FleetClustersOperator`` with what the clusters' markers say."""
+
 
 class FleetClustersOperator(BaseOperator):
     """Tells which clusters there are, so that other tasks can be mapped over them.
@@ -33,6 +38,9 @@ class FleetClustersOperator(BaseOperator):
 
     XCom: a list with one mapping for each cluster: ``name``, ``ray_conn_id``, ``project_id``, ``zone``, ``labels``,
     which its TPU nodes have, and ``dry_run``, the param of that name of the run.
+
+    A cluster that somebody is starting, stopping, restarting or changing just now is left out, since its slices look
+    dead meanwhile; so is one whose marker cannot be read. The XCom ``markers`` says so, for the report.
 
     Args:
         clusters: Only these; all of the fleet file without it.
@@ -52,6 +60,11 @@ class FleetClustersOperator(BaseOperator):
             wanted = [fleet.cluster(name) for name in self.clusters or fleet.clusters]
         except FleetError as error:
             raise BadInputError(f"Task {self.task_id!r}: {error}") from error
+        notes = [note for cluster in wanted if (note := marker_note(cluster))]
+        for note in notes:
+            self.log.info("%s", note.sentence)
+        context["ti"].xcom_push(key=MARKERS, value=[asdict(note) for note in notes])
+        left_out = {note.cluster for note in notes if note.is_left_out}
         return [
             {
                 "name": cluster.name,
@@ -62,6 +75,7 @@ class FleetClustersOperator(BaseOperator):
                 "dry_run": bool(context["params"].get("dry_run", False)),
             }
             for cluster in wanted
+            if cluster.name not in left_out
         ]
 
 
@@ -79,11 +93,12 @@ class FleetReportOperator(BaseOperator):
         slices: Id of the mapped ``TpuSliceRecoverySensor``.
         jobs: Id of the mapped ``RayReconcileOperator``.
         hosts: Id of the mapped task that runs ``sweep_hosts``.
+        markers: What the ``FleetClustersOperator`` told in its XCom ``markers``.
         gcp_conn_id: Google Cloud connection; see ``CloudTpuHook`` for its extras.
     """
 
     ui_color = "#d7e3fc"
-    template_fields: Sequence[str] = ("clusters", "gcp_conn_id")
+    template_fields: Sequence[str] = ("clusters", "markers", "gcp_conn_id")
 
     def __init__(
         self,
@@ -92,6 +107,7 @@ class FleetReportOperator(BaseOperator):
         slices: str,
         jobs: str,
         hosts: str,
+        markers: Sequence[Mapping[str, Any]] = (),
         gcp_conn_id: str = "google_cloud_default",
         **kwargs: Any,
     ) -> None:
@@ -100,11 +116,13 @@ class FleetReportOperator(BaseOperator):
         self.slices = slices
         self.jobs = jobs
         self.hosts = hosts
+        self.markers = markers
         self.gcp_conn_id = gcp_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Read what the tasks told, and list the nodes of each zone."""
-        seen = [*self._told(context), *self._orphans()]
+        noted = [MarkerNote(**fields).line() for fields in self.markers]
+        seen = [noted, *self._told(context), *self._orphans()]
         lines = [line for found in seen if not isinstance(found, Unseen) for line in found]
         report = UpkeepReport(lines, [found for found in seen if isinstance(found, Unseen)])
         self.log.info("%s", report.table())

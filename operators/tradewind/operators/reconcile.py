@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, Context, conf
 
+from tradewind.deployment.fleet import who_changes
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.deployment.task_address import TaskAddress
 from tradewind.ray_jobs.details import JobDetails
@@ -38,7 +39,8 @@ class RayReconcileOperator(BaseOperator):
     of tasks with ``wait_for_completion`` off. Jobs of runs that were deleted are stopped only where
     ``[tradewind] deployment`` is set, because only then it is certain that they are this deployment's.
 
-    A cluster that does not answer, or refuses the token, fails the task once all the others were looked at.
+    A cluster of the fleet that somebody is starting, stopping, restarting or changing just now is left alone. One that
+    does not answer, or refuses the token, fails the task once all the others were looked at.
 
     XCom: the submission ids of the jobs that were stopped, or would be in a dry run.
 
@@ -62,6 +64,9 @@ class RayReconcileOperator(BaseOperator):
         stopped: list[str] = []
         problems: list[ClusterUnreachableError | ClusterRefusedError] = []
         for ray_conn_id in dict.fromkeys(self.ray_conn_ids):
+            if sentence := who_changes(ray_conn_id):
+                self.log.info("%s It is left alone until then.", sentence)
+                continue
             try:
                 with talking_to_cluster(f"Task {self.task_id!r}"):
                     self._reconcile(ray_conn_id, stopped, context)

@@ -1,0 +1,83 @@
+"""Upkeep leaves a cluster alone that somebody is changing, and tells of what was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fleet.fleets import write_fleet
+from tradewind.deployment.fleet import who_changes
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.file.load import FLEET_VARIABLE, load_fleet
+from tradewind.fleet.marker import ClusterMarker, marker_path
+from tradewind.fleet.upkeep import MarkerNote, UpkeepReport
+from tradewind.operators.fleet import MARKERS, FleetClustersOperator
+from tradewind.operators.reconcile import RayReconcileOperator
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.storage.swap import write_if
+
+OTHER = "  there: {zone: us-east5-a, generation: v5p, bucket: my-bucket}\n"
+
+
+@pytest.fixture
+def cluster(cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetCluster]:
+    """One of two clusters of a fleet; its marker is free."""
+    file = write_fleet(tmp_path, OTHER, inside=False)
+    file.write_text(file.read_text().replace("my-bucket", "bucket"))
+    monkeypatch.setenv(FLEET_VARIABLE, str(file))
+    yield (found := load_fleet(file).cluster("here"))
+    ClusterMarker.of(found).take("stop", "over", is_anew=True).finish()
+
+
+def told() -> tuple[list[str], list[dict[str, Any]]]:
+    """Which clusters upkeep looks after, and what it says of markers."""
+    xcoms: dict[str, Any] = {}
+    ti = SimpleNamespace(xcom_push=lambda key, value: xcoms.update({key: value}))
+    found = FleetClustersOperator(task_id="clusters").execute({"ti": ti, "params": {}})  # type: ignore[typeddict-item]
+    return [one["name"] for one in found], xcoms[MARKERS]
+
+
+def test_a_cluster_that_is_held_is_left_out_and_told_for_information(cluster: FleetCluster) -> None:
+    assert told() == (["here", "there"], [])
+    with ClusterMarker.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
+        names, (note,) = told()
+        held.finish()
+    assert names == ["there"]
+    report = UpkeepReport([MarkerNote(**note).line()])
+    assert report.for_a_person == []
+    assert "here" in report.table() and "ada@laptop is at restart" in report.table()
+    assert told() == (["here", "there"], [])
+
+
+def test_an_interrupted_operation_is_for_a_person_and_the_cluster_is_looked_after(cluster: FleetCluster) -> None:
+    with ClusterMarker.of(cluster).take("restart", "restarting Ray", holder="ada@laptop"):
+        pass
+    names, (note,) = told()
+    assert names == ["here", "there"]
+    (sentence,) = UpkeepReport([MarkerNote(**note).line()]).for_a_person
+    assert "restart by ada@laptop" in sentence and "was interrupted in phase restarting Ray" in sentence
+
+
+def test_a_cluster_whose_marker_cannot_be_read_is_left_alone_and_for_a_person(cluster: FleetCluster) -> None:
+    path, marker = marker_path(cluster), ClusterMarker.of(cluster)
+    marker.take("stop", "over", is_anew=True).finish()
+    good = marker.read()
+    assert good is not None
+    bad = write_if(path, "nonsense", good.tag)
+    names, (note,) = told()
+    assert bad is not None and write_if(path, good.marker.to_json(), bad.tag) is not None
+    assert names == ["there"] and note["needs_person"]
+    assert MarkerNote(**note).line().state.startswith("Whether somebody is changing it is not known: ")
+
+
+def test_the_reconciler_keeps_quiet_about_a_cluster_that_is_held(cluster: FleetCluster) -> None:
+    reconcile = RayReconcileOperator(task_id="reconcile", ray_conn_ids=[cluster.connection])
+    with ClusterMarker.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
+        assert "ada@laptop is at restart" in (who_changes(cluster.connection) or "")
+        assert reconcile.execute({"ti": None}) == []  # type: ignore[typeddict-item]
+        held.finish()
+    assert who_changes(cluster.connection) is None
