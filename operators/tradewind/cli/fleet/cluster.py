@@ -11,6 +11,7 @@ from tradewind.cli.fleet.doctor import doctor
 from tradewind.cli.fleet.fleet_file import load_chosen_fleet
 from tradewind.cli.fleet.lifecycle.commands import apply, restart, start, stop
 from tradewind.cli.fleet.lifecycle.options import ALIASES
+from tradewind.cli.fleet.lifecycle.rotate import rotate_token
 from tradewind.cli.fleet.lifecycle.status import status
 from tradewind.cli.fleet.list import list_clusters
 from tradewind.cli.fleet.registry import set_cleanup_policy
@@ -39,6 +40,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         "init-token": init_token,
         "list": list_clusters,
         "restart": restart,
+        "rotate-token": rotate_token,
         "set-token": set_token,
         "start": start,
         "status": status,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
         raise UsageError("--replace goes with --apply: without it nothing is written.")
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow's own commands about connections say it
     clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
-    results = [_handled(cluster, arguments) for cluster in clusters]
+    results = [_handled(cluster, is_apply=arguments.apply, is_replace=arguments.replace) for cluster in clusters]
     if arguments.json:
         from tradewind.deployment.connection_store import compared_json
 
@@ -40,7 +41,23 @@ def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
     return 0 if all(is_well for _, is_well in results) else 1
 
 
-def _handled(cluster: FleetCluster, arguments: argparse.Namespace) -> tuple[ComparedConnection, bool]:
+def renew_connections(clusters: Sequence[FleetCluster]) -> None:
+    """Have those connections that are there follow the file, where Airflow is set up; else say so, and go on."""
+    if find_spec("airflow") is None:
+        say("Connections are renewed where Airflow is: 'airflow tradewind cluster connections --apply'.")
+        return
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    from tradewind.deployment.connection_store import ConnectionState, compare_connection
+
+    try:
+        for cluster in clusters:
+            if compare_connection(cluster, None).state is not ConnectionState.MISSING:
+                _handled(cluster, is_apply=True, is_replace=False)
+    except FleetError as error:
+        say(f"The connections are left as they are: {error}")
+
+
+def _handled(cluster: FleetCluster, *, is_apply: bool, is_replace: bool) -> tuple[ComparedConnection, bool]:
     """How the connection of ``cluster`` was found, and whether it is as it should be now."""
     from tradewind.deployment.connection_store import ConnectionState, compare_connection, write_connection
 
@@ -48,13 +65,13 @@ def _handled(cluster: FleetCluster, arguments: argparse.Namespace) -> tuple[Comp
     compared = compare_connection(cluster, address)
     if compared.state is ConnectionState.AS_IN_FILE:
         return compared, True
-    if not arguments.apply:
+    if not is_apply:
         return compared, False
     if compared.state is ConnectionState.ELSEWHERE:
         say(f"{compared.conn_id} is read from {compared.source} and not from Airflow's database: change it there.")
         return compared, False
     fields = ", ".join(each.field for each in compared.differences)
-    if compared.state is ConnectionState.BY_HAND and not arguments.replace:
+    if compared.state is ConnectionState.BY_HAND and not is_replace:
         say(f"{compared.conn_id} was made by hand and differs in {fields}: left as it is. --replace writes over them.")
         return compared, False
     write_connection(cluster, address)

@@ -30,7 +30,7 @@ def kept_token(cluster: FleetCluster) -> str | None:
     return None
 
 
-def fetched_token(cluster: FleetCluster) -> str:
+def fetched_token(cluster: FleetCluster, version: str = "latest") -> str:
     """The token of ``cluster`` from Secret Manager, which is kept from now on.
 
     Raises:
@@ -39,7 +39,7 @@ def fetched_token(cluster: FleetCluster) -> str:
     """
     name = f"projects/{cluster.project}/secrets/{cluster.token_secret}"
     try:
-        token = read_secret(f"{name}/versions/latest").strip()
+        token = read_secret(f"{name}/versions/{version}").strip()
     except SecretManagerUnreachableError as error:
         raise CloudUnreachableError(f"Cluster {cluster.name}: the token cannot be read from {name}: {error}.") from None
     except SecretManagerError as error:

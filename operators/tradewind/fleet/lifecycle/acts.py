@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.lifecycle.inventory import CONFIG_LABEL, ClusterState, Inventory
+from tradewind.fleet.lifecycle.inventory import (
+    CONFIG_LABEL,
+    NOT_SET_UP,
+    READY,
+    STATUS_LABEL,
+    ClusterState,
+    Inventory,
+)
 from tradewind.fleet.lifecycle.launcher import RayLauncher
 from tradewind.fleet.lifecycle.relaunch import relaunched
 from tradewind.fleet.lifecycle.teardown import Teardown
@@ -115,6 +122,12 @@ class ClusterActs:
         self._prepare(self.inventory(), held)
         self._launcher.up()
         self._label_head()
+
+    def set_slices_up_again(self) -> None:
+        """Have the autoscaler run the start commands on all hosts of its slices, which end the Ray that runs there."""
+        for one in self.inventory().slices:
+            if one.is_of_autoscaler and one.state == READY:
+                self._zone.label_slice(one, {STATUS_LABEL: NOT_SET_UP})
 
     def apply(self, *, is_dry: bool = False) -> None:
         """Have the head's autoscaler follow the file as it is now, while all goes on that runs.

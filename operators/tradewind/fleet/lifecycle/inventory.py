@@ -21,7 +21,11 @@ CONFIG_LABEL: Final = "tradewind-config"
 LAUNCH_LABEL: Final = "ray-launch-config"
 """Ray's label with the hash of what a node was asked for: of another one, Ray makes the node anew."""
 NODE_TYPE_LABEL: Final = "ray-user-node-type"
-_STATUS_LABEL: Final = "ray-node-status"
+STATUS_LABEL: Final = "ray-node-status"
+"""Ray's label that says how far a node is set up."""
+NOT_SET_UP: Final = "uninitialized"
+"""Of such a node, Ray's autoscaler runs all commands again."""
+READY: Final = "READY"
 _SET_UP: Final = "up-to-date"
 _COMING: Final = frozenset({"PROVISIONING", "STAGING", RUNNING})
 _OF_A_TPU: Final = "tpu_cores"
@@ -120,7 +124,7 @@ class Inventory:
             case []:
                 return ClusterState.HEADLESS if self.count else ClusterState.ABSENT
             case [head]:
-                return ClusterState.UP if head.labels.get(_STATUS_LABEL) == _SET_UP else ClusterState.HALF_MADE
+                return ClusterState.UP if head.labels.get(STATUS_LABEL) == _SET_UP else ClusterState.HALF_MADE
         return ClusterState.DOUBLE
 
     def _owner_of(self, queue: QueuedTpu) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from tradewind.cloud_tpu.api import AT_ONCE, TpuApi
@@ -56,6 +56,7 @@ class CloudZone:
         self.zone = zone
         self._compute = compute or google_api("compute")
         self._sleep = sleep
+        self._nodes: Any = None
         with _in_our_words():
             self._tpu = tpu or TpuApi(project, zone, poll_s=2.0)
 
@@ -131,6 +132,15 @@ class CloudZone:
         there = answer_of(instances.get(**place), what)
         body = {"labels": {**there.get("labels", {}), **labels}, "labelFingerprint": there["labelFingerprint"]}
         self._wait_for(answer_of(instances.setLabels(**place, body=body), what, is_write=True), what)
+
+    def label_slice(self, one: TpuNode, labels: Mapping[str, str]) -> None:
+        """Add ``labels`` to those of a slice; nothing if it is gone."""
+        self._nodes = self._nodes or google_api("tpu").projects().locations().nodes()
+        name = f"projects/{self.project}/locations/{self.zone}/nodes/{one.name}"
+        body = {"labels": {**one.labels, **labels}}
+        request = self._nodes.patch(name=name, updateMask="labels", body=body)
+        with suppress(CloudNotFoundError):
+            answer_of(request, f"Labelling {one.name} in {self}", is_write=True)
 
     def __str__(self) -> str:
         return f"{self.project}, {self.zone}"

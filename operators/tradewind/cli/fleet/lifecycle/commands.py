@@ -38,7 +38,7 @@ def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
         say(f"Cluster {cluster.name}: {found.state.value}. 'start' would run: ray up {cluster_file(cluster, fleet)}")
         return 0
     acts.start()
-    return _waited(arguments, cluster)
+    return wait_until_ready(arguments, cluster)
 
 
 def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -53,7 +53,7 @@ def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
         return 0
     agree(arguments, f"Restart cluster {cluster.name}?")
     acts.restart()
-    return _waited(arguments, cluster)
+    return wait_until_ready(arguments, cluster)
 
 
 def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -150,7 +150,8 @@ def acts_of(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) 
     )
 
 
-def _waited(arguments: argparse.Namespace, cluster: FleetCluster) -> int:
+def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> int:
+    """Wait for a cluster if that is asked for. Raises ``NotReadyError``."""
     if arguments.wait:
         Readiness(say).wait(cluster, arguments.timeout)
         say(f"Cluster {cluster.name} is ready.")
@@ -160,7 +161,7 @@ def _waited(arguments: argparse.Namespace, cluster: FleetCluster) -> int:
 
 
 def look_for_image(cluster: FleetCluster) -> None:
-    """See that the cluster's image is there, or say that it is not known."""
+    """See that the cluster's image is there, or say that it is not known. Raises ``FleetError`` if it is not."""
     try:
         check_image(cluster, google_api("artifactregistry"))
     except CloudError as error:

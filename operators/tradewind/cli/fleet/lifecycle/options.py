@@ -63,9 +63,19 @@ STATUS: Final = Command(
         _FLEET,
     ),
 )
+ROTATE_TOKEN: Final = Command(
+    "rotate-token",
+    "give clusters a new token, which restarts all that share it",
+    (
+        option("name", metavar="CLUSTER", nargs="*", help="the clusters; default: default_cluster of the file"),
+        _YES, *_WAIT, _DRY, _FLEET,
+    ),
+    "Lists whose jobs run, and asks: they end. The old version is disabled when all clusters answer with the new one. "
+    "Run again after an interruption, it goes on where it was.",
+)  # fmt: skip
 ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
 """What people have in their fingers → the command."""
 LIFECYCLE: Final = (
-    *(START, STOP, RESTART, APPLY, STATUS),
+    *(START, STOP, RESTART, APPLY, STATUS, ROTATE_TOKEN),
     *(replace(command, name=f"{command.name}-cluster") for command in (START, STOP, RESTART)),
 )

@@ -1,0 +1,259 @@
+"""The token of clusters is changed: their secret gets a new version, and every cluster that shares it is restarted.
+
+A cluster knows the token that it was started with, and no other. So the old version is switched off only when all of
+them answer with the new one. What was interrupted is gone on with from the clusters' markers: the number of the newest
+version of before is written there before another one is added, so whatever is newer is the one that was added.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from tradewind.fleet.access.reached import reached
+from tradewind.fleet.cloud.google_api import CloudError
+from tradewind.fleet.cloud.token_secret import SecretVersion, TokenSecret, new_token
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.lifecycle.acts import ClusterActs, WrongStateError
+from tradewind.fleet.lifecycle.inventory import ClusterState
+from tradewind.fleet.marker import ClusterMarker, MarkerHolding
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.records.leases.times import HEARTBEAT_S
+
+OPERATION: Final = "rotate-token"
+_ANSWER_S: Final = 600.0
+_LOOK_S: Final = 3.0
+_ENABLED: Final = "ENABLED"
+
+
+class RotationPhase(StrEnum):
+    """How far a rotation has come; each is written down before it is begun, and may be done again."""
+
+    BEGIN = "looking at the secret"
+    ADD = "adding a version"
+    RESTART = "restarting Ray"
+    RENEW = "handing the token out"
+    ANSWER = "waiting for all to answer"
+    DISABLE = "disabling the old version"
+
+
+class RotationUnfinishedError(FleetError):
+    """A cluster does not answer with the new token yet; the old version stays enabled."""
+
+
+@dataclass(frozen=True)
+class RotationNotes:
+    """What the markers hold of a rotation.
+
+    Attributes:
+        secret: The secret's name.
+        before: The newest version before; 0 if there was none.
+        version: The one that was added.
+        restarted: The clusters that were started with it.
+    """
+
+    secret: str
+    before: int
+    version: int | None = None
+    restarted: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(details: Mapping[str, Any], secret: str) -> RotationNotes | None:
+        """Those in a marker; None if it has none about ``secret``."""
+        before, version = details.get("before"), details.get("version")
+        restarted = details.get("restarted")
+        if details.get("secret") != secret or not isinstance(before, int):
+            return None
+        names = tuple(map(str, restarted)) if isinstance(restarted, list) else ()
+        return RotationNotes(secret, before, version if isinstance(version, int) else None, names)
+
+    @property
+    def progress(self) -> tuple[bool, int]:
+        """Grows with what was done."""
+        return self.version is not None, len(self.restarted)
+
+
+class TokenRotation:
+    """Gives all clusters that share a secret a new token.
+
+    Args:
+        acts: What can be done to each of them, by name.
+        markers: Their markers, by name.
+        hand_out: Given the number of the new version: it renews what keeps tokens here, and connections.
+        tell: Given a sentence for each thing that is done.
+        reach: Opens the way to a cluster, with the token that is kept here.
+        heartbeat_s: How often the markers are renewed.
+        clock: Seconds that only grow.
+        sleep: Waits.
+    """
+
+    def __init__(
+        self,
+        clusters: Sequence[FleetCluster],
+        secret: TokenSecret,
+        *,
+        acts: Mapping[str, ClusterActs],
+        markers: Mapping[str, ClusterMarker],
+        hand_out: Callable[[int], None],
+        tell: Callable[[str], None],
+        reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = reached,
+        heartbeat_s: float = HEARTBEAT_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clusters = sorted(clusters, key=lambda cluster: cluster.name)
+        self._secret = secret
+        self._acts = acts
+        self._markers = markers
+        self._hand_out = hand_out
+        self._tell = tell
+        self._reach = reach
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self._sleep = sleep
+        self._held: dict[str, MarkerHolding] = {}
+
+    def run(self) -> None:
+        """Rotate, or go on with a rotation that was interrupted.
+
+        Raises:
+            WrongStateError: A cluster has more than one head. Nothing was done.
+            ClusterBusyError: Somebody else is changing one of the clusters. Nothing was done.
+            InterruptedOperationError: Another operation on one of them ended before it was done. Nothing was done.
+            RotationUnfinishedError: One does not answer with the new token. The old version is still enabled.
+            FleetError: See ``ClusterActs``. Run again, it goes on from there.
+        """
+        self._check_heads()
+        with ExitStack() as stack:
+            self._take(stack)
+            notes = self._added(self._begun())
+            notes = self._restarted(notes)
+            assert notes.version is not None
+            self._advance(RotationPhase.RENEW, notes)
+            self._hand_out(notes.version)
+            self._advance(RotationPhase.ANSWER, notes)
+            for cluster in self._running():
+                self._wait_for_answer(cluster)
+            self._advance(RotationPhase.DISABLE, notes)
+            self._disable_older(notes.version)
+            self._finish()
+
+    def _check_heads(self) -> None:
+        for cluster in self._clusters:
+            if self._acts[cluster.name].inventory().state is ClusterState.DOUBLE:
+                raise WrongStateError(
+                    f"Cluster {cluster.name} has more than one head: stop it, and start it again. Nothing was changed."
+                )
+
+    def _take(self, stack: ExitStack) -> None:
+        """Hold all markers, in the order of names; or none, and leave none half-done for that."""
+        self._held = {}
+        try:
+            for cluster in self._clusters:
+                marker = self._markers[cluster.name]
+                held = marker.take(OPERATION, RotationPhase.BEGIN, heartbeat_s=self._heartbeat_s)
+                self._held[cluster.name] = stack.enter_context(held)
+        except BaseException:
+            for held in self._held.values():
+                if not held.is_resumed:
+                    held.finish()
+            raise
+
+    def _begun(self) -> RotationNotes:
+        """The notes of what was interrupted, those that tell of most; else new ones."""
+        found = [RotationNotes.of(held.marker.details, self._secret.name) for held in self._held.values()]
+        if known := [notes for notes in found if notes is not None and self._is_open(notes)]:
+            return max(known, key=lambda notes: notes.progress)
+        newest = max((version.number for version in self._secret.versions()), default=0)
+        return RotationNotes(self._secret.name, newest)
+
+    def _is_open(self, notes: RotationNotes) -> bool:
+        """Whether the version that they name, if they do, is still the token that is to be handed out."""
+        return notes.version is None or any(one.number == notes.version for one in self._enabled())
+
+    def _added(self, notes: RotationNotes) -> RotationNotes:
+        """With the version that was added, now or before it was interrupted."""
+        if notes.version is not None:
+            return notes
+        self._advance(RotationPhase.ADD, notes)
+        version = self._newer(notes)
+        if version is None:
+            try:
+                self._check()
+                version = self._secret.add(new_token())
+            except CloudError:
+                with suppress(CloudError):
+                    if self._newer(notes) is None:  # nothing has changed, so nothing is half-done
+                        self._finish()
+                raise
+            self._tell(f"Added {version.name}.")
+        return replace(notes, version=version.number)
+
+    def _restarted(self, notes: RotationNotes) -> RotationNotes:
+        self._advance(RotationPhase.RESTART, notes)
+        for cluster in self._clusters:
+            if cluster.name in notes.restarted:
+                continue
+            acts, held = self._acts[cluster.name], self._held[cluster.name]
+            self._check()
+            if acts.inventory().heads:
+                acts.relaunch(held)
+                self._tell(f"Ray was started again on the head of {cluster.name}.")
+            else:
+                self._tell(f"Cluster {cluster.name} has no head: it gets the new token when it is started.")
+            self._check()
+            acts.set_slices_up_again()
+            notes = replace(notes, restarted=(*notes.restarted, cluster.name))
+            self._advance(RotationPhase.RESTART, notes)
+        return notes
+
+    def _running(self) -> list[FleetCluster]:
+        return [cluster for cluster in self._clusters if self._acts[cluster.name].inventory().heads]
+
+    def _wait_for_answer(self, cluster: FleetCluster) -> None:
+        """That it is silent or refuses the token meanwhile says nothing."""
+        deadline = self._clock() + _ANSWER_S
+        while True:
+            self._check()
+            try:
+                with self._reach(cluster):
+                    self._tell(f"Cluster {cluster.name} answers with the new token.")
+                    return
+            except (FleetError, RayJobsError) as error:
+                if self._clock() >= deadline:
+                    raise RotationUnfinishedError(
+                        f"Cluster {cluster.name} does not answer with the new token after {_ANSWER_S:.0f} s: {error} "
+                        "The old version stays enabled: run 'rotate-token' again once it is mended."
+                    ) from None
+            self._sleep(_LOOK_S)
+
+    def _disable_older(self, version: int) -> None:
+        for one in self._enabled():
+            if one.number < version:
+                self._check()
+                self._secret.change(one, "disable")
+                self._tell(f"Disabled {one.name}.")
+
+    def _newer(self, notes: RotationNotes) -> SecretVersion | None:
+        return next((one for one in self._enabled() if one.number > notes.before), None)
+
+    def _enabled(self) -> list[SecretVersion]:
+        return [version for version in self._secret.versions() if version.state == _ENABLED]
+
+    def _check(self) -> None:
+        for held in self._held.values():
+            held.check()
+
+    def _advance(self, phase: RotationPhase, notes: RotationNotes) -> None:
+        for held in self._held.values():
+            held.advance(phase, **asdict(notes))
+
+    def _finish(self) -> None:
+        for held in self._held.values():
+            held.finish()

@@ -1,0 +1,85 @@
+"""A rotation against a Google Cloud on the loopback, in this process or, as ``python -m``, in one that can be killed.
+
+The launcher is the stand-in of ``raylike.py``, and a head answers as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tests.fleet.lifecycle.worlds import PROJECT, ZONE
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.fleet.access.kept_token import fetched_token
+from tradewind.fleet.cloud.token_secret import TokenSecret, sharing
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.lifecycle.acts import ClusterActs
+from tradewind.fleet.lifecycle.launcher import RayLauncher
+from tradewind.fleet.lifecycle.rotation import TokenRotation
+from tradewind.fleet.lifecycle.zone import CloudZone
+from tradewind.fleet.marker import ClusterMarker, marker_path
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import RayAuthenticationError
+from tradewind.storage.backends import Stored
+from tradewind.storage.swap import read_stored
+
+RAYLIKE: Final = (sys.executable, str(Path(__file__).with_name("raylike.py")))
+_LONG_AGO_S: Final = 1000.0
+
+
+def read_later(path: str) -> Stored | None:
+    """What is in the store, as it is long after its writer has died."""
+    stored = read_stored(path)
+    return None if stored is None else replace(stored, age_s=stored.age_s + _LONG_AGO_S)
+
+
+def rotation(
+    file: Path,
+    tell: Callable[[str], None],
+    refusing: Callable[[FleetCluster], bool] = lambda cluster: False,
+    *,
+    is_later: bool = False,
+) -> TokenRotation:
+    """That of the secret of ``here``; ``refusing`` says which clusters do not take the new token."""
+    fleet = load_fleet(file)
+    clusters = sharing(fleet, fleet.cluster("here"))
+    zone = CloudZone(PROJECT, ZONE, tpu=TpuApi(PROJECT, ZONE, poll_s=0.02), sleep=lambda seconds: time.sleep(0.01))
+    read = read_later if is_later else read_stored
+    markers = {one.name: ClusterMarker(one.name, marker_path(one), read=read) for one in clusters}
+    now = [0.0]
+
+    @contextmanager
+    def reach(cluster: FleetCluster) -> Iterator[RayCluster]:
+        now[0] += 100.0
+        if refusing(cluster):
+            raise RayAuthenticationError(f"Cluster {cluster.name} refuses the token.")
+        yield RayCluster(cluster.name, "http://127.0.0.1:8265")
+
+    def hand_out(version: int) -> None:
+        fetched_token(clusters[0], str(version))
+
+    def acts(one: FleetCluster) -> ClusterActs:
+        launcher = RayLauncher(file.parent / "clusters" / f"{one.name}.yaml", tell, RAYLIKE)
+        return ClusterActs(one, "c0ffee", zone=zone, marker=markers[one.name], launcher=launcher, tell=tell)
+
+    return TokenRotation(
+        clusters,
+        TokenSecret(PROJECT, clusters[0].token_secret),
+        acts={one.name: acts(one) for one in clusters},
+        markers=markers,
+        hand_out=hand_out,
+        tell=tell,
+        reach=reach,
+        clock=lambda: now[0],
+        sleep=lambda seconds: None,
+    )
+
+
+if __name__ == "__main__":
+    rotation(Path(sys.argv[1]), print).run()

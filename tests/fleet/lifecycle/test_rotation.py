@@ -1,0 +1,198 @@
+"""A token is changed: once, whatever kills the rotation, and the old one stays as long as a cluster may need it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.fleets import REPOSITORY
+from tests.fleet.lifecycle.rotations import rotation
+from tests.fleet.lifecycle.worlds import PROJECT, ZONE, update, write_key, write_world_fleet
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.fleet.access.kept_token import kept_token
+from tradewind.fleet.cloud.google_api import CloudDeniedError
+from tradewind.fleet.clusters import Fleet
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.lifecycle.acts import WrongStateError
+from tradewind.fleet.lifecycle.rotation import OPERATION, RotationPhase, RotationUnfinishedError
+from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, InterruptedOperationError
+from tradewind.fleet.marker_value import MarkerState
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.google import LocalGoogle
+from tradewind.rehearsal.cloud.loopback import HttpRequest
+
+SECRET = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"
+OLD = "the-old-token-0123456789"
+MORE = """\
+  also: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0}
+  other: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0, token_secret: OTHER}
+"""
+
+
+@dataclass
+class World:
+    """Two clusters that share a token, a third that does not, and one slice of each that the autoscaler made."""
+
+    file: Path
+    google: LocalGoogle
+    log: Path
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def fleet(self) -> Fleet:
+        return load_fleet(self.file)
+
+    def versions(self) -> list[str]:
+        count = len(self.google.secrets.answer("GET", f"/v1/{SECRET}/versions", b"")[1]["versions"])
+        return [self.google.secrets.state(f"{SECRET}/versions/{number}") for number in range(1, count + 1)]
+
+    def markers(self) -> set[tuple[str, MarkerState] | None]:
+        found = [ClusterMarker.of(self.fleet.cluster(name)).read() for name in ("here", "also")]
+        return {one and (one.marker.operation, one.marker.state) for one in found}
+
+    def launches(self) -> int:
+        return len(self.log.read_text().splitlines()) if self.log.exists() else 0
+
+    def statuses(self) -> dict[str, str]:
+        return {name: dict(held.node.labels)["ray-node-status"] for name, held in self.google.slices().items()}
+
+    def put_head(self, cluster: str, name: str = "") -> None:
+        labels = {"ray-cluster-name": cluster, "ray-node-type": "head", "ray-node-status": "up-to-date"}
+        path = f"projects/{PROJECT}/zones/{ZONE}/instances/{name or f'ray-{cluster}-head-1'}"
+        state = self.google.compute.state
+        with state.changed:
+            state.add(path, {"labels": {**labels, "tradewind-config": "c0ffee"}, "status": "RUNNING"})
+
+
+@pytest.fixture
+def world(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    file = write_world_fleet(tmp_path / "infra", write_key(tmp_path), MORE)
+    file.write_text(file.read_text().replace("bucket: my-bucket", "bucket: bucket"))
+    update(file)
+    google = LocalGoogle((PROJECT, ZONE))
+    google.start()
+    for api in ("COMPUTE", "TPU", "SECRET_MANAGER"):
+        monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+    monkeypatch.setenv("RAYLIKE_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    google.secrets.put(SECRET, OLD)
+    world = World(file, google, tmp_path / "log")
+    tpu = TpuApi(PROJECT, ZONE, endpoint=google.url, poll_s=0.02)
+    for name, kind in (("here", "worker"), ("also", "worker"), ("other", "worker"), ("by-hand", "manual")):
+        labels = {"ray-cluster-name": name.replace("by-hand", "here"), "ray-node-type": kind}
+        body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+        tpu.create(f"{name}-1", {**body, "labels": {**labels, "ray-node-status": "up-to-date"}})
+    for name in ("here", "also", "other"):
+        world.put_head(name)
+    yield world
+    for name in ("here", "also"):
+        ClusterMarker.of(world.fleet.cluster(name)).take("stop", "over", is_anew=True).finish()
+    google.end_all()
+    google.stop()
+
+
+def check_rotated(world: World) -> None:
+    assert world.versions() == ["DISABLED", "ENABLED"], "one version was added, and the old one is switched off"
+    assert world.markers() == {(OPERATION, MarkerState.DONE)}
+    again, kept = "uninitialized", "up-to-date"
+    assert world.statuses() == {"here-1": again, "also-1": again, "other-1": kept, "by-hand-1": kept}
+    assert kept_token(world.fleet.cluster("here")) not in (None, OLD)
+
+
+def test_all_that_share_the_token_are_restarted_and_then_the_old_one_is_disabled(world: World) -> None:
+    asked: list[str] = []
+
+    def look(call: HttpRequest) -> None:
+        if call.path.endswith(":disable"):
+            asked.append("disabled")
+
+    world.google.seen = look
+    rotation(world.file, world.told.append, lambda cluster: asked.append(cluster.name) or False).run()
+    check_rotated(world)
+    assert asked == ["also", "here", "disabled"] and world.launches() == 2
+    assert OLD not in " ".join(world.told)
+
+
+KILLED = [
+    (RotationPhase.BEGIN, 1), (RotationPhase.ADD, 1), (RotationPhase.ADD, 2), (RotationPhase.RESTART, 1),
+    (RotationPhase.RESTART, 12), (RotationPhase.RENEW, 1), (RotationPhase.ANSWER, 1), (RotationPhase.DISABLE, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("phase", "number"), KILLED)
+def test_whatever_phase_it_is_killed_in_it_goes_on_and_adds_no_second_version(
+    world: World, phase: RotationPhase, number: int
+) -> None:
+    marker, seen, lock = ClusterMarker.of(world.fleet.cluster("here")), 0, threading.Lock()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.fleet.lifecycle.rotations", str(world.file)],
+        cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def look(call: HttpRequest) -> None:
+        nonlocal seen
+        found = marker.read()
+        with lock:
+            seen += found is not None and found.marker.phase == phase
+            if seen == number:
+                os.kill(process.pid, signal.SIGKILL)
+
+    world.google.seen = look
+    assert process.wait() == -signal.SIGKILL
+    world.google.seen = lambda call: None
+    assert world.markers() <= {(OPERATION, MarkerState.HELD), None}
+    rotation(world.file, world.told.append, is_later=True).run()
+    check_rotated(world)
+
+
+def test_while_one_does_not_take_the_new_token_the_old_one_stays_and_nothing_is_restarted_twice(world: World) -> None:
+    with pytest.raises(RotationUnfinishedError, match="Cluster here does not answer with the new token after 600 s"):
+        rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
+    assert world.versions() == ["ENABLED", "ENABLED"] and world.markers() == {(OPERATION, MarkerState.LEFT)}
+    with pytest.raises(InterruptedOperationError, match="Run 'rotate-token' again"):
+        ClusterMarker.of(world.fleet.cluster("also")).take("restart", "restarting Ray")
+    rotation(world.file, world.told.append).run()
+    check_rotated(world)
+    assert world.launches() == 2
+
+
+def test_while_another_of_them_is_being_changed_nothing_is_done_to_any(world: World) -> None:
+    with ClusterMarker.of(world.fleet.cluster("here")).take("start", "making the head", holder="ada@laptop") as held:
+        with pytest.raises(ClusterBusyError, match="ada@laptop is at start"):
+            rotation(world.file, world.told.append).run()
+        held.finish()
+    assert world.versions() == ["ENABLED"] and world.launches() == 0
+    assert world.markers() == {(OPERATION, MarkerState.DONE), ("start", MarkerState.DONE)}, "nothing is left half-done"
+
+
+def test_a_version_that_may_not_be_added_leaves_nothing_half_done(world: World) -> None:
+    world.google.secrets.refused.add("secretmanager.versions.add")
+    with pytest.raises(CloudDeniedError, match="'secretmanager.versions.add' denied"):
+        rotation(world.file, world.told.append).run()
+    assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, MarkerState.DONE)}
+    world.google.secrets.refused.clear()
+    rotation(world.file, world.told.append).run()
+    check_rotated(world)
+
+
+def test_a_cluster_without_a_head_is_not_started_and_its_slices_take_the_token_later(world: World) -> None:
+    del world.google.compute.state.resources[f"projects/{PROJECT}/zones/{ZONE}/instances/ray-also-head-1"]
+    rotation(world.file, world.told.append).run()
+    check_rotated(world)
+    assert world.launches() == 1
+    assert "Cluster also has no head: it gets the new token when it is started." in world.told
+
+
+def test_with_two_heads_nothing_is_begun(world: World) -> None:
+    world.put_head("also", "another")
+    with pytest.raises(WrongStateError, match="Cluster also has more than one head"):
+        rotation(world.file, world.told.append).run()
+    assert world.versions() == ["ENABLED"] and (OPERATION, MarkerState.DONE) not in world.markers()
