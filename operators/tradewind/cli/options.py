@@ -55,6 +55,14 @@ def count(text: str) -> int:
     return int(_number(text, int, "a whole number that is not below zero"))
 
 
+def port(text: str) -> int:
+    """A port that a server may listen at, or 0 for a free one."""
+    number = count(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return number
+
+
 def amount(text: str) -> float:
     """A number of CPUs or GPUs."""
     return float(_number(text, float, "a number that is not below zero"))

@@ -19,7 +19,8 @@ import pytest
 
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import Sshd, running_sshd
-from tradewind.fleet.access.tunnel import TunnelError, tunnel
+from tradewind.fleet.access.ssh import SshError, SshHost
+from tradewind.fleet.access.tunnel import tunnel
 from tradewind.fleet.cloud.heads import ClusterHead
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
@@ -60,13 +61,17 @@ def keys(sshd: Sshd) -> list[str]:
     return [" ".join(sshd.host_key)]
 
 
+def head(cluster: FleetCluster, keys: list[str]) -> SshHost:
+    return SshHost.of_head(cluster, HEAD, tuple(keys))
+
+
 def ssh_processes() -> list[psutil.Process]:
     """The children of this process that are ``ssh``."""
     return [child for child in psutil.Process().children(recursive=True) if child.name() == "ssh"]
 
 
 def test_the_dashboard_answers_on_the_loopback_and_no_longer_afterwards(cluster: FleetCluster, sshd: Sshd) -> None:
-    with tunnel(cluster, HEAD, keys(sshd)) as address:
+    with tunnel(head(cluster, keys(sshd))) as address:
         assert address.startswith("http://127.0.0.1:") and len(ssh_processes()) == 1
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert answer.read() == b"it is the head"
@@ -86,8 +91,8 @@ def test_another_machine_at_the_heads_address_is_not_trusted(
     pinned = " ".join((tmp_path / "other.pub").read_text().split()[:2])
     before = sshd.logins()
     with (
-        pytest.raises(TunnelError, match="has not the host keys that ray-here-head-1 wrote down"),
-        tunnel(cluster, HEAD, [pinned]),
+        pytest.raises(SshError, match="has not the host keys that ray-here-head-1 wrote down"),
+        tunnel(head(cluster, [pinned])),
     ):
         pytest.fail("it was let in")
     assert not (tmp_path / ".ssh").exists() and not ssh_processes()
@@ -99,8 +104,8 @@ def test_a_key_that_the_head_does_not_know_is_named(cluster: FleetCluster, sshd:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     stranger = replace(cluster, ssh_private_key=str(key))
     with (
-        pytest.raises(TunnelError, match=f"does not let {sshd.user} in with {key}"),
-        tunnel(stranger, HEAD, keys(sshd)),
+        pytest.raises(SshError, match=f"does not let {sshd.user} in with {key}"),
+        tunnel(head(stranger, keys(sshd))),
     ):
         pytest.fail("it was let in")
 
@@ -109,10 +114,10 @@ def test_a_key_that_is_not_here_and_a_head_that_does_not_answer_are_said(
     cluster: FleetCluster, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = replace(cluster, ssh_private_key="/nowhere/key")
-    with pytest.raises(TunnelError, match="there is no SSH key /nowhere/key here"), tunnel(missing, HEAD, keys(sshd)):
+    with pytest.raises(SshError, match="there is no SSH key /nowhere/key here"), tunnel(head(missing, keys(sshd))):
         pytest.fail("it was let in")
     monkeypatch.setenv("TRADEWIND_SSH_PORT", "1")
-    with pytest.raises(TunnelError, match="ended: .*refused"), tunnel(cluster, HEAD, keys(sshd)):
+    with pytest.raises(SshError, match="ended: .*refused"), tunnel(head(cluster, keys(sshd))):
         pytest.fail("it was let in")
 
 
@@ -120,12 +125,13 @@ HOLDER = """
 import sys, time
 from dataclasses import replace
 from pathlib import Path
+from tradewind.fleet.access.ssh import SshHost
 from tradewind.fleet.access.tunnel import tunnel
 from tradewind.fleet.cloud.heads import ClusterHead
 from tradewind.fleet.file.load import load_fleet
 file, user, key, host_key = sys.argv[1:]
 cluster = replace(load_fleet(Path(file)).cluster(), ssh_user=user, ssh_private_key=key)
-with tunnel(cluster, ClusterHead("ray-here-head-1", "127.0.0.1", None), [host_key]) as address:
+with tunnel(SshHost.of_head(cluster, ClusterHead("ray-here-head-1", "127.0.0.1", None), (host_key,))) as address:
     print(address, flush=True)
     time.sleep(600)
 """

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.fleet.access.dashboard import dashboard
 from tradewind.cli.fleet.connections import connections
 from tradewind.cli.fleet.doctor import doctor
 from tradewind.cli.fleet.fleet_file import load_chosen_fleet
@@ -36,6 +37,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         "auth": auth,
         "auth-env": auth_env,
         "connections": connections,
+        "dashboard": dashboard,
         "doctor": doctor,
         "init-token": init_token,
         "list": list_clusters,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from tradewind.cli.fleet.access.options import ACCESS
 from tradewind.cli.fleet.lifecycle.options import LIFECYCLE
 from tradewind.cli.options import Command, option
 
@@ -120,5 +121,6 @@ CLUSTER: Final = (
     INIT_TOKEN,
     SET_TOKEN,
     DOCTOR,
+    *ACCESS,
     *LIFECYCLE,
 )

@@ -12,20 +12,17 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
-import webbrowser
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.interrupts import Interrupted
+from tradewind.cli.fleet.access.dashboard import open_dashboard
 from tradewind.cli.output import say, write_lines
 from tradewind.fleet.access.kept_token import fetched_token, keep_token, token_file
 from tradewind.fleet.cloud.token_secret import TokenSecret, check_nobody_runs, check_token, new_token, sharing
 from tradewind.fleet.clusters import Fleet, FleetCluster
-from tradewind.ray_jobs.errors import RayJobsError
 
 _CLIPBOARDS: Final = (
     ["pbcopy"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "--input", "--clipboard"],
@@ -48,9 +45,7 @@ def auth(arguments: argparse.Namespace, fleet: Fleet) -> int:
         _show(token, cluster)
     else:
         say(f"The token of {cluster.name} is in the clipboard.")
-    if arguments.open:
-        _open_dashboard(cluster)
-    return 0
+    return open_dashboard(cluster) if arguments.open else 0
 
 
 def auth_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -120,17 +115,3 @@ def _show(token: str, cluster: FleetCluster) -> None:
             f"wanted: 'tradewind cluster auth-env {cluster.name}' keeps it in a file and prints where."
         )
     write_lines([token])
-
-
-def _open_dashboard(cluster: FleetCluster) -> None:
-    from tradewind.fleet.access.reached import reached
-
-    try:
-        with reached(cluster) as there:
-            say(f"The dashboard of {cluster.name} is at {there.address} until Ctrl-C.")
-            webbrowser.open(there.address)
-            threading.Event().wait()
-    except Interrupted:
-        return
-    except RayJobsError as error:
-        raise CommandError(str(error)) from None

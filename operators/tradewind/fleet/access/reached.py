@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tradewind.fleet.access.kept_token import fetched_token, kept_token
+from tradewind.fleet.access.ssh import head_to_log_in_on
 from tradewind.fleet.access.tunnel import tunnel
 from tradewind.fleet.cloud.google_api import google_api
-from tradewind.fleet.cloud.heads import find_head, host_keys
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError
@@ -17,16 +17,17 @@ from tradewind.ray_jobs.probe import glance
 
 
 @contextmanager
-def reached(cluster: FleetCluster) -> Iterator[RayCluster]:
+def reached(cluster: FleetCluster, port: int | None = None) -> Iterator[RayCluster]:
     """``cluster`` at an address of this machine, for the length of the block.
+
+    Args:
+        port: That of the address; default: a free one.
 
     Raises:
         FleetError: It has no head, or Google Cloud or the head does not let us.
         RayJobsError: The head answers, and its Ray does not, or refuses the token that is in Secret Manager.
     """
-    compute = google_api("compute")
-    head = find_head(cluster, compute)
-    with tunnel(cluster, head, host_keys(cluster, head, compute)) as address:
+    with tunnel(head_to_log_in_on(cluster, google_api("compute")), port) as address:
         yield _with_token(RayCluster(cluster.name, address), cluster)
 
 

@@ -1,0 +1,66 @@
+"""Dashboards are opened side by side, tried again when a cluster does not answer, and all closed at the end."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.fleets import many_clusters, write_fleet
+from tradewind.fleet.access.dashboards import Dashboards
+from tradewind.fleet.access.tunnel import free_port
+from tradewind.fleet.cloud.heads import NoHeadError
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.file.load import load_fleet
+from tradewind.ray_jobs.cluster import RayCluster
+
+
+@pytest.fixture
+def clusters(tmp_path: Path) -> list[FleetCluster]:
+    return list(load_fleet(write_fleet(tmp_path, many_clusters(1), inside=False)).clusters.values())
+
+
+class Reaching:
+    """Ways to clusters: ``here`` leads to where nobody answers, the others have no head."""
+
+    def __init__(self) -> None:
+        self.tried: Counter[str] = Counter()
+        self.open: set[int] = set()
+        self.again = threading.Semaphore(0)
+
+    @contextmanager
+    def reach(self, cluster: FleetCluster, port: int) -> Iterator[RayCluster]:
+        self.tried[cluster.name] += 1
+        self.again.release()
+        if cluster.name != "here":
+            raise NoHeadError(f"Cluster {cluster.name} has no head.")
+        self.open.add(port)
+        try:
+            yield RayCluster(cluster.name, f"http://127.0.0.1:{free_port()}")
+        finally:
+            self.open.remove(port)
+
+
+def test_each_has_a_host_name_of_its_own_and_says_why_it_does_not_answer(clusters: list[FleetCluster]) -> None:
+    reaching, told = Reaching(), []
+    with Dashboards(clusters, told.append, reach=reaching.reach) as dashboards:
+        assert [tile.cluster for tile in dashboards.tiles()] == ["here", "extra-0"]
+        dashboards.wait_for_first_look()
+        here, extra = dashboards.tiles()
+    assert here.url.startswith("http://here.localhost:") and extra.url.startswith("http://extra-0.localhost:")
+    assert here.why is not None and "does not answer" in here.why and extra.why == "Cluster extra-0 has no head."
+    assert sorted(told)[0] == "extra-0 does not answer: Cluster extra-0 has no head." and len(told) == 2
+    assert not reaching.open
+
+
+def test_one_that_does_not_answer_is_tried_again_and_told_of_once(clusters: list[FleetCluster]) -> None:
+    reaching, told = Reaching(), []
+    with Dashboards(clusters, told.append, reach=reaching.reach, look_s=0.01):
+        while min(reaching.tried[cluster.name] for cluster in clusters) < 3:
+            assert reaching.again.acquire(timeout=60.0)
+    assert len(told) == 2 and not reaching.open
+    assert not [thread for thread in threading.enumerate() if "_keep" in thread.name]
