@@ -160,6 +160,19 @@ _CONFIG_SECTION: dict[str, Any] = {
             "example": "/opt/airflow/infra/fleet.yaml",
             "default": None,
         },
+        "announce_notifiers": {
+            "description": (
+                "The notifiers that announcements about clusters go through: a JSON list with the classpath of each "
+                "and its kwargs, whose templates have announcement, clusters and announced_by."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": (
+                '[{"classpath": "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier", '
+                '"kwargs": {"slack_webhook_conn_id": "slack", "text": "{{ announcement }}"}}]'
+            ),
+            "default": None,
+        },
         "deployment": {
             "description": (
                 "The name of this Airflow in its leases and in the metadata of its Ray jobs. Set it where several "

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.fleet.access.announce import announce_to_people
 from tradewind.cli.fleet.access.dashboard import dashboard
 from tradewind.cli.fleet.connections import connections
 from tradewind.cli.fleet.doctor import doctor
@@ -33,6 +34,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         CommandError: It cannot be done.
     """
     commands: dict[str, Callable[[argparse.Namespace, Fleet], int]] = {
+        "announce": announce_to_people,
         "apply": apply,
         "auth": auth,
         "auth-env": auth_env,

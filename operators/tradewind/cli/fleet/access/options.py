@@ -24,4 +24,15 @@ DASHBOARD: Final = Command(
     ),
     "Ray asks for the token: 'tradewind cluster auth' copies it.",
 )
-ACCESS: Final = (DASHBOARD,)
+ANNOUNCE: Final = Command(
+    "announce",
+    "tell people about a cluster, through the notifiers of Airflow's configuration",
+    (
+        option("name", metavar="CLUSTER", nargs="?", help="what it is about"),
+        option("message", metavar="MESSAGE", help="what they are told"),
+        option("--all", action="store_true", help="it is about every cluster of the file"),
+        option("--dry-run", action="store_true", help="only say through which notifiers"),
+        _FLEET,
+    ),
+)
+ACCESS: Final = (DASHBOARD, ANNOUNCE)

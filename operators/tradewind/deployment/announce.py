@@ -1,0 +1,129 @@
+"""Telling people what is about to happen to clusters, through the Airflow notifiers that this deployment has.
+
+``[tradewind] announce_notifiers`` names them, as JSON: ``[{"classpath": "...SlackWebhookNotifier", "kwargs": {"text":
+"{{ announcement }}"}}]``. Whatever a notifier's class has as template field is filled in with ``announcement``,
+``clusters`` and ``announced_by``. The text itself is a value there, so nothing in it is a template.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from airflow.sdk import BaseNotifier, conf
+
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.marker import this_user
+
+OPTION: Final = "announce_notifiers"
+LONGEST: Final = 4000
+_FIELDS: Final = {"classpath", "kwargs"}
+_EXAMPLE: Final = (
+    '[{"classpath": "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier", '
+    '"kwargs": {"slack_webhook_conn_id": "slack", "text": "{{ announcement }}"}}]'
+)
+
+
+class AnnounceError(FleetError):
+    """An announcement could not be made, or not everywhere."""
+
+
+@dataclass(frozen=True)
+class ChosenNotifier:
+    """One of the notifiers; its arguments are shown nowhere, for they may hold what is secret."""
+
+    classpath: str
+    kwargs: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def build(self) -> BaseNotifier:
+        """It, for one announcement.
+
+        Raises:
+            AnnounceError: There is no such class, it is no notifier, or does not take these arguments.
+        """
+        module, _, name = self.classpath.rpartition(".")
+        try:
+            kind = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError):
+            raise AnnounceError(
+                f"[tradewind] {OPTION}: {self.classpath} cannot be imported here: is its package installed?"
+            ) from None
+        if not (isinstance(kind, type) and issubclass(kind, BaseNotifier)):
+            raise AnnounceError(f"[tradewind] {OPTION}: {self.classpath} is no notifier of Airflow.")
+        try:
+            return kind(**self.kwargs)
+        except (TypeError, ValueError) as error:
+            raise AnnounceError(
+                f"[tradewind] {OPTION}: {self.classpath} does not take these kwargs ({type(error).__name__}; they are "
+                f"not shown): {', '.join(sorted(self.kwargs)) or 'none'}."
+            ) from None
+
+
+def chosen_notifiers() -> list[ChosenNotifier]:
+    """The notifiers of this deployment, none of them built yet.
+
+    Raises:
+        AnnounceError: What names them cannot be read.
+    """
+    text = str(conf.get("tradewind", OPTION, fallback=None) or "").strip()
+    try:
+        entries = json.loads(text) if text else []
+        if not isinstance(entries, list) or not all(map(_is_entry, entries)):
+            raise ValueError
+    except ValueError:
+        raise AnnounceError(
+            f"[tradewind] {OPTION} is no JSON list of a classpath and kwargs each (it is not shown): write {_EXAMPLE}."
+        ) from None
+    return [ChosenNotifier(entry["classpath"], entry.get("kwargs") or {}) for entry in entries]
+
+
+def announce(
+    announcement: str,
+    clusters: Sequence[str],
+    *,
+    announced_by: str | None = None,
+    notifiers: Callable[[], Sequence[ChosenNotifier]] = chosen_notifiers,
+) -> list[str]:
+    """Tell ``announcement`` about ``clusters`` through every notifier; the class names of these.
+
+    Args:
+        announced_by: Who tells it; default: this user on this machine.
+        notifiers: Says which; default: those of this deployment.
+
+    Raises:
+        AnnounceError: There is nothing to tell, there are no notifiers, or some failed; the others have told it then.
+    """
+    if not announcement.strip() or len(announcement) > LONGEST:
+        raise AnnounceError(f"An announcement has 1 to {LONGEST} characters. Nothing was announced.")
+    chosen = notifiers()
+    if not chosen:
+        raise AnnounceError(
+            f"No notifier is set up, so nothing was announced: name some in [tradewind] {OPTION}, such as {_EXAMPLE}."
+        )
+    built = [(one.classpath.rpartition(".")[2], one.build()) for one in chosen]
+    context = {
+        "announcement": announcement, "clusters": ", ".join(clusters), "announced_by": announced_by or this_user(),
+    }  # fmt: skip
+    told, failed = [], []
+    for name, notifier in built:
+        try:
+            notifier(dict(context))
+            told.append(name)
+        except Exception as error:
+            failed.append(f"{name} ({type(error).__name__})")  # what it says may hold the address of a webhook
+    if failed:
+        also = f" {', '.join(told)} did announce it." if told else ""
+        raise AnnounceError(f"These notifiers failed: {', '.join(failed)}.{also}")
+    return told
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and entry.keys() <= _FIELDS
+        and isinstance(entry.get("classpath"), str)
+        and isinstance(entry.get("kwargs") or {}, dict)
+    )

@@ -1,0 +1,133 @@
+"""An announcement goes through every notifier of the configuration, as text and never as a template."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.fleets import many_clusters, write_fleet
+from tradewind.cli.main import main
+from tradewind.deployment.announce import LONGEST, AnnounceError, announce
+from tradewind.fleet.access.tunnel import free_port
+
+POST = "tests.deployment.notifiers.PostNotifier"
+
+
+@dataclass
+class Board:
+    """Where announcements are posted."""
+
+    url: str
+    posted: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            there.posted.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing is printed."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    there = Board(f"http://127.0.0.1:{server.server_port}/hook")
+    yield there
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def configure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def set_up(*entries: object) -> None:
+        monkeypatch.setenv("AIRFLOW__TRADEWIND__ANNOUNCE_NOTIFIERS", json.dumps(entries))
+
+    return set_up
+
+
+def test_every_notifier_tells_it_and_nothing_in_it_is_a_template(board: Board, configure: Callable[..., None]) -> None:
+    text = "{{ clusters }}: {{ announcement }} ({{ announced_by }})"
+    configure(
+        {"classpath": POST, "kwargs": {"url": board.url}},
+        {"classpath": POST, "kwargs": {"url": board.url, "text": text}},
+    )
+    assert announce("{{ 6 * 7 }} o'clock\nüber", ["here", "extra-0"], announced_by="ada") == ["PostNotifier"] * 2
+    assert board.posted == ["{{ 6 * 7 }} o'clock\nüber", "here, extra-0: {{ 6 * 7 }} o'clock\nüber (ada)"]
+
+
+def test_one_that_fails_does_not_keep_the_others_from_it_and_its_address_is_not_shown(
+    board: Board, configure: Callable[..., None]
+) -> None:
+    secret = f"http://127.0.0.1:{free_port()}/s3cret"
+    configure({"classpath": POST, "kwargs": {"url": secret}}, {"classpath": POST, "kwargs": {"url": board.url}})
+    with pytest.raises(AnnounceError) as failed:
+        announce("hello", ["here"])
+    assert str(failed.value) == "These notifiers failed: PostNotifier (URLError). PostNotifier did announce it."
+    assert board.posted == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"classpath": "nowhere.Notifier"}, "nowhere.Notifier cannot be imported here"),
+        ({"classpath": "Notifier"}, "Notifier cannot be imported here"),
+        ({"classpath": "tests.deployment.notifiers.Gone"}, "cannot be imported here"),
+        ({"classpath": "json.JSONDecoder"}, "json.JSONDecoder is no notifier of Airflow"),
+        ({"classpath": POST, "kwargs": {"uri": "s3cret"}}, r"does not take these kwargs \(TypeError.*: uri\."),
+        ({"classpath": POST, "kwarg": {}}, "is no JSON list of a classpath and kwargs each"),
+        ("s3cret", "is no JSON list"),
+    ],
+)
+def test_what_cannot_be_a_notifier_is_said_before_anything_is_told(
+    board: Board, configure: Callable[..., None], entry: object, says: str
+) -> None:
+    configure({"classpath": POST, "kwargs": {"url": board.url}}, entry)
+    with pytest.raises(AnnounceError, match=says) as failed:
+        announce("hello", ["here"])
+    assert not board.posted and "s3cret" not in str(failed.value)
+
+
+def test_without_a_notifier_or_a_text_nothing_is_announced(
+    board: Board, configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__ANNOUNCE_NOTIFIERS", "[s3cret")
+    with pytest.raises(AnnounceError, match="is no JSON list"):
+        announce("hello", ["here"])
+    configure()
+    with pytest.raises(AnnounceError, match="No notifier is set up, so nothing was announced"):
+        announce("hello", ["here"])
+    configure({"classpath": POST, "kwargs": {"url": board.url}})
+    for text in (" \n", "a" * (LONGEST + 1)):
+        with pytest.raises(AnnounceError, match="Nothing was announced"):
+            announce(text, ["here"])
+    assert not board.posted
+
+
+def test_the_command_needs_to_know_what_it_is_about(
+    board: Board, configure: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path, many_clusters(1), inside=False)))
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
+    configure({"classpath": POST, "kwargs": {"url": board.url, "text": "{{ clusters }}: {{ announcement }}"}})
+
+    def run(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["cluster", "announce", *words])
+        return int(end.value.code or 0), capsys.readouterr().err
+
+    assert run("here")[0] == run("--all", "here", "hello")[0] == run("hear", "hello")[0] == 2
+    code, said = run("here", "hello", "--dry-run")
+    assert code == 0 and f"Of here would be announced, through {POST}: hello" in said and not board.posted
+    assert run("here", "hello") == (0, "tradewind: Announced through PostNotifier.\n")
+    assert run("--all", "bye")[0] == 0
+    assert board.posted == ["here: hello", "here, extra-0: bye"]
