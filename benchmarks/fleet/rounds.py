@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
@@ -22,10 +22,9 @@ from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
 from tradewind.cloud_tpu.repair.turn import RepairTurn
 from tradewind.cloud_tpu.slice_types import slice_type
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
-from tradewind.rehearsal.tpu.service import WRITES
 from tradewind.rehearsal.tpu.state import NodeState
+from tradewind.rehearsal.tpu.zones import ZonedTpuCloud
 from tradewind.storage.swap import read_stored, write_if
 
 PROJECT = "rehearsal"
@@ -198,25 +197,9 @@ def dead_ones(ways: Sequence[str], per_zone: int) -> dict[str, str]:
     return {slice_name(number * per_zone // len(ways)): way for number, way in enumerate(ways)}
 
 
-class ZonedCloud(LoopbackServer):
-    """The Cloud TPU of several zones at one address."""
-
-    writes = WRITES
-
-    def __init__(self, clouds: Mapping[str, LocalTpuCloud]) -> None:
-        super().__init__()
-        self._clouds = clouds
-
-    def answer(self, call: HttpRequest) -> Answer:
-        return self._clouds[call.path.split("/")[5]].answer(call)
-
-    def refusal(self, kind: str, status: int, message: str) -> Answer:
-        return next(iter(self._clouds.values())).refusal(kind, status, message)
-
-
-def make_clouds(per_zone: int, latency_s: float, ways: Sequence[str]) -> ZonedCloud:
+def make_clouds(per_zone: int, latency_s: float, ways: Sequence[str]) -> ZonedTpuCloud:
     """Every zone with so many nodes, of which some are dead in these ways."""
-    cloud = ZonedCloud({zone: make_zone(zone, per_zone, ways) for zone in ZONES})
+    cloud = ZonedTpuCloud(make_zone(zone, per_zone, ways) for zone in ZONES)
     cloud.latency_s = latency_s
     return cloud
 

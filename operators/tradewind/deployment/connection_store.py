@@ -20,7 +20,6 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from tradewind.deployment.fleet_connection import fleet_extra
 from tradewind.deployment.ray_connection import RayHook, address_of
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -109,7 +108,7 @@ def write_connection(cluster: FleetCluster, address: str | None) -> None:
             "description": _DESCRIPTION,
         }
         new = Connection(conn_id=cluster.connection, conn_type=RayHook.conn_type, **fields)
-        new.set_extra(json.dumps({**kept, **fleet_extra(cluster)}))
+        new.set_extra(json.dumps({**kept, **cluster.connection_extra}))
         session.add(new)
 
 
@@ -150,7 +149,7 @@ def _differences(found: Connection, cluster: FleetCluster, address: str | None) 
     if address is not None and address_of(found) != address:  # an address is no secret, but one with a user in it is
         shown = address_of(found) if found.host else ""
         yield FieldDifference("address", "(not shown)" if "@" in shown else shown, address)
-    extra, wanted = found.extra_dejson, fleet_extra(cluster)
+    extra, wanted = found.extra_dejson, cluster.connection_extra
     for name in ("region", "bucket", "slice_types", "token_secret"):
         is_, should = _normal(name, extra.get(name)), _normal(name, wanted[name])
         if is_ != should:

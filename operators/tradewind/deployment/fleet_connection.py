@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from tradewind.deployment.fleet import configured_fleet
 from tradewind.fleet.cloud.google_api import CloudUnreachableError
@@ -49,17 +49,6 @@ def no_such_cluster(name: str, fleet: Fleet | None = None, connections: Iterable
         return BadAddressError(f"There is no connection {name!r}: add one of type 'Ray' with the dashboard's address.")
     file = f", and {fleet.file} describes no such cluster" if fleet else ""
     return BadAddressError(f"There is no connection {name!r}{file}: {meant(name, known)}")
-
-
-def fleet_extra(cluster: FleetCluster) -> dict[str, Any]:
-    """The extras of the connection of ``cluster``."""
-    return {
-        "fleet_cluster": cluster.name,
-        "region": cluster.region,
-        "bucket": cluster.bucket,
-        "slice_types": [pool.kind.name for pool in cluster.pools],
-        "token_secret": f"projects/{cluster.project}/secrets/{cluster.token_secret}",
-    }
 
 
 def head_address(cluster: FleetCluster) -> str:

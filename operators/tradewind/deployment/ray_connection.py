@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
-from tradewind.deployment.fleet_connection import fleet_cluster, fleet_extra, head_address, no_such_cluster
+from tradewind.deployment.fleet_connection import fleet_cluster, head_address, no_such_cluster
 from tradewind.deployment.ray_token import forget_token, token_of
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.ray_jobs.cluster import RayCluster
@@ -219,7 +219,7 @@ def _of_type_ray(connection: Connection) -> Connection:
 
 def made_up(cluster: FleetCluster, conn_id: str) -> Connection:
     """What the connection of a cluster would say, but for its address, which is asked for when it is needed."""
-    return Connection(conn_id=conn_id, conn_type=RayHook.conn_type, extra=json.dumps(fleet_extra(cluster)))
+    return Connection(conn_id=conn_id, conn_type=RayHook.conn_type, extra=json.dumps(cluster.connection_extra))
 
 
 def _with_address(connection: Connection) -> Connection:

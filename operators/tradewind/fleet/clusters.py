@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from tradewind.cloud_tpu.slice_types import SliceType
 from tradewind.fleet.errors import UnknownClusterError, meant
@@ -94,6 +95,17 @@ class FleetCluster:
     def state_disk(self) -> str:
         """The disk that outlives the head: what Ray's GCS knows, and Ray's sessions with the logs of jobs."""
         return state_disk_of(self.name)
+
+    @property
+    def connection_extra(self) -> dict[str, Any]:
+        """The extras of its Airflow connection."""
+        return {
+            "fleet_cluster": self.name,
+            "region": self.region,
+            "bucket": self.bucket,
+            "slice_types": [pool.kind.name for pool in self.pools],
+            "token_secret": f"projects/{self.project}/secrets/{self.token_secret}",
+        }
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,13 @@ from tradewind.cli.output import say, write_lines
 from tradewind.cli.rehearse.drill_options import DRILL
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
+from tradewind.rehearsal.fleet.plan import FLEET_DAEMON, PLAN_FILE, FleetPlan
 
 if TYPE_CHECKING:
     from tradewind.rehearsal.local.processes import LocalStack
 
 _DAEMON: Final = "tradewind.rehearsal.cloud.daemon"
+_ZONE: Final = "us-central2-b"
 _NEEDED: Final = ("rich", "gcsfs", "google.cloud.tpu_v2")
 _LOG: Final = "rehearsal"
 _LOG_LINES: Final = 20
@@ -64,20 +66,33 @@ def _up(arguments: argparse.Namespace) -> int:
     else:
         _start(stack, arguments)
     status = RehearsalControl.of_folder(stack.root).ask("status")
-    _tell(status, stack)
+    clusters = status.get("clusters", {"": status})
+    for known in clusters.values():
+        _tell(known)
+    if "airflow" in status["addresses"]:
+        where = f"{stack.root}/airflow/secrets.json"
+        say(f"Airflow: {status['addresses']['airflow']}, user admin, password in {where}.")
+    say("The lines below set a shell's environment, Airflow connections to it included.")
     write_lines(_exports(status))
     return 0
 
 
 def _start(stack: LocalStack, arguments: argparse.Namespace) -> None:
-    command = [sys.executable, "-m", _DAEMON, "--root", str(stack.root), "--zone", arguments.zone]
-    command += [f"--slice={name}={kind}" for name, kind in _names(arguments.slices or [("v4-16", 1)]).items()]
+    plan = _plan(arguments)
+    if plan is None:
+        command = [sys.executable, "-m", _DAEMON, "--root", str(stack.root), "--zone", arguments.zone or _ZONE]
+        command += [f"--slice={name}={kind}" for name, kind in _names(arguments.slices or [("v4-16", 1)]).items()]
+    else:
+        command = [sys.executable, "-m", FLEET_DAEMON, "--root", str(stack.root)]
     if arguments.airflow:
         if not Path(arguments.dags).is_dir():
             raise UsageError(f"--dags {arguments.dags}: there is no such folder.")
         command += ["--dags", str(Path(arguments.dags).resolve())]
     stack.stop(_GRACE_S)  # what a crashed one has left
-    (stack.root / CONTROL_FILE).unlink(missing_ok=True)
+    for file in (CONTROL_FILE, PLAN_FILE):
+        (stack.root / file).unlink(missing_ok=True)
+    if plan is not None:
+        plan.write(stack.root)
     (stack.logs / f"{_LOG}.log").unlink(missing_ok=True)
     say(f"Starting a rehearsal in {stack.root} ...")
     daemon = stack.start(_LOG, command, dict(os.environ))
@@ -86,6 +101,19 @@ def _start(stack: LocalStack, arguments: argparse.Namespace) -> None:
     except BaseException:
         stack.stop(_GRACE_S)
         raise
+
+
+def _plan(arguments: argparse.Namespace) -> FleetPlan | None:
+    """Which clusters of which fleet; None if it is to be a cluster of no fleet."""
+    if arguments.fleet is None:
+        if arguments.clusters:
+            raise UsageError("--cluster names clusters of a fleet file: give --fleet too.")
+        return None
+    if arguments.zone is not None:
+        raise UsageError("--zone and --fleet do not go together: each cluster has the zone of the fleet file.")
+    from tradewind.cli.rehearse.fleet_plan import fleet_plan
+
+    return fleet_plan(arguments.fleet, arguments.clusters, dict(arguments.slices or ()))
 
 
 def _wait_until_up(stack: LocalStack, daemon: subprocess.Popen[bytes], timeout: float) -> None:
@@ -112,40 +140,39 @@ def _names(wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
     return {f"slice-{letter}": kind for letter, kind in zip(string.ascii_lowercase, types, strict=False)}
 
 
-def _tell(status: Mapping[str, Any], stack: LocalStack) -> None:
+def _tell(status: Mapping[str, Any]) -> None:
     addresses = status["addresses"]
     slices = ", ".join(f"{known['name']} ({known['type']}, {known['state']})" for known in status["slices"])
     say(f"Slices in {status['zone']}: {slices or 'none'}.")
     say(f"Ray: {addresses['ray']}. Cloud TPU: {status['env']['TRADEWIND_TPU_ENDPOINT']}, gRPC {addresses['tpu_grpc']}.")
-    if "airflow" in addresses:
-        say(f"Airflow: {addresses['airflow']}, user admin, password in {stack.root}/airflow/secrets.json.")
-    say("The lines below set a shell's environment, Airflow connections to it included.")
 
 
 def _exports(status: Mapping[str, Any]) -> list[str]:
     variables = {
         **status["env"],
-        **status["ray_env"],
-        **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in status["connections"].items()},
+        **status.get("ray_env", {}),
+        **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in status.get("connections", {}).items()},
     }
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    stack = _stack(arguments)
-    status = RehearsalControl.of_folder(stack.root).ask("status")
+    root = _stack(arguments).root
+    control = RehearsalControl.of_folder(root) if arguments.cluster is None else _control(arguments)
+    status = control.ask("status")
     if arguments.json:
         write_lines([json.dumps(status, indent=2)])
-    else:
-        _print_table(status)
+        return 0
+    for name, known in status.get("clusters", {"": status}).items():
+        _print_table(known, name)
     return 0
 
 
-def _print_table(status: Mapping[str, Any]) -> None:
+def _print_table(status: Mapping[str, Any], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("Slice", "Type", "State", "Hosts in Ray", "Queued resource")
+    table = Table("Slice", "Type", "State", "Hosts in Ray", "Queued resource", title=title or None)
     for known in status["slices"]:
         hosts = " ".join("yes" if host["in_ray"] else "no" for host in known["hosts"])
         table.add_row(known["name"], known["type"], known["state"], hosts or "-", known["queued_resource"] or "-")
@@ -159,15 +186,14 @@ def _print_table(status: Mapping[str, Any]) -> None:
 
 
 def _preempt(arguments: argparse.Namespace) -> int:
-    control = RehearsalControl.of_folder(_stack(arguments).root)
-    control.do("preempt", name=arguments.name, notice_s=arguments.notice)
+    _control(arguments).do("preempt", name=arguments.name, notice_s=arguments.notice)
     when = f"in {arguments.notice:g} s" if arguments.notice else "now"
     say(f"Slice {arguments.name} is preempted {when}.")
     return 0
 
 
 def _stock_out(arguments: argparse.Namespace) -> int:
-    RehearsalControl.of_folder(_stack(arguments).root).do("stock_out", on=arguments.switch == "on")
+    _control(arguments).do("stock_out", on=arguments.switch == "on")
     say(f"The zone {'has no more slices to give' if arguments.switch == 'on' else 'has slices again'}.")
     return 0
 
@@ -178,6 +204,22 @@ def _down(arguments: argparse.Namespace) -> int:
     (stack.root / CONTROL_FILE).unlink(missing_ok=True)
     say(f"Stopped {stopped} processes of {stack.root}." if stopped else f"Nothing runs in {stack.root}.")
     return 0
+
+
+def _control(arguments: argparse.Namespace) -> RehearsalControl:
+    """Of the rehearsal, or of the cluster that is meant, if a fleet is rehearsed."""
+    root = _stack(arguments).root
+    plan = FleetPlan.of_folder(root) if (root / CONTROL_FILE).exists() else None
+    if plan is None:
+        if arguments.cluster is not None:
+            raise UsageError(f"--cluster {arguments.cluster}: no fleet is rehearsed in {root}.")
+        return RehearsalControl.of_folder(root)
+    names = [one.name for one in plan.clusters]
+    name = arguments.cluster or (names[0] if len(names) == 1 else None)
+    if name not in names:
+        what = "Several clusters are rehearsed" if name is None else f"--cluster {name}: that one is not rehearsed"
+        raise UsageError(f"{what}: name one of {', '.join(names)} with --cluster.")
+    return RehearsalControl.of_folder(root / name)
 
 
 def _stack(arguments: argparse.Namespace) -> LocalStack:

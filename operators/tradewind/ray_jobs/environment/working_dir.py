@@ -20,9 +20,10 @@ NEVER_NEEDED: Final = (
     ".git", ".hg", ".svn",
     "__pycache__", "*.pyc", "*.pyo", ".venv", "venv", "node_modules", "*.egg-info",
     ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints",
-    ".env", "*.pack", ".DS_Store", ".idea", ".vscode",
+    ".env", "*.pack", ".DS_Store", ".idea", ".vscode", ".rehearsal", ".drill", ".demo",
 )  # fmt: skip
-"""Left out wherever they lie: history, environments, caches, and ``.env``, which tends to hold secrets."""
+"""Left out wherever they lie: history, environments, caches, ``.env``, which tends to hold secrets, and the tokens and
+growing logs of what this package has running beside the code."""
 
 SELDOM_NEEDED: Final = ("/logs", "/outputs", "/wandb", "/mlruns", "/dist", "/docs")
 """Left out right below the working directory, where they hold what runs have left or what only people read."""

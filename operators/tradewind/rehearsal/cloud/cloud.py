@@ -11,7 +11,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +41,10 @@ _GUARD: Final = "process_guard"
 class RehearsalCloud:
     """One project in one zone, whose slices join the cluster ``ray``; ``start`` and ``stop`` frame its life.
 
+    Args:
+        storage: Cloud Storage that others have too, who start and stop it; by default one of its own.
+        secrets: The same of Secret Manager.
+
     Attributes:
         storage: Cloud Storage; a bucket has to be created before it is used.
         secrets: Secret Manager.
@@ -50,27 +53,36 @@ class RehearsalCloud:
     """
 
     def __init__(
-        self, stack: LocalStack, ray: LocalRay, *, project: str = "rehearsal", zone: str = "us-central2-b"
+        self,
+        stack: LocalStack,
+        ray: LocalRay,
+        *,
+        project: str = "rehearsal",
+        zone: str = "us-central2-b",
+        storage: LocalCloudStorage | None = None,
+        secrets: LocalSecretManager | None = None,
     ) -> None:
         self.stack = stack
         self.ray = ray
         self.project = project
         self.zone = zone
         self.addresses: dict[str, str] = {}
-        self.storage = LocalCloudStorage()
-        self.secrets = LocalSecretManager()
+        self.storage = storage or LocalCloudStorage()
+        self.secrets = secrets or LocalSecretManager()
         self._metadata = MetadataServer(project, zone)
         self._hosts = RayHosts(ray, self._metadata, self.env)
         self.tpu = LocalTpuCloud(self._hosts, project=project, zone=zone)
         self._state = self.tpu.service.state
         self._grpc = TpuGrpcServer(self.tpu.service)
+        own = [self.storage] * (storage is None) + [self.secrets] * (secrets is None)
         self._control = ControlServer(self._actions(), {"status": self.status, "requests": self.requests})
+        self._servers: list[Any] = [*own, self._metadata, self.tpu, self._grpc, self._control]
 
     # ---- life
 
     def start(self) -> None:
         """Start all servers, and the Ray cluster if it does not run, whose nodes find the servers by ``env``."""
-        for server in self._servers():
+        for server in self._servers:
             server.start()
         self.ray.add_env(self.env())
         try:
@@ -84,7 +96,7 @@ class RehearsalCloud:
         """End everything, the Ray cluster included."""
         self.tpu.service.lives.end_all()
         self.ray.stop()
-        for server in reversed(self._servers()):
+        for server in reversed(self._servers):
             server.stop()
 
     # ---- where it is
@@ -111,7 +123,7 @@ class RehearsalCloud:
 
     def write_control(self, folder: Path) -> None:
         """Leave in ``folder`` where the methods here are served, for its owner alone."""
-        write_private(folder / CONTROL_FILE, json.dumps(asdict(self.control)))
+        write_private(folder / CONTROL_FILE, self.control.to_json())
 
     def env(self) -> dict[str, str]:
         """What lets the client libraries of a process find this cloud."""
@@ -127,14 +139,21 @@ class RehearsalCloud:
     # ---- what there is
 
     def create_slice(
-        self, name: str, slice_type: str, *, spot: bool = True, reserved: bool = False, timeout_s: float = 240.0
+        self,
+        name: str,
+        slice_type: str,
+        *,
+        spot: bool = True,
+        reserved: bool = False,
+        labels: dict[str, str] | None = None,
+        timeout_s: float = 240.0,
     ) -> None:
         """Create a node through the TPU API's own service, and wait until it is READY.
 
         Raises:
             RehearsalControlError: It is refused, or did not become READY in time.
         """
-        node = types.Node(accelerator_type=slice_type, runtime_version=RUNTIME_VERSION)
+        node = types.Node(accelerator_type=slice_type, runtime_version=RUNTIME_VERSION, labels=labels or {})
         node.scheduling_config = types.SchedulingConfig(spot=spot and not reserved, reserved=reserved)
         request = types.CreateNodeRequest(parent=self.parent, node_id=name, node=node)
         try:
@@ -255,9 +274,6 @@ class RehearsalCloud:
 
     # ---- parts
 
-    def _servers(self) -> list[Any]:
-        return [self.storage, self.secrets, self._metadata, self.tpu, self._grpc, self._control]
-
     def _actions(self) -> dict[str, Callable[..., Any]]:
         return {
             action.__name__: action
@@ -306,11 +322,16 @@ class RehearsalCloud:
 
 def connections(ray: LocalRay, project: str, tpu_endpoint: str | None = None) -> dict[str, str]:
     """The Airflow connections to a rehearsal, by their ids; its processes know the endpoint by their environment."""
-    extra = {"is_anonymous": True, "project": project, **({"tpu_endpoint": tpu_endpoint} if tpu_endpoint else {})}
     return {
         RAY_CONNECTION: json.dumps(ray.connection),
-        GOOGLE_CONNECTION: json.dumps({"conn_type": "google_cloud_platform", "extra": extra}),
+        GOOGLE_CONNECTION: json.dumps(google_connection(project, tpu_endpoint)),
     }
+
+
+def google_connection(project: str, tpu_endpoint: str | None = None) -> dict[str, Any]:
+    """The fields of Airflow's connection to a rehearsal's Google."""
+    extra = {"is_anonymous": True, "project": project, **({"tpu_endpoint": tpu_endpoint} if tpu_endpoint else {})}
+    return {"conn_type": "google_cloud_platform", "extra": extra}
 
 
 def _told(held: HeldNode, alive: set[str]) -> dict[str, Any]:

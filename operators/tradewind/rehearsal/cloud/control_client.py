@@ -10,7 +10,7 @@ import os
 import stat
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,10 @@ class RehearsalControl:
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise RehearsalControlError(f"{file} can be used by others than its owner: do 'chmod 600' on it.")
         return cls(fields["url"], fields["token"])
+
+    def to_json(self) -> str:
+        """What ``of_folder`` reads."""
+        return json.dumps(asdict(self))
 
     def ask(self, what: str) -> Any:
         """``status`` or ``requests``."""

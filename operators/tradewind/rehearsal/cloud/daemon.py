@@ -29,25 +29,41 @@ _HEAD_CPUS: Final = 4
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to end."""
     options = _parser().parse_args(argv)
+    with heard_ends() as told_to_end:
+        stack = LocalStack(options.root)
+        with running(stack, dict(options.slices), options.zone, options.dags) as cloud:
+            cloud.write_control(stack.root)
+            serve(stack, told_to_end)
+    return 0
+
+
+@contextmanager
+def heard_ends() -> Iterator[threading.Event]:
+    """An event that is set when this process is told to end, which does nothing else."""
     told_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told_to_end.set())
-    stack = LocalStack(options.root)
-    with running(stack, dict(options.slices), options.zone, options.dags) as cloud:
-        cloud.write_control(stack.root)
-        print("The rehearsal is up.", flush=True)
-        told_to_end.wait()
-        (stack.root / CONTROL_FILE).unlink(missing_ok=True)
-    return 0
+    yield told_to_end
+
+
+def serve(stack: LocalStack, told_to_end: threading.Event) -> None:
+    """What is up, goes on until it is told to end."""
+    print("The rehearsal is up.", flush=True)
+    told_to_end.wait()
+    (stack.root / CONTROL_FILE).unlink(missing_ok=True)
+
+
+def remembering_ray(stack: LocalStack, token: str | None = None) -> LocalRay:
+    """A Ray cluster whose head, when it is killed, knows afterwards what it knew, as ours in the cloud do."""
+    shutil.rmtree(stack.root / "gcs", ignore_errors=True)  # but not what the head of another rehearsal knew
+    memory = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(stack.root / "gcs")}
+    return LocalRay(stack, num_cpus=_HEAD_CPUS, env=memory, token=token)
 
 
 @contextmanager
 def running(stack: LocalStack, slices: Mapping[str, str], zone: str, dags: Path | None) -> Iterator[RehearsalCloud]:
     """A rehearsal with these slices (name → type), and with an Airflow that reads ``dags``, if that is given."""
-    # A head that is killed shall know afterwards what it knew, as ours in the cloud do.
-    shutil.rmtree(stack.root / "gcs", ignore_errors=True)  # but not what the head of another rehearsal knew
-    memory = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(stack.root / "gcs")}
-    cloud = RehearsalCloud(stack, LocalRay(stack, num_cpus=_HEAD_CPUS, env=memory), zone=zone)
+    cloud = RehearsalCloud(stack, remembering_ray(stack), zone=zone)
     with ExitStack() as parts:
         parts.callback(cloud.stop)
         cloud.start()
@@ -55,24 +71,24 @@ def running(stack: LocalStack, slices: Mapping[str, str], zone: str, dags: Path 
         with ThreadPoolExecutor() as pool:
             list(pool.map(cloud.create_slice, slices.keys(), slices.values()))
         if dags is not None:
-            airflow = _airflow(cloud, dags)
+            settings = cloud.env() | airflow_settings(BUCKET, RAY_CONNECTION)
+            known = connections(cloud.ray, cloud.project)
+            airflow = LocalAirflow(stack, dags_folder=dags, connections=known, settings=settings)
             parts.callback(airflow.stop_components)
             airflow.start()
             cloud.addresses["airflow"] = airflow.url
         yield cloud
 
 
-def _airflow(cloud: RehearsalCloud, dags: Path) -> LocalAirflow:
-    settings = {
-        **cloud.env(),
-        "AIRFLOW__TRADEWIND__PREFIX": f"gs://{BUCKET}",
-        "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": RAY_CONNECTION,
+def airflow_settings(bucket: str, default_cluster: str) -> dict[str, str]:
+    """What the Airflow of a rehearsal is told: where outputs go, and which connection is meant where none is named."""
+    return {
+        "AIRFLOW__TRADEWIND__PREFIX": f"gs://{bucket}",
+        "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": default_cluster,
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         # Only what somebody asks for shall run: unpausing a nightly pipeline would start last night's run as well.
         "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
     }
-    known = connections(cloud.ray, cloud.project)
-    return LocalAirflow(cloud.stack, dags_folder=dags, connections=known, settings=settings)
 
 
 def _parser() -> argparse.ArgumentParser:

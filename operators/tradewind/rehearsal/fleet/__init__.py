@@ -1,0 +1,1 @@
+"""Several clusters of a fleet on this machine."""
