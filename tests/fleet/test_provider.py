@@ -152,6 +152,14 @@ def test_slices_of_all_pages_are_seen(
     assert sorted(name.rpartition("/")[2] for name in found) == made
 
 
+def test_a_slice_that_people_added_is_none_of_the_autoscalers(
+    provider: TradewindNodeProvider, config: dict[str, Any]
+) -> None:
+    body = copy.deepcopy(config["available_node_types"]["tpu_worker"]["node_config"])
+    provider.create_node(body, {**WORKER, "ray-node-type": "unmanaged"}, 1)
+    assert provider.non_terminated_nodes({}) == []
+
+
 @pytest.mark.parametrize("state", [NodeState.REPAIRING, NodeState.REIMAGING])
 def test_a_slice_that_google_mends_is_not_lost_and_not_ready(
     state: types.Node.State, google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]

@@ -9,16 +9,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from tradewind.cloud_tpu.errors import BadSliceError
+from tradewind.cloud_tpu.repair.records import RECORDS_FOLDER
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
 from tradewind.steps.values.amounts import check_amount
 
 if TYPE_CHECKING:
     from tradewind.cloud_tpu.repair.passes import SliceRepair
     from tradewind.ray_jobs.cluster import RayCluster
-
-RECORDS_FOLDER = "slice-records"
-"""Where records lie in the cluster's bucket unless the task names a folder."""
-
 
 TURN_FILE = "turn"
 """In that folder: whose turn it is to delete."""

@@ -20,6 +20,7 @@ from tradewind.cli.fleet.registry import set_cleanup_policy
 from tradewind.cli.fleet.tokens import auth, auth_env, init_token, set_token
 from tradewind.cli.fleet.update_configs import update_configs
 from tradewind.cli.fleet.validate import validate_files
+from tradewind.cli.fleet.workers.slices import add_worker, remove_worker, resize
 from tradewind.cli.output import say
 from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.errors import BadFileError, FleetError, UnknownClusterError
@@ -34,6 +35,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         CommandError: It cannot be done.
     """
     commands: dict[str, Callable[[argparse.Namespace, Fleet], int]] = {
+        "add-worker": add_worker,
         "announce": announce_to_people,
         "apply": apply,
         "auth": auth,
@@ -43,6 +45,8 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         "doctor": doctor,
         "init-token": init_token,
         "list": list_clusters,
+        "remove-worker": remove_worker,
+        "resize": resize,
         "restart": restart,
         "rotate-token": rotate_token,
         "set-token": set_token,

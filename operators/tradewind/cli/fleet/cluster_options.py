@@ -7,6 +7,7 @@ from typing import Final
 
 from tradewind.cli.fleet.access.options import ACCESS
 from tradewind.cli.fleet.lifecycle.options import LIFECYCLE
+from tradewind.cli.fleet.workers.options import WORKERS
 from tradewind.cli.options import Command, option
 
 CLUSTER_SUMMARY: Final = "the Ray clusters of the fleet file"
@@ -123,4 +124,5 @@ CLUSTER: Final = (
     DOCTOR,
     *ACCESS,
     *LIFECYCLE,
+    *WORKERS,
 )

@@ -24,6 +24,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.storage import file_system_at
 
+RECORDS_FOLDER: Final = "slice-records"
+"""Where records lie in the cluster's bucket unless a task names a folder."""
 KEEP_S: Final = 3600.0
 """For how long a deletion counts towards the limits, and is kept."""
 _NOTES: Final = "notes.json"
@@ -172,6 +174,11 @@ class SliceRecords:
         if deletions:
             path = f"{self._root}/{_DELETED}{uuid.uuid4().hex}{_SUFFIX}"
             self._write(path, [asdict(deletion) for deletion in deletions])
+
+    def forget(self, name: str, now: float) -> None:
+        """Nobody waits for a slice of this name any more."""
+        self.read()
+        self.settle(lambda deletion: deletion.name == name, now)
 
     def settle(self, is_back: Callable[[Deletion], bool], now: float) -> None:
         """Forget, of what was read, the way back of slices that are back, and deletions that are long over."""

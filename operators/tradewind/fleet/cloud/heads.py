@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tradewind.fleet.cloud.google_api import CloudNotFoundError, answer_of, google_api, pages_of
 from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
@@ -39,7 +39,18 @@ class ClusterHead:
     external_ip: str | None
 
 
-def find_head(cluster: FleetCluster, compute: Any = None) -> ClusterHead:
+class PlacedCluster(Protocol):
+    """A cluster, as far as its head is looked for."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def project(self) -> str: ...
+    @property
+    def zone(self) -> str: ...
+
+
+def find_head(cluster: PlacedCluster, compute: Any = None) -> ClusterHead:
     """The head of ``cluster``.
 
     Args:

@@ -57,7 +57,7 @@ class CloudZone:
         self._compute = compute or google_api("compute")
         self._sleep = sleep
         self._nodes: Any = None
-        with _in_our_words():
+        with in_fleet_words():
             self._tpu = tpu or TpuApi(project, zone, poll_s=2.0)
 
     def inventory(self) -> Inventory:
@@ -67,7 +67,7 @@ class CloudZone:
         machines = [
             VirtualMachine.from_json(one) for one in pages_of(listed, f"The machines of {self}", "items", **query)
         ]
-        with _in_our_words():
+        with in_fleet_words():
             return Inventory(machines, self._tpu.nodes(), self._tpu.queued_resources())
 
     def delete_machines(self, machines: Sequence[VirtualMachine]) -> None:
@@ -94,7 +94,7 @@ class CloudZone:
             (self._tpu.delete_queued_resource if is_queue else self._tpu.delete_node)(one.name, one.identity)
             gone(one.name)
 
-        with _in_our_words(), ThreadPoolExecutor(AT_ONCE) as pool:
+        with in_fleet_words(), ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(delete, [*slices, *queues]))
 
     def make_disk(self, cluster: FleetCluster) -> bool:
@@ -159,7 +159,7 @@ class CloudZone:
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
+def in_fleet_words() -> Iterator[None]:
     """The errors of the Cloud TPU API as errors of the fleet."""
     try:
         yield

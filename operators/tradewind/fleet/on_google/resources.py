@@ -1,6 +1,7 @@
 """Ray's lists of virtual machines and slices, mended: all pages of them, and what vanishes in between is gone.
 
-To Ray, a slice that Google repairs is dead, so that it makes another one, and then has both.
+To Ray, a slice that Google repairs is dead, so that it makes another one, and then has both. Slices that people added
+are none of the autoscaler's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from typing import Any, Final
 from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
 from ray.autoscaler._private.gcp.node import GCPTPU, GCPCompute, GCPComputeNode, GCPTPUNode
 from ray.autoscaler.node_launch_exception import NodeLaunchException
-from ray.autoscaler.tags import NODE_KIND_WORKER, TAG_RAY_CLUSTER_NAME, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
+from ray.autoscaler.tags import (
+    NODE_KIND_UNMANAGED,
+    NODE_KIND_WORKER,
+    TAG_RAY_CLUSTER_NAME,
+    TAG_RAY_NODE_KIND,
+    TAG_RAY_USER_NODE_TYPE,
+)
 
 from tradewind.fleet.cloud.google_api import own_connection
 
@@ -79,7 +86,13 @@ class Slices(GCPTPU):
     def list_instances(self, label_filters: dict[str, str] | None = None, is_terminated: bool = False) -> list[Any]:
         wanted = {**(label_filters or {}), TAG_RAY_CLUSTER_NAME: self.cluster_name}
         nodes = (SliceNode(fields, self) for fields in self._all())
-        return [node for node in nodes if not node.is_terminated() and wanted.items() <= node.get_labels().items()]
+        return [
+            node
+            for node in nodes
+            if not node.is_terminated()
+            and wanted.items() <= node.get_labels().items()
+            and node.get_labels().get(TAG_RAY_NODE_KIND) != NODE_KIND_UNMANAGED
+        ]
 
     def get_instance(self, node_id: str) -> SliceNode:
         try:

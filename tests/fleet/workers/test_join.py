@@ -1,0 +1,113 @@
+"""A host keeps itself in Ray: it joins what is the head now, and leaves a head alone that is only silent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.fleet.fleets import SHIPPED
+from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.workers.join import OUT_S, HostJoin, JoinOrder, Membership, run_commands
+from tradewind.fleet.workers.start_script import start_script
+
+IN, OUT, REFUSED, SILENT = Membership.IN, Membership.OUT, Membership.REFUSED, Membership.SILENT
+
+
+@dataclass
+class Host:
+    """What happens around one host; ``joins`` is what it did."""
+
+    head: str | None = None
+    said: Membership = IN
+    now: float = 0.0
+    may_join: bool = True
+    joins: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.join = HostJoin(
+            lambda: self.head, lambda head: self.said, self._joined, clock=lambda: self.now, tell=lambda line: None
+        )
+
+    def _joined(self, head: str) -> bool:
+        self.joins.append(head)
+        return self.may_join
+
+    def step(self, said: Membership = IN, *, head: str | None = "10.0.0.1", after_s: float = 20.0) -> int:
+        self.said, self.head, self.now = said, head, self.now + after_s
+        self.join.step()
+        return len(self.joins)
+
+
+def test_it_waits_for_a_head_and_joins_it_once() -> None:
+    host = Host()
+    assert host.step(head=None) == 0
+    assert host.step() == 1 and host.step() == 1
+
+
+def test_it_joins_again_when_a_join_failed() -> None:
+    host = Host(may_join=False)
+    assert host.step() == 1 and host.step() == 2
+
+
+def test_a_head_that_is_silent_is_waited_for() -> None:
+    host = Host()
+    host.step()
+    assert host.step(SILENT, after_s=3600.0) == 1 and host.step(SILENT, head=None, after_s=3600.0) == 1
+
+
+def test_another_head_is_joined_at_once() -> None:
+    host = Host()
+    host.step()
+    host.step(SILENT, head="10.0.0.2")
+    assert host.joins == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_a_head_with_another_token_is_joined_at_once() -> None:
+    host = Host()
+    host.step()
+    assert host.step(REFUSED) == 2
+
+
+def test_a_head_that_does_not_know_it_is_given_time_after_each_join() -> None:
+    host = Host()
+    host.step()
+    assert host.step(OUT) == 1 and host.step(OUT, after_s=OUT_S - 1) == 1 and host.step(OUT, after_s=2.0) == 2
+    assert host.step(OUT) == 2 and host.step(IN) == 2 and host.step(OUT, after_s=OUT_S) == 2, "it had been in"
+
+
+def test_the_commands_get_the_head_and_what_the_host_offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write = f'echo "$RAY_HEAD_IP $RAY_OVERRIDE_RESOURCES" > {tmp_path}/said'
+    order = JoinOrder("here", "my-project", "us-central2-b", ["true", write], {"TPU": 4})
+    assert run_commands(order, "10.0.0.1") and (tmp_path / "said").read_text() == '10.0.0.1 {"TPU": 4}\n'
+    assert not run_commands(JoinOrder("here", "p", "z", ["false", f"rm {tmp_path}/said"], {}), "10.0.0.1")
+    assert (tmp_path / "said").exists(), "after one that fails nothing is done"
+
+
+@pytest.mark.parametrize("has_docker", [True, False])
+def test_the_script_is_the_cluster_files_and_lets_every_host_do_what_the_autoscalers_do(
+    tmp_path: Path, has_docker: bool
+) -> None:
+    cluster = load_fleet(SHIPPED).cluster("us-central2")
+    config = yaml.safe_load((SHIPPED.parent / "clusters" / "us-central2.yaml").read_text())
+    if not has_docker:
+        config["docker"] = {}
+    script = start_script(cluster, config, slice_type("v4-128"))
+    file = tmp_path / "script"
+    file.write_text(script)
+    assert subprocess.run(["bash", "-n", file], check=False).returncode == 0
+    order = json.loads(script.partition("<<'END_OF_ORDER'\n")[2].partition("\nEND_OF_ORDER\n")[0])
+    assert JoinOrder(**order).commands == config["worker_start_ray_commands"]
+    assert order["resources"] == {"CPU": 120, "TPU": 4}
+    assert all(command in script for command in config["initialization_commands"])
+    last = script.splitlines()[-1]
+    assert (
+        last.startswith("docker run") == has_docker and "tradewind.fleet.workers.join /run/tradewind/join.json" in last
+    )
+    assert ("--privileged" in last and "TRADEWIND_PREFIX=gs://my-project-us-central2" in last) == has_docker
