@@ -78,7 +78,7 @@ def test_two_clusters_are_known_by_their_names_and_steered_apart(folder: Path) -
     states = {name: [one["state"] for one in cluster["slices"]] for name, cluster in found.items()}
     assert states == {"here": ["READY"], "there": ["PREEMPTED"]}
     told = rehearse(folder, "status", "--cluster", "there").stdout
-    assert "there-0" in told and "here-0" not in told
+    assert "there-0" in told and " here-0" not in told
 
     assert rehearse(folder, "down").returncode == 0
     assert LocalStack(folder / ".rehearsal").processes() == []
