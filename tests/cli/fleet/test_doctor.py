@@ -21,6 +21,7 @@ from tradewind.fleet.file.load import load_fleet
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.rehearsal.cloud.services.artifact_registry import LocalArtifactRegistry
+from tradewind.rehearsal.cloud.services.compute import LocalCompute
 from tradewind.rehearsal.cloud.services.permissions import LocalResourceManager
 
 PROJECT = "projects/my-project"
@@ -59,6 +60,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     with ExitStack() as stack:
         roles = stack.enter_context(served(LocalResourceManager(), "cloudresourcemanager"))
         registry = stack.enter_context(served(LocalArtifactRegistry(), "artifactregistry"))
+        stack.enter_context(served(LocalCompute(), "compute"))
         storage = LocalCloudStorage()
         storage.start()
         stack.callback(storage.stop)

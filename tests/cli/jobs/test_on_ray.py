@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import find_sshd, running_sshd
 from tradewind.cli.main import main
+from tradewind.fleet.doctor.diagnosis import Health
+from tradewind.fleet.doctor.running import running_diagnoses
+from tradewind.fleet.file.load import load_fleet
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
@@ -328,6 +332,9 @@ def test_a_cluster_that_asks_for_a_token_gets_it_from_the_environment(
                 assert (done.code, done.lines) == (0, ["by name"]), done.err
                 assert "--cluster here" in done.err or "succeeded" in done.err
                 assert len(manager.accesses) == 1, "the token is kept"
+                cluster = load_fleet(tmp_path / "fleet.yaml").cluster()
+                found = [next(running_diagnoses([cluster], here)).health for here in (version("ray"), "2.50.0")]
+                assert found == [Health.WELL, Health.WRONG]
                 forged = tmp_path / ".cache/tradewind/tokens/my-project/RAY_AUTH_TOKEN"
                 forged.write_text("an0ther-token-of-the-test-01")
                 assert run("list", where=("--cluster", "here")).code == 0 and len(manager.accesses) == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from importlib.metadata import version
+from importlib.util import find_spec
 
 from tradewind.cli.errors import CommandError
 from tradewind.cli.output import write_lines
@@ -12,6 +14,7 @@ from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.doctor.cloud import cloud_diagnoses
 from tradewind.fleet.doctor.diagnosis import Diagnosis, Health
 from tradewind.fleet.doctor.here import machine_diagnoses
+from tradewind.fleet.doctor.running import running_diagnoses
 
 
 def doctor(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -22,6 +25,8 @@ def doctor(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """
     clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
     diagnoses = [*machine_diagnoses(clusters), *cloud_diagnoses(clusters)]
+    if find_spec("ray") is not None:  # else it is wrong already
+        diagnoses += running_diagnoses(clusters, version("ray"))
     if arguments.json:
         write_lines([json.dumps([asdict(diagnosis) for diagnosis in diagnoses], indent=2)])
     else:
