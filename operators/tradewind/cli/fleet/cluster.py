@@ -8,6 +8,8 @@ from collections.abc import Callable
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.fleet.access.announce import announce_to_people
 from tradewind.cli.fleet.access.dashboard import dashboard
+from tradewind.cli.fleet.access.logs import monitor, show_logs
+from tradewind.cli.fleet.access.machines import exec_command, ssh_head, ssh_tpu
 from tradewind.cli.fleet.connections import connections
 from tradewind.cli.fleet.doctor import doctor
 from tradewind.cli.fleet.fleet_file import load_chosen_fleet
@@ -43,13 +45,18 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         "connections": connections,
         "dashboard": dashboard,
         "doctor": doctor,
+        "exec": exec_command,
         "init-token": init_token,
         "list": list_clusters,
         "remove-worker": remove_worker,
         "resize": resize,
+        "monitor": monitor,
         "restart": restart,
         "rotate-token": rotate_token,
         "set-token": set_token,
+        "show-logs": show_logs,
+        "ssh-head": ssh_head,
+        "ssh-tpu": ssh_tpu,
         "start": start,
         "status": status,
         "stop": stop,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -13,7 +14,8 @@ from tradewind.fleet.errors import FleetError
 TYPE_LABEL: Final = "ray-node-type"
 HEAD: Final = "head"
 RUNNING: Final = "RUNNING"
-_HOST_KEYS: Final = "hostkeys/"
+HOST_KEYS: Final = "hostkeys/"
+"""Where machines write their SSH host keys, below their guest attributes."""
 _KEY: Final = re.compile(r"[a-z0-9@.-]{1,100} [A-Za-z0-9+/=]{16,10000}")
 
 
@@ -87,17 +89,22 @@ def host_keys(cluster: FleetCluster, head: ClusterHead, compute: Any = None) -> 
     what = f"The host keys of {head.name}"
     place = {"project": cluster.project, "zone": cluster.zone, "instance": head.name}
     try:
-        found = answer_of(compute.instances().getGuestAttributes(**place, queryPath=_HOST_KEYS), what)
+        found = answer_of(compute.instances().getGuestAttributes(**place, queryPath=HOST_KEYS), what)
     except CloudNotFoundError:
         found = {}
-    items = found.get("queryValue", {}).get("items", [])
-    keys = tuple(line for item in items if _KEY.fullmatch(line := f"{item.get('key')} {item.get('value')}"))
+    keys = keys_in(found)
     if not keys:
         raise NoHeadError(
             f"{head.name} has written down no SSH host keys, so nobody can say whether it is the head: wait a minute "
             "if it is new; else its image lacks Google's guest agent, or guest attributes are switched off."
         )
     return keys
+
+
+def keys_in(attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    """The SSH host keys in a machine's guest attributes, as ``known_hosts`` has them, without a name."""
+    items = attributes.get("queryValue", {}).get("items", [])
+    return tuple(line for item in items if _KEY.fullmatch(line := f"{item.get('key')} {item.get('value')}"))
 
 
 def _head(machine: Any) -> ClusterHead:

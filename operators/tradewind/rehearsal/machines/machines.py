@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -144,3 +144,11 @@ class SliceMachines:
 
     def notice(self, name: str) -> None:
         """Nobody is told: these machines have no metadata server."""
+
+    def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
+        hosts = {
+            int(host.rpartition(".")[2]): machine
+            for host, machine in self._machines.running.items()
+            if host.rpartition(".")[0] == name
+        }
+        return [dict([hosts[number].host_key]) for number in sorted(hosts)]

@@ -22,11 +22,13 @@ _PLACE: Final = r"/v2/(projects/[^/]+/locations/[^/]+)"
 _NODE: Final = r"/v2/(projects/[^/]+/locations/[^/]+/nodes/[^/:]+)"
 _QUEUED: Final = r"/v2/(projects/[^/]+/locations/[^/]+/queuedResources/[^/:]+)"
 _OPERATION: Final = r"/v2/(projects/[^/]+/locations/[^/]+/operations/[^/:]+)"
+_WHOLE: Final = "*"
 _RULES: Final = [
     ("GET", _PLACE + "/nodes", "ListNodes", "parent", ""),
     ("POST", _PLACE + "/nodes", "CreateNode", "parent", "node"),
     ("GET", _NODE, "GetNode", "name", ""),
     ("DELETE", _NODE, "DeleteNode", "name", ""),
+    ("POST", _NODE + ":getGuestAttributes", "GetGuestAttributes", "name", _WHOLE),
     ("POST", _NODE + ":stop", "StopNode", "name", ""),
     ("POST", _NODE + ":start", "StartNode", "name", ""),
     ("PATCH", _NODE, "UpdateNode", "", "node"),
@@ -36,7 +38,7 @@ _RULES: Final = [
     ("DELETE", _QUEUED, "DeleteQueuedResource", "name", ""),
     ("GET", _OPERATION, GET_OPERATION, "name", ""),
 ]
-"""HTTP method, path, call, the request's field that the path names, and the one that the body holds."""
+"""HTTP method, path, call, the request's field that the path names, and the one that the body holds, or ``_WHOLE``."""
 _ROUTES: Final = [(method, re.compile(path), name, field, body) for method, path, name, field, body in _RULES]
 _OF_THE_TRANSPORT: Final = ("$", "alt", "key", "prettyPrint")
 
@@ -79,7 +81,9 @@ def _request(name: str, call: HttpRequest, field: str, path: str, body: str) -> 
         if not key.startswith(_OF_THE_TRANSPORT)
     }
     try:
-        if body:
+        if body == _WHOLE:
+            fields |= json.loads(call.body or b"{}")
+        elif body:
             fields[body] = json.loads(call.body or b"{}")
         if field:
             fields[field] = path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -45,6 +45,9 @@ class SliceHosts(Protocol):
     def notice(self, name: str) -> None:
         """Every host of the slice is told that it will be preempted."""
 
+    def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
+        """The SSH host keys of each host of the slice, by their types, as the hosts have written them down."""
+
 
 class NoHosts:
     """For those who only want to talk to the API: a node is READY at once, and nothing runs there."""
@@ -57,6 +60,9 @@ class NoHosts:
 
     def notice(self, name: str) -> None:
         """There is nobody to tell."""
+
+    def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
+        return ()
 
 
 class RayHosts:
@@ -95,3 +101,7 @@ class RayHosts:
 
     def notice(self, name: str) -> None:
         self._metadata.preempt_slice(name)
+
+    def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
+        """None: nobody logs in there."""
+        return ()

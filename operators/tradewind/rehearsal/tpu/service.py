@@ -24,6 +24,7 @@ from tradewind.rehearsal.tpu.state import Initiator, NodeState, QueueState, TpuS
 REQUESTS: Final[dict[str, Any]] = {
     "ListNodes": types.ListNodesRequest,
     "GetNode": types.GetNodeRequest,
+    "GetGuestAttributes": types.GetGuestAttributesRequest,
     "CreateNode": types.CreateNodeRequest,
     "DeleteNode": types.DeleteNodeRequest,
     "StopNode": types.StopNodeRequest,
@@ -63,11 +64,13 @@ class TpuService:
     def __init__(self, hosts: SliceHosts, place: ProjectZone) -> None:
         self.state = TpuState(place)
         self.lives = TpuLives(self.state, hosts)
+        self._hosts = hosts
         self._place = place
         self._log: list[LoggedCall] = []
         self._calls: dict[str, Callable[[Any], Any]] = {
             "ListNodes": self._list_nodes,
             "GetNode": self._get_node,
+            "GetGuestAttributes": self._get_guest_attributes,
             "CreateNode": self._create_node,
             "DeleteNode": self._delete_node,
             "StopNode": self._stop_node,
@@ -133,6 +136,22 @@ class TpuService:
     def _get_node(self, request: types.GetNodeRequest) -> types.Node:
         self._place.check(request.name)
         return types.Node(self.state.node(request.name).node)
+
+    def _get_guest_attributes(self, request: types.GetGuestAttributesRequest) -> types.GetGuestAttributesResponse:
+        """What the hosts wrote down of themselves: those that are asked for, in that order, or all."""
+        self._place.check(request.name)
+        held = self.state.node(request.name)
+        keys = self._hosts.host_keys(held.id)
+        workers = [int(worker) for worker in request.worker_ids] or range(len(held.node.network_endpoints))
+        told = []
+        for worker in workers:
+            entries = [
+                types.GuestAttributesEntry(namespace="hostkeys", key=kind, value=key)
+                for kind, key in (keys[worker] if worker < len(keys) else {}).items()
+            ]
+            value = types.GuestAttributesValue(items=entries)
+            told.append(types.GuestAttributes(query_path=request.query_path, query_value=value))
+        return types.GetGuestAttributesResponse(guest_attributes=told)
 
     def _create_node(self, request: types.CreateNodeRequest) -> operations_pb2.Operation:
         self._place.check(request.parent)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from tradewind.cli.options import Command, option, port
+from tradewind.cli.options import Command, Option, count, option, port
 
 _FLEET: Final = option(
     "--fleet", metavar="PATH",
     help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
 )  # fmt: skip
+
+HEAD_WORD: Final = "head"
+"""What ``--host`` calls the head."""
 
 DASHBOARD: Final = Command(
     "dashboard",
@@ -35,4 +38,76 @@ ANNOUNCE: Final = Command(
         _FLEET,
     ),
 )
-ACCESS: Final = (DASHBOARD, ANNOUNCE)
+_RUN_ENV: Final = ("auto", "docker", "host")
+_WHERE: Final = "in Ray's container (docker) or on the machine (host); auto: in the container if it runs"
+
+
+def _words(what: str) -> Option:
+    return option("words", nargs=argparse.REMAINDER, metavar=what, help="what to run there is behind --")
+
+
+_HOSTS: Final = (
+    option(
+        "--host", metavar="SLICE[:N]", action="append", default=[],
+        help=f"all hosts of this slice, one of them, the one with this address, or '{HEAD_WORD}'; repeatable; "
+        "default: the head",
+    ),
+    option("--all-hosts", action="store_true", help="every host of every slice that is READY"),
+)  # fmt: skip
+SSH_HEAD: Final = Command(
+    "ssh-head",
+    "a shell on the head of a cluster",
+    (
+        option("--run-env", choices=_RUN_ENV, default="auto", help=f"{_WHERE}; default: auto"),
+        _FLEET,
+        _words("[CLUSTER] [-- COMMAND ...]"),
+    ),
+    "Ends with what the shell or the command ended with.",
+)
+SSH_TPU: Final = Command(
+    "ssh-tpu",
+    "a shell on a host of a slice",
+    (
+        option("--run-env", choices=_RUN_ENV, default="host", help=f"{_WHERE}; default: host"),
+        _FLEET,
+        _words("[CLUSTER] SLICE[:N] [-- COMMAND ...]"),
+    ),
+    "The host may be given by its address too. Ends with what the shell or the command ended with.",
+)
+EXEC: Final = Command(
+    "exec",
+    "run a command on the head of a cluster, or on hosts of its slices",
+    (
+        *_HOSTS,
+        option("--run-env", choices=_RUN_ENV, default="auto", help=f"{_WHERE}; default: auto"),
+        _FLEET,
+        _words("[CLUSTER] -- COMMAND ..."),
+    ),
+    "One word behind -- is a line for the shell there; several are a command and its arguments as they are. Ends with "
+    "what the command ended with; of several machines with 1 if it was not 0 on all.",
+)
+SHOW_LOGS: Final = Command(
+    "show-logs",
+    "print the end of Ray's logs on the head of a cluster, or on hosts of its slices",
+    (
+        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        *_HOSTS,
+        option("-n", "--lines", "--tail", metavar="N", type=count, default=100, help="of each log; default 100"),
+        option("-f", "--follow", action="store_true", help="go on until Ctrl-C"),
+        option(
+            "--file", metavar="PATTERN", action="append", default=[],
+            help="only logs of this name, such as raylet.out or 'worker-*'; repeatable",
+        ),
+        _FLEET,
+    ),
+)  # fmt: skip
+MONITOR: Final = Command(
+    "monitor",
+    "follow the autoscaler's log of a cluster until Ctrl-C",
+    (
+        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        option("-n", "--lines", metavar="N", type=count, default=100, help="from so many lines before; default 100"),
+        _FLEET,
+    ),
+)
+ACCESS: Final = (DASHBOARD, SSH_HEAD, SSH_TPU, EXEC, SHOW_LOGS, MONITOR, ANNOUNCE)

@@ -1,0 +1,152 @@
+"""The hosts of a cluster's slices, as Google Cloud has them, and how one logs in on each.
+
+A host with an address in the world is reached by it, any other one through the head. What a person calls a host is
+compared with what Google Cloud says there is, and goes nowhere else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.fleet.access.ssh import SshHost, head_to_log_in_on
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, answer_of, google_api, pages_of
+from tradewind.fleet.cloud.heads import HOST_KEYS, NoHeadError, keys_in
+from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
+from tradewind.fleet.errors import FleetError, meant
+
+_READY: Final = "READY"
+
+
+class NoSuchHostError(FleetError):
+    """The cluster has no such slice or host, or nobody can log in there."""
+
+
+@dataclass(frozen=True)
+class SliceHost:
+    """One host of a slice; ``index`` is its worker id."""
+
+    slice_name: str
+    index: int
+    internal_ip: str
+    external_ip: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"{self.slice_name}:{self.index}"
+
+
+@dataclass(frozen=True)
+class SliceOfHosts:
+    """One slice, with its hosts if it is READY."""
+
+    name: str
+    state: str
+    hosts: tuple[SliceHost, ...]
+
+
+class ClusterHosts:
+    """Those of one cluster.
+
+    Args:
+        compute: The client of Compute Engine; default: one of this machine's credentials.
+        tpu: That of Cloud TPU.
+
+    Raises (every method):
+        CloudError: Google Cloud refuses, or does not answer.
+    """
+
+    def __init__(self, cluster: FleetCluster, *, compute: Any = None, tpu: Any = None) -> None:
+        self._cluster = cluster
+        self._compute = compute or google_api("compute")
+        self._nodes = (tpu or google_api("tpu")).projects().locations().nodes()
+        self._parent = f"projects/{cluster.project}/locations/{cluster.zone}"
+
+    def head(self) -> SshHost:
+        """The head."""
+        return head_to_log_in_on(self._cluster, self._compute)
+
+    def slices(self) -> list[SliceOfHosts]:
+        """Every slice whose label names the cluster, by name."""
+        what = f"The slices of cluster {self._cluster.name} in {self._cluster.project}, {self._cluster.zone}"
+        nodes = pages_of(self._nodes.list, what, "nodes", parent=self._parent)
+        ours = (node for node in nodes if node.get("labels", {}).get(CLUSTER_LABEL) == self._cluster.name)
+        return sorted(map(_slice, ours), key=lambda one: one.name)
+
+    def named(self, names: Sequence[str]) -> list[SliceHost]:
+        """The hosts that are meant by names: ``SLICE`` for all of one, ``SLICE:N``, or an address; each once.
+
+        Raises:
+            NoSuchHostError: There is none.
+        """
+        slices = self.slices()
+        return list(dict.fromkeys(host for name in names for host in self._named(name, slices)))
+
+    def reachable(self, hosts: Sequence[SliceHost]) -> list[SshHost]:
+        """How one logs in on each of ``hosts``, in their order.
+
+        Raises:
+            NoHeadError: A host has no address in the world, and the cluster no head; or one wrote down no host keys.
+        """
+        by_slice: dict[str, list[int]] = defaultdict(list)
+        for host in hosts:
+            by_slice[host.slice_name].append(host.index)
+        keys = {name: self._keys(name, indices) for name, indices in by_slice.items()}
+        head = self.head() if any(host.external_ip is None for host in hosts) else None
+        return [self._reachable(host, keys[host.slice_name][host.index], head) for host in hosts]
+
+    def _named(self, name: str, slices: Sequence[SliceOfHosts]) -> tuple[SliceHost, ...]:
+        everyone = [host for one in slices for host in one.hosts]
+        if found := tuple(host for host in everyone if name in (host.internal_ip, host.external_ip)):
+            return found
+        slice_name, colon, index = name.partition(":")
+        one = next((one for one in slices if one.name == slice_name), None)
+        if one is None:
+            near = meant(slice_name, [one.name for one in slices])
+            raise NoSuchHostError(f"Cluster {self._cluster.name} has no slice or host {name!r}: {near}")
+        if not one.hosts:
+            raise NoSuchHostError(f"Slice {one.name} is {one.state}: nobody can log in there.")
+        if not colon:
+            return one.hosts
+        chosen = tuple(host for host in one.hosts if str(host.index) == index)
+        if not chosen:
+            last = len(one.hosts) - 1
+            raise NoSuchHostError(f"Slice {one.name} has no host {index!r}: it has 0{f' to {last}' if last else ''}.")
+        return chosen
+
+    def _keys(self, slice_name: str, indices: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """Host → the keys that it wrote down, of these hosts of a slice."""
+        body = {"queryPath": HOST_KEYS, "workerIds": [str(index) for index in indices]}
+        request = self._nodes.getGuestAttributes(name=f"{self._parent}/nodes/{slice_name}", body=body)
+        try:
+            answer = answer_of(request, f"The host keys of {slice_name}")
+        except CloudNotFoundError:
+            answer = {}
+        told = answer.get("guestAttributes", [])
+        if len(told) != len(indices) or not all(map(keys_in, told)):
+            raise NoHeadError(
+                f"The hosts of {slice_name} have not all written down their SSH host keys, so nobody can say whether "
+                "they are its hosts: wait a minute if it is new; else guest attributes are switched off."
+            )
+        return dict(zip(indices, map(keys_in, told), strict=True))
+
+    def _reachable(self, host: SliceHost, keys: tuple[str, ...], head: SshHost | None) -> SshHost:
+        cluster, address = self._cluster, host.external_ip or host.internal_ip
+        by = None if host.external_ip else head
+        return SshHost(cluster.name, host.name, address, cluster.ssh_user, cluster.ssh_private_key, keys, by)
+
+
+def _slice(node: Mapping[str, Any]) -> SliceOfHosts:
+    name, state = str(node["name"]).rpartition("/")[2], str(node.get("state", "STATE_UNSPECIFIED"))
+    endpoints = node.get("networkEndpoints", []) if state == _READY else []
+    return SliceOfHosts(name, state, tuple(_host(name, number, one) for number, one in enumerate(endpoints)))
+
+
+def _host(slice_name: str, index: int, endpoint: Mapping[str, Any]) -> SliceHost:
+    external = (endpoint.get("accessConfig") or {}).get("externalIp")
+    addresses = [str(ipaddress.ip_address(text)) for text in (endpoint["ipAddress"], external) if text]
+    return SliceHost(slice_name, index, addresses[0], addresses[1] if len(addresses) > 1 else None)
