@@ -123,6 +123,7 @@ def test_a_slice_of_another_generation_or_with_a_bad_name_is_refused_before_goog
 @pytest.mark.parametrize("capacity", [Capacity.PREEMPTIBLE, Capacity.BEST_EFFORT])
 def test_one_that_google_took_is_made_again_by_upkeep_as_it_was(yard: Yard, capacity: Capacity) -> None:
     yard.slices.add("hero", BIG, capacity)
+    yard.slices.wait("hero", 10.0)
     before = yard.api.node("hero")
     lives = yard.google.tpu[PROJECT, ZONE].service.lives
     (held,) = yard.google.slices().values()
