@@ -19,6 +19,8 @@ from tradewind.rehearsal.machines.network import BridgeNetwork, NetworkError
 
 SSHD: Final = "/usr/sbin/sshd"
 HOME: Final = "/tmp/home"
+_PACKAGES: Final = Path(__file__).parents[3]
+"""The folder that has this package."""
 _TOOLS: Final = ("unshare", "ip", "ssh-keygen", "rsync")
 _SSHD_CONFIG: Final = """\
 ListenAddress {address}
@@ -40,6 +42,7 @@ mount -t tmpfs tmpfs /run; mkdir /run/sshd
 mount -t tmpfs tmpfs /var/lib; mkdir /var/lib/ray-gcs
 mount --bind {folder}/passwd /etc/passwd
 {disk}
+{code}
 mount --rbind {folder} /tmp
 {sshd} -f /tmp/sshd/config -E /tmp/sshd/log
 echo up; read -r _ || true
@@ -110,7 +113,7 @@ class Machine:
         script = _FIRST_PROCESS.format(
             address=self.address, gateway=self._network.gateway, name=shlex.quote(self.name), sshd=SSHD,
             folder=shlex.quote(str(self.folder)),
-            disk=_DISK.format(disk=self._disk, folder=self.folder) if self._disk else ":",
+            disk=_DISK.format(disk=self._disk, folder=self.folder) if self._disk else ":", code=self._code(),
         )  # fmt: skip
         words = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "--kill-child"]
         log = (self.folder / "machine.log").open("w")
@@ -128,6 +131,14 @@ class Machine:
         except (NetworkError, OSError) as error:
             self.kill()
             raise NetworkError(f"Machine {self.name} did not come up: {error}") from None
+
+    def _code(self) -> str:
+        """Commands that keep Python and this package where they are, if that is below the ``/tmp`` which is hidden."""
+        below = sorted({Path(place) for place in (sys.prefix, sys.base_prefix, _PACKAGES)}, reverse=True)
+        kept = {place: self.folder / place.relative_to("/tmp") for place in below if place.is_relative_to("/tmp")}
+        words = [["mkdir", "-p", str(there)] for there in kept.values()]
+        words += [["mount", "--rbind", str(place), str(there)] for place, there in kept.items()]
+        return "; ".join(map(shlex.join, words)) or ":"
 
     def kill(self) -> None:
         """It vanishes, with every process on it."""
