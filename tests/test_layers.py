@@ -45,8 +45,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "hooks": {"steps", "ray_jobs", "records", "calls", "turns", "deployment", "triggers", "tasks"},
     "operators": {
-        "steps", "ray_jobs", "cloud_tpu", "fleet", "records", "calls", "plans", "turns", "runtime", "recipes", "links",
-        "deployment", "triggers", "tasks",
+        "text_table", "steps", "ray_jobs", "cloud_tpu", "fleet", "records", "calls", "plans", "turns", "runtime",
+        "recipes", "links", "deployment", "triggers", "tasks",
     },
     "sensors": {"ray_jobs", "cloud_tpu", "deployment", "triggers", "tasks"},
     "decorators": {"operators"},

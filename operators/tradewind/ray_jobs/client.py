@@ -6,10 +6,12 @@ Ray itself is imported, which takes seconds, only for a job that brings files or
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,6 +28,7 @@ from tradewind.ray_jobs.errors import (
     token_refused,
     unreachable,
 )
+from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR
 from tradewind.ray_jobs.probe import tls_problem
 from tradewind.ray_jobs.request import JobRequest
 
@@ -67,18 +70,29 @@ class RayJobs:
         Raises:
             RayJobRefusedError: The cluster refuses the job, or Ray's client does.
         """
-        try:
-            self._submit(job)
-        except (RuntimeError, ValueError, TypeError) as error:
-            text = str(error)
-            if f"Job with submission_id {job.submission_id} already exists" in text:
-                return False
-            if "No available agent" in text or "TimeoutError" in text or "status code 503" in text:
-                raise RayUnreachableError(
-                    f"{self.cluster} answers, but is not ready for jobs ({_last_line(text)}): try again later."
-                ) from None
-            raise RayJobRefusedError(f"{self.cluster} refuses job {job.submission_id!r}: {_last_line(text)}") from None
-        return True
+        return self._submitted_once(job.submission_id, lambda: self._submit(job))
+
+    def submit_as_it_was(self, fields: Mapping[str, Any]) -> bool:
+        """The same for a job in the fields of the Jobs API, whose packages are on the cluster. Raises the same."""
+        return self._submitted_once(fields["submission_id"], lambda: self._post(fields))
+
+    def has_package(self, uri: str) -> bool:
+        """Whether the cluster has the package at ``gcs://``; it keeps it for ten minutes from now at least."""
+        response = self._request("GET", _package_path(uri))
+        if response.ok or response.status_code == 404:
+            return response.ok
+        raise RayUnreachableError(f"{self.cluster} answered {response.status_code} when asked for {uri}.")
+
+    def put_package(self, uri: str, file: Path) -> None:
+        """Give the cluster the package that is in ``file``.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        with file.open("rb") as opened:
+            response = self._request("PUT", _package_path(uri), data=opened)
+        if not response.ok:
+            raise RayUnreachableError(f"{self.cluster} did not take {uri}: {_last_line(response.text)}")
 
     def details(self, job: str) -> JobDetails | None:
         """The job, or None when the cluster knows none of this id."""
@@ -103,12 +117,27 @@ class RayJobs:
             raise RayUnreachableError(f"{self.cluster} answers, but not as a Ray dashboard does: correct its address.")
         return str(answer["ray_version"])
 
+    def _submitted_once(self, job: str, submit: Callable[[], None]) -> bool:
+        try:
+            submit()
+        except (RuntimeError, ValueError, TypeError) as error:
+            text = str(error)
+            if f"Job with submission_id {job} already exists" in text:
+                return False
+            if "No available agent" in text or "TimeoutError" in text or "status code 503" in text:
+                raise RayUnreachableError(
+                    f"{self.cluster} answers, but is not ready for jobs ({_last_line(text)}): try again later."
+                ) from None
+            raise RayJobRefusedError(f"{self.cluster} refuses job {job!r}: {_last_line(text)}") from None
+        return True
+
     def _submit(self, job: JobRequest) -> None:
+        labels = {LABEL_SELECTOR: json.dumps(dict(job.label_selector))} if job.label_selector else {}
         fields = {
             "entrypoint": job.entrypoint,
             "submission_id": job.submission_id,
             "runtime_env": dict(job.runtime_env),
-            "metadata": dict(job.metadata),
+            "metadata": {**job.metadata, **labels},
             "entrypoint_num_cpus": job.num_cpus,
             "entrypoint_num_gpus": job.num_gpus,
             "entrypoint_memory": job.memory_bytes,
@@ -116,13 +145,15 @@ class RayJobs:
             "entrypoint_label_selector": dict(job.label_selector) if job.label_selector else None,
         }
         if job.runtime_env.keys() <= PLAIN_FIELDS:
-            response = self._request("POST", "/api/jobs/", json=fields)
-            if not response.ok:
-                raise RuntimeError(f"status code {response.status_code}: {response.text}")
-            return
+            return self._post(fields)
         from tradewind.ray_jobs.ray_client import submit_with_packages
 
         self._asking(lambda: submit_with_packages(self.cluster, fields, REQUEST_TIMEOUT_S))
+
+    def _post(self, fields: Mapping[str, Any]) -> None:
+        response = self._request("POST", "/api/jobs/", json=fields)
+        if not response.ok:
+            raise RuntimeError(f"status code {response.status_code}: {response.text}")
 
     def _request(self, method: str, path: str, **kwargs: Any) -> requests.Response:
         """One request; whatever answers but refuses the token raises."""
@@ -182,6 +213,10 @@ class RayJobs:
                 f"{self.cluster} speaks TLS: write https:// instead of http:// in the host of connection "
                 f"{self.cluster.name!r}."
             ) from None
+
+
+def _package_path(uri: str) -> str:
+    return f"/api/packages/{uri.replace('://', '/')}"
 
 
 def _speaks_tls(host: str, port: int) -> bool:

@@ -12,6 +12,8 @@ from airflow.cli.cli_parser import get_parser
 from tests.fleet.lifecycle.worlds import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
 from tradewind.cli.main import main, parser
 from tradewind.cloud_tpu.api import TpuApi
+from tradewind.ray_jobs.keeping.backup import JobBackup
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
 INSTANCES = f"projects/{PROJECT}/zones/{ZONE}/instances"
@@ -180,3 +182,53 @@ def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
     assert {name: theirs[name] for name in ours if name != "run"} == {
         name: value for name, value in ours.items() if name != "run"
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "is_preserved"),
+    [
+        ([], True),
+        (["--preserve-jobs"], True),
+        (["--preserve-jobs=1"], True),
+        (["--preserve-jobs", "0"], False),
+        (["--preserve-jobs=0"], False),
+        (["--no-preserve-jobs"], False),
+    ],
+)
+def test_a_restart_preserves_jobs_unless_it_is_told_not_to(words: list[str], is_preserved: bool) -> None:
+    restarts = ("restart", "restart-cluster")
+    assert {parser().parse_args(["cluster", one, *words]).preserve_jobs for one in restarts} == {is_preserved}
+    ours = get_parser().parse_args(["tradewind", "cluster", "restart", *words])
+    assert ours.preserve_jobs is is_preserved
+
+
+def test_a_word_that_means_neither_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "restart", "--preserve-jobs=perhaps")
+    assert code == 2 and "'perhaps' is neither 1 nor 0" in err
+
+
+def test_without_a_backup_there_is_nothing_to_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    code, _, err = run(capsys, "restore-jobs")
+    assert code == 1 and f"There is no backup of jobs in {tmp_path}/tradewind/jobs/{PROJECT}/here." in err
+    for name in ("a1", "b2"):
+        JobBackup(tmp_path / "tradewind" / "jobs" / PROJECT / "here" / name).add([], {})
+    code, _, err = run(capsys, "restore-jobs")
+    assert code == 2 and "say which with --backup: a1, b2." in err
+    assert "There is no backup c3 in" in run(capsys, "restore-jobs", "--backup", "c3")[2]
+    assert run(capsys, "restore-jobs", "--backup", "a1")[0] == 0, "none of its jobs is missing"
+    assert run(capsys, "restore-jobs")[0] == 0 and "There is no backup" in run(capsys, "restore-jobs")[2]
+
+
+def test_jobs_that_cannot_be_kept_stop_a_restart_before_ray_is_touched(
+    cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.buckets.create("my-bucket")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    code, _, err = run(capsys, "restart", "--yes")
+    assert code == 1 and "its jobs cannot be kept: " in err
+    assert "Ray was not touched. If its jobs may end: 'tradewind cluster restart here --no-preserve-jobs'." in err
+    assert "ray up" not in err
+    assert run(capsys, "backup-jobs")[0] == 1

@@ -14,6 +14,7 @@ from tradewind.cli.fleet.connections import connections
 from tradewind.cli.fleet.doctor import doctor
 from tradewind.cli.fleet.fleet_file import load_chosen_fleet
 from tradewind.cli.fleet.lifecycle.commands import apply, restart, start, stop
+from tradewind.cli.fleet.lifecycle.jobs import backup_jobs, restore_jobs
 from tradewind.cli.fleet.lifecycle.options import ALIASES
 from tradewind.cli.fleet.lifecycle.rotate import rotate_token
 from tradewind.cli.fleet.lifecycle.status import status
@@ -40,6 +41,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         "add-worker": add_worker,
         "announce": announce_to_people,
         "apply": apply,
+        "backup-jobs": backup_jobs,
         "auth": auth,
         "auth-env": auth_env,
         "connections": connections,
@@ -52,6 +54,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         "remove-worker": remove_worker,
         "resize": resize,
         "restart": restart,
+        "restore-jobs": restore_jobs,
         "rotate-token": rotate_token,
         "set-token": set_token,
         "show-logs": show_logs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 from tradewind.fleet.access.kept_token import fetched_token, kept_token
 from tradewind.fleet.access.ssh import head_to_log_in_on
@@ -14,6 +15,8 @@ from tradewind.fleet.clusters import FleetCluster
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError
 from tradewind.ray_jobs.probe import glance
+
+_MEMORY: Final = "127.0.0.1:6379"
 
 
 @contextmanager
@@ -29,6 +32,17 @@ def reached(cluster: FleetCluster, port: int | None = None) -> Iterator[RayClust
     """
     with tunnel(head_to_log_in_on(cluster, google_api("compute")), port) as address:
         yield _with_token(RayCluster(cluster.name, address), cluster)
+
+
+@contextmanager
+def reached_memory(cluster: FleetCluster) -> Iterator[str]:
+    """Where the memory of ``cluster``'s head (Ray's GCS) answers here, ``HOST:PORT``, for the length of the block.
+
+    Raises:
+        FleetError: It has no head, or Google Cloud or the head does not let us.
+    """
+    with tunnel(head_to_log_in_on(cluster, google_api("compute")), to=_MEMORY) as address:
+        yield address.removeprefix("http://")
 
 
 def _with_token(there: RayCluster, cluster: FleetCluster) -> RayCluster:

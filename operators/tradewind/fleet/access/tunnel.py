@@ -23,19 +23,20 @@ _GRACE_S: Final = 5.0
 
 
 @contextmanager
-def tunnel(head: SshHost, port: int | None = None) -> Iterator[str]:
+def tunnel(head: SshHost, port: int | None = None, *, to: str | None = None) -> Iterator[str]:
     """The address at which the dashboard of a cluster answers here, on the loopback, for the length of the block.
 
     Args:
         port: Where; default: a free one.
+        to: Another address than the dashboard's, as the head sees it.
 
     Raises:
         SshError: ``ssh`` is not there, its key is not, or the head does not let us in.
     """
     port = port or free_port()
-    dashboard = os.environ.get(DASHBOARD_VARIABLE, _DASHBOARD)
+    far = to or os.environ.get(DASHBOARD_VARIABLE, _DASHBOARD)
     # ``cat`` ends when this process does, and ``ssh`` with it; with -N it would stay behind.
-    with ssh_to(head, "-T", "-L", f"127.0.0.1:{port}:{dashboard}") as words:
+    with ssh_to(head, "-T", "-L", f"127.0.0.1:{port}:{far}") as words:
         ssh = _started([*words, "cat"])
         try:
             _wait(ssh, port, head)

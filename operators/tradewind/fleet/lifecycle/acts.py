@@ -106,19 +106,20 @@ class ClusterActs:
                 self._tell(f"Deleted disk {self._cluster.state_disk}.")
             held.finish()
 
-    def restart(self) -> None:
-        """End Ray on the head, or what is left of the head, and start it again from the file as it is now.
+    def check_restartable(self) -> None:
+        """Refuse a restart of what is not there.
 
         Raises:
             WrongStateError: There is no head, or more than one.
         """
         self._want(self.inventory(), ClusterState.UP, ClusterState.HALF_MADE)
-        with self._marker.take("restart", "restarting Ray") as held:
-            self.relaunch(held)
-            held.finish()
 
     def relaunch(self, held: MarkerHolding) -> None:
-        """The same as a part of what ``held`` is held for, whatever there is; a head that is not there is made."""
+        """End Ray on the head, and start it again from the file as it is now; a head that is not there is made.
+
+        Args:
+            held: The marker, held for what this is a part of.
+        """
         self._prepare(self.inventory(), held)
         self._launcher.up()
         self._label_head()

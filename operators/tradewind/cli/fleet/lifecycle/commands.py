@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from tradewind.cli.errors import UsageError
 from tradewind.cli.fleet.lifecycle.consent import agree, tell_of_jobs
+from tradewind.cli.fleet.lifecycle.jobs import tell_of_lost
 from tradewind.cli.output import as_text, say, write_lines
 from tradewind.fleet.cloud.google_api import CloudError, google_api
 from tradewind.fleet.cloud.registry import check_image
 from tradewind.fleet.clusters import Fleet, FleetCluster, state_disk_of
-from tradewind.fleet.configs.generated import CLUSTERS_FOLDER, GeneratedFiles
-from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.acts import ClusterActs, delete_nodes
-from tradewind.fleet.lifecycle.inventory import CONFIG_LABEL, Inventory
-from tradewind.fleet.lifecycle.launcher import RayLauncher
+from tradewind.fleet.lifecycle.inventory import Inventory
+from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
+from tradewind.fleet.lifecycle.of_fleet import acts_on, cluster_file
 from tradewind.fleet.lifecycle.readiness import Readiness
+from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.lifecycle.teardown import Teardown
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterMarker
@@ -52,8 +52,9 @@ def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
         say(f"Cluster {cluster.name}: {found.state.value}. 'restart' would run: ray up {cluster_file(cluster, fleet)}")
         return 0
     agree(arguments, f"Restart cluster {cluster.name}?")
-    acts.restart()
-    return wait_until_ready(arguments, cluster)
+    kept = KeptJobs(cluster, say) if arguments.preserve_jobs else None
+    lost = tell_of_lost(ClusterRestart(cluster, acts, ClusterMarker.of(cluster), kept, say).run())
+    return max(lost, wait_until_ready(arguments, cluster))
 
 
 def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -115,39 +116,13 @@ def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, d
     return is_something
 
 
-def cluster_file(cluster: FleetCluster, fleet: Fleet) -> Path:
-    """The cluster's file for Ray's launcher."""
-    return fleet.file.parent / CLUSTERS_FOLDER / f"{cluster.name}.yaml"
-
-
-def config_hash(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> str:
-    """The hash in the cluster's file.
-
-    Raises:
-        FleetError: The file is not as the fleet file has it.
-    """
-    import yaml  # type: ignore[import-untyped]
-
-    file, files = cluster_file(cluster, fleet), GeneratedFiles.of(fleet)
-    if must_be_fresh and file in files.stale:
-        raise FleetError(f"{file} is not as {fleet.file} has it: run 'tradewind cluster update-configs' first.")
-    return str(yaml.safe_load(files.texts[file])["provider"]["labels"][CONFIG_LABEL])
-
-
 def acts_of(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> ClusterActs:
-    """What can be done to a cluster of the fleet.
+    """What can be done to a cluster of the fleet, told to the person at the command line.
 
     Raises:
         FleetError: Its file is not as the fleet file has it, or Google Cloud cannot be asked.
     """
-    return ClusterActs(
-        cluster,
-        config_hash(cluster, fleet, must_be_fresh=must_be_fresh),
-        zone=CloudZone(cluster.project, cluster.zone),
-        marker=ClusterMarker.of(cluster),
-        launcher=RayLauncher(cluster_file(cluster, fleet), _echo),
-        tell=say,
-    )
+    return acts_on(cluster, fleet, say, _echo, must_be_fresh=must_be_fresh)
 
 
 def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> int:

@@ -12,9 +12,8 @@ from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.inventory import Inventory
 from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.ray_jobs.keeping.owners import owner_of
 from tradewind.text_table import aligned
-
-_OWNER_KEYS = ("user", "owner", "dag_id")
 
 
 def tell_of_jobs(cluster: FleetCluster, found: Inventory) -> None:
@@ -33,8 +32,7 @@ def tell_of_jobs(cluster: FleetCluster, found: Inventory) -> None:
         say(f"No job runs on cluster {cluster.name}.")
         return
     say(f"{len(jobs)} {'job runs' if len(jobs) == 1 else 'jobs run'} on cluster {cluster.name}:")
-    owners = (next((job.metadata[key] for key in _OWNER_KEYS if job.metadata.get(key)), "-") for job in jobs)
-    write_lines(aligned([(job.job, job.status, owner) for job, owner in zip(jobs, owners, strict=True)]))
+    write_lines(aligned([(job.job, job.status, owner_of(job.metadata)) for job in jobs]))
 
 
 def agree(arguments: argparse.Namespace, question: str) -> None:

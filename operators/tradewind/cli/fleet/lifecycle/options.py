@@ -8,6 +8,27 @@ from typing import Final
 
 from tradewind.cli.options import Command, option
 
+_YES_WORDS: Final = ("1", "true", "yes")
+_NO_WORDS: Final = ("0", "false", "no")
+
+
+def is_yes(text: str) -> bool:
+    """``1`` or ``0``, and the words for them."""
+    for words, meant in ((_YES_WORDS, True), (_NO_WORDS, False)):
+        if text.lower() in words:
+            return meant
+    raise argparse.ArgumentTypeError(f"{text!r} is neither 1 nor 0")
+
+
+class YesByItself(argparse.Action):
+    """An option that means yes without a value; Airflow's own arguments know no ``const``."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, flag: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, values is not False)
+
+
 _FLEET: Final = option(
     "--fleet", metavar="PATH",
     help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
@@ -45,8 +66,29 @@ STOP: Final = Command(
 RESTART: Final = Command(
     "restart",
     "end Ray on the head of a cluster, and start it again as the fleet file has it",
-    (_ONE, _YES, *_WAIT, _DRY, _FLEET),
-    "Lists whose jobs run, and asks: they end.",
+    (
+        _ONE,
+        option(
+            "--preserve-jobs", metavar="0|1", nargs="?", type=is_yes, action=YesByItself, default=True,
+            dest="preserve_jobs", help="bring the jobs of people back afterwards; the default",
+        ),
+        option("--no-preserve-jobs", action="store_false", dest="preserve_jobs", help="let them end"),
+        _YES, *_WAIT, _DRY, _FLEET,
+    ),
+    "Lists whose jobs run, and asks. Those of Airflow's tasks and of steps go on by themselves. Run again after an "
+    "interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
+)  # fmt: skip
+BACKUP_JOBS: Final = Command(
+    "backup-jobs",
+    "keep the jobs of people that run or wait on a cluster, so that restore-jobs can bring them back",
+    (_ONE, _FLEET),
+    "They go on. The backup is a folder for you alone, since it holds their variables; its id is the output.",
+)
+RESTORE_JOBS: Final = Command(
+    "restore-jobs",
+    "bring kept jobs back that do not run on the cluster any more, and delete the backup",
+    (_ONE, option("--backup", metavar="ID", help="which backup, if there are several"), _FLEET),
+    "Each comes back once, however often this is run. Ends with 1 if a job could not be brought back.",
 )
 APPLY: Final = Command(
     "apply",
@@ -76,6 +118,6 @@ ROTATE_TOKEN: Final = Command(
 ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
 """What people have in their fingers → the command."""
 LIFECYCLE: Final = (
-    *(START, STOP, RESTART, APPLY, STATUS, ROTATE_TOKEN),
+    *(START, STOP, RESTART, APPLY, STATUS, BACKUP_JOBS, RESTORE_JOBS, ROTATE_TOKEN),
     *(replace(command, name=f"{command.name}-cluster") for command in (START, STOP, RESTART)),
 )

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tradewind.cli.errors import CommandError
-from tradewind.cli.fleet.lifecycle.commands import config_hash
 from tradewind.cli.output import say, write_lines
 from tradewind.fleet.access.reached import reached
 from tradewind.fleet.cloud.google_api import CloudError
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.inventory import Inventory
+from tradewind.fleet.lifecycle.of_fleet import config_hash
 from tradewind.fleet.lifecycle.report import ClusterReport, RaySide
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterMarker

@@ -1,0 +1,51 @@
+"""An Airflow DAG that restarts a cluster of the fleet, when whoever else has jobs there agrees.
+
+Trigger it with the cluster's name and a reason. If jobs of other people run there, the task ``approve`` waits for
+somebody to approve or reject it in the UI. Their jobs come back afterwards; those of Airflow's tasks go on by
+themselves. Set ``[tradewind] fleet_file``, and see the documentation for what the workers need.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, Param, task
+
+from tradewind.operators.cluster_restart import RayClusterPeopleOperator, RayClusterRestartOperator
+
+with DAG(
+    "cluster_restart",
+    schedule=None,
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    params={
+        "cluster": Param("", "Its name in the fleet file.", type="string", minLength=1),
+        "preserve": Param(True, "Bring the jobs of people back afterwards.", type="boolean"),
+        "reason": Param("", "Why; it is announced.", type="string", minLength=1),
+    },
+    tags=["tradewind", "maintenance"],
+):
+    people = RayClusterPeopleOperator(task_id="people", cluster="{{ params.cluster }}")
+
+    @task.branch
+    def who_is_asked(people: dict[str, Any]) -> str:
+        """Somebody, if jobs of others run there."""
+        return "approve" if people["ask"] else "restart"
+
+    approve = ApprovalOperator(
+        task_id="approve",
+        subject="Restart cluster {{ params.cluster }}?",
+        body="{{ params.reason }}\n\n```\n{{ ti.xcom_pull(task_ids='people')['table'] }}\n```",
+        response_timeout=timedelta(hours=12),
+    )
+    restart = RayClusterRestartOperator(
+        task_id="restart",
+        cluster="{{ params.cluster }}",
+        preserve_jobs="{{ params.preserve }}",
+        reason="{{ params.reason }}",
+        trigger_rule="none_failed_min_one_success",
+        retries=2,
+        retry_delay=timedelta(minutes=2),
+    )
+    who_is_asked(people.output) >> [approve, restart]
+    approve >> restart

@@ -1,0 +1,184 @@
+"""Restarting a cluster of the fleet from a DAG: whose jobs run there, and the restart itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tradewind.deployment.fleet import configured_fleet
+from tradewind.fleet.errors import FleetError
+from tradewind.ray_jobs.keeping.owners import is_gone_on_with, owner_of
+from tradewind.tasks.errors import BadInputError
+from tradewind.text_table import aligned
+
+if TYPE_CHECKING:
+    from tradewind.fleet.clusters import Fleet, FleetCluster
+    from tradewind.ray_jobs.details import JobDetails
+    from tradewind.ray_jobs.keeping.returning import JobReturn
+
+_HEAD: Final = ("JOB", "STATUS", "WHOSE")
+
+
+class ClusterRestartError(AirflowException):
+    """The restart is not done; Airflow's next try goes on with it."""
+
+
+class JobsLostError(AirflowFailException):
+    """The cluster was restarted, and a job of somebody did not come back."""
+
+
+class RayClusterPeopleOperator(BaseOperator):
+    """Tells whose jobs a restart of a cluster would interrupt, so that they can be asked.
+
+    Jobs that Airflow's tasks or steps wait for go on by themselves, and those of whoever triggered the run (``user`` in
+    the job's metadata) are their own affair: neither is told. A head that does not answer may have jobs of anybody.
+
+    XCom: ``ask``, whether somebody has to agree, ``jobs``, their ids, and ``table``, all of it to be read.
+
+    Args:
+        cluster: Its name in the fleet file.
+    """
+
+    ui_color = "#d7e3fc"
+    template_fields: Sequence[str] = ("cluster",)
+
+    def __init__(self, *, cluster: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cluster = cluster
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Ask the cluster for its jobs."""
+        from tradewind.fleet.access.reached import reached
+        from tradewind.ray_jobs.client import RayJobs
+        from tradewind.ray_jobs.errors import RayJobsError
+
+        cluster = _cluster(self.task_id, self.cluster)[1]
+        run: Any = context["dag_run"]
+        try:
+            with reached(cluster) as there:
+                found = others_jobs(RayJobs(there).jobs(), getattr(run, "triggering_user_name", None))
+        except (FleetError, RayJobsError) as error:
+            table = f"Whose jobs run there is not known: {error}"
+            self.log.warning("%s", table)
+            return {"ask": True, "jobs": [], "table": table}
+        rows = [(job.job, job.status, owner_of(job.metadata)) for job in found]
+        table = "\n".join(aligned([_HEAD, *rows])) if rows else "No job of anybody else runs there."
+        self.log.info("%s", table)
+        return {"ask": bool(found), "jobs": [job.job for job in found], "table": table}
+
+
+class RayClusterRestartOperator(BaseOperator):
+    """Restarts a cluster of the fleet, as ``tradewind cluster restart`` does.
+
+    The jobs of people are kept and brought back; those of Airflow's tasks and of steps go on by claim and lease. A try
+    after one that was interrupted goes on where that was. It runs where the worker has the fleet file with its cluster
+    files, the SSH key that the file names, ``ssh``, and Google credentials.
+
+    XCom: ``cluster``, and ``jobs`` with ``job``, ``new`` (its new id, or null) and ``why`` for each job of people.
+
+    Args:
+        cluster: Its name in the fleet file.
+        preserve_jobs: Bring the jobs of people back.
+        reason: Why, for the log and the announcement.
+        wait: End when the minimum of slices is in Ray.
+        timeout_s: For how long at most.
+        backups: The folder for kept jobs, which hold their variables; default: of the worker's user. Where a retry may
+            run on another worker, one that both have.
+    """
+
+    ui_color = "#d7e3fc"
+    template_fields: Sequence[str] = ("cluster", "preserve_jobs", "reason")
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        preserve_jobs: bool | str = True,
+        reason: str = "",
+        wait: bool = True,
+        timeout_s: float = 1800.0,
+        backups: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.cluster = cluster
+        self.preserve_jobs = preserve_jobs
+        self.reason = reason
+        self.wait = wait
+        self.timeout_s = timeout_s
+        self.backups = backups
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Restart it, or go on with a restart that was interrupted."""
+        fleet, cluster = _cluster(self.task_id, self.cluster)
+        may_preserve = _as_bool(self.task_id, self.preserve_jobs)
+        holder = f"task {self.task_id} of {context['ti'].dag_id}, {context['ti'].run_id}"
+        self._announce(f"Cluster {cluster.name} is being restarted. {self.reason}".strip(), cluster)
+        try:
+            found = self._restarted(fleet, cluster, may_preserve, holder)
+        except FleetError as error:
+            raise ClusterRestartError(f"Task {self.task_id!r}: {error}") from error
+        told = {"cluster": cluster.name, "jobs": [{"job": one.job, "new": one.new, "why": one.why} for one in found]}
+        if lost := [one.job for one in found if one.is_lost]:
+            context["ti"].xcom_push(key="return_value", value=told)  # a task that fails returns nothing
+            raise JobsLostError(f"Task {self.task_id!r}: not brought back: {', '.join(lost)}; the log says why.")
+        return told
+
+    def _restarted(self, fleet: Fleet, cluster: FleetCluster, may_preserve: bool, holder: str) -> list[JobReturn]:
+        from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
+        from tradewind.fleet.lifecycle.of_fleet import acts_on
+        from tradewind.fleet.lifecycle.readiness import Readiness
+        from tradewind.fleet.lifecycle.restart import ClusterRestart
+        from tradewind.fleet.marker import ClusterMarker
+
+        def tell(line: str) -> None:
+            self.log.info("%s", line)
+
+        root = Path(self.backups) if self.backups else None
+        kept = KeptJobs(cluster, tell, root=root) if may_preserve else None
+        acts = acts_on(cluster, fleet, tell, tell)
+        found = ClusterRestart(cluster, acts, ClusterMarker.of(cluster), kept, tell).run(holder=holder)
+        if self.wait:
+            Readiness(tell).wait(cluster, self.timeout_s)
+        return found
+
+    def _announce(self, text: str, cluster: FleetCluster) -> None:
+        """Tell people, if this deployment has notifiers; a notifier that fails keeps nothing from being done."""
+        from tradewind.deployment.announce import announce, chosen_notifiers
+
+        try:
+            if chosen_notifiers():
+                announce(text, [cluster.name], announced_by=f"Airflow, task {self.task_id}")
+        except FleetError as error:
+            self.log.warning("%s", error)
+
+
+def others_jobs(jobs: Sequence[JobDetails], asker: str | None) -> list[JobDetails]:
+    """The jobs that run or wait, that nobody goes on with by itself, and that are not ``asker``'s."""
+    active = (job for job in jobs if not job.has_ended and not is_gone_on_with(job.metadata))
+    return [job for job in active if not asker or owner_of(job.metadata) != asker]
+
+
+def _cluster(task_id: str, name: str) -> tuple[Fleet, FleetCluster]:
+    try:
+        fleet = configured_fleet()
+        if fleet is not None:
+            return fleet, fleet.cluster(name)
+    except FleetError as error:
+        raise BadInputError(f"Task {task_id!r}: {error}") from error
+    raise BadInputError(
+        f"Task {task_id!r}: nothing says which clusters there are: set fleet_file in the [tradewind] section of "
+        "airflow.cfg, or the variable TRADEWIND_FLEET."
+    )
+
+
+def _as_bool(task_id: str, value: bool | str) -> bool:
+    """What a template makes of a truth."""
+    found = {"true": True, "false": False}.get(str(value).strip().lower())
+    if found is None:
+        raise BadInputError(f"Task {task_id!r}: preserve_jobs is {value!r}, neither true nor false.")
+    return found

@@ -1,0 +1,85 @@
+"""Reads a head's own memory, in a process of its own: what it keeps of each job, and the packages that only it has.
+
+Ray's Jobs API tells neither what a job's entrypoint asks of its node nor what is in a package, so both come from where
+Ray's own processes read them. The process gets the token in its environment, which Ray's client takes it from and which
+no Airflow component may have it in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.ray_jobs.keeping.kept_job import KeptJob, jobs_to_keep
+
+_JOB_KEY: Final = "_ray_internal_job_info_"
+_JOBS: Final = "read.json"
+_TIMEOUT_S: Final = 600.0
+_CALL_S: Final = 60.0
+_LONGEST_REASON: Final = 300
+
+
+class GcsReadError(RuntimeError):
+    """The head's memory could not be read."""
+
+
+def read_head(address: str, token: str | None, folder: Path) -> tuple[list[KeptJob], dict[str, Path]]:
+    """The jobs of a head that are to be kept, and the files of their packages, which are written to ``folder``.
+
+    Args:
+        address: Of the head's GCS, ``HOST:PORT``.
+        folder: One that is there, empty, and for its owner alone.
+
+    Raises:
+        GcsReadError: It does not answer, or refuses the token.
+    """
+    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    command = [sys.executable, "-m", __name__, address, str(folder)]
+    try:
+        done = subprocess.run(
+            command, env={**env, **auth}, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise GcsReadError(f"The head's memory at {address} was not read within {_TIMEOUT_S:.0f} s.") from None
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        why = lines[-1][:_LONGEST_REASON] if lines else f"the reader ended with {done.returncode}"
+        raise GcsReadError(f"The head's memory at {address} cannot be read: {why}")
+    jobs = [KeptJob.from_json(fields) for fields in json.loads((folder / _JOBS).read_text())]
+    uris = sorted({uri for job in jobs for uri in job.packages if uri not in job.missing})
+    return jobs, {uri: folder / str(number) for number, uri in enumerate(uris)}
+
+
+def main(address: str, folder: Path) -> None:
+    """What the process does."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # its types do not name it
+
+    os.umask(0o077)
+    client: Any = GcsClient(address=address)
+    jobs = [_with_missing(job, client) for job in jobs_to_keep(_infos(client))]
+    for number, uri in enumerate(sorted({uri for job in jobs for uri in job.packages if uri not in job.missing})):
+        (folder / str(number)).write_bytes(client.internal_kv_get(uri.encode(), None, timeout=_CALL_S))
+    (folder / _JOBS).write_text(json.dumps([job.to_json() for job in jobs]))
+
+
+def _infos(client: Any) -> Mapping[str, Mapping[str, Any]]:
+    keys = client.internal_kv_keys(_JOB_KEY.encode(), b"job", timeout=_CALL_S)
+    texts = {key.decode().removeprefix(_JOB_KEY): client.internal_kv_get(key, b"job", timeout=_CALL_S) for key in keys}
+    return {job: json.loads(text) for job, text in texts.items() if text}
+
+
+def _with_missing(job: KeptJob, client: Any) -> KeptJob:
+    """``job`` with the packages that the head has lost."""
+    lost = [uri for uri in job.packages if not client.internal_kv_exists(uri.encode(), None, timeout=_CALL_S)]
+    return KeptJob.from_json({**job.to_json(), "missing": lost})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

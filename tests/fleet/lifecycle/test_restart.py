@@ -1,0 +1,265 @@
+"""A restart of a real head: the jobs of people come back once each, wherever it was killed; those of tasks do not."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.fleet.fleets import write_fleet
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.lifecycle.acts import ClusterActs
+from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
+from tradewind.fleet.lifecycle.restart import ClusterRestart
+from tradewind.fleet.marker import ClusterMarker, MarkerHolding
+from tradewind.fleet.marker_value import MarkerState
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.keeping.gcs_reader import read_head
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+
+pytestmark = [pytest.mark.ray]
+
+TASK = {"airflow_dag": "d", "airflow_run": "r", "airflow_task": "t", "airflow_waits": "yes"}
+STEP = {"step": "s-abc", "output_path": "gs://bucket/s-abc"}
+HIDDEN = "hidden-from-all-logs"
+
+
+@dataclass
+class Head:
+    """A cluster of the fleet whose head is a process on this machine."""
+
+    cluster: FleetCluster
+    ray: LocalRay
+    folder: Path
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def there(self) -> RayCluster:
+        return RayCluster("here", self.ray.address, self.ray.token)
+
+    @contextmanager
+    def reach(self, cluster: FleetCluster) -> Iterator[RayCluster]:
+        yield self.there
+
+    @contextmanager
+    def reach_memory(self, cluster: FleetCluster) -> Iterator[str]:
+        yield self.ray.gcs_address
+
+    def kept(self, tell: Callable[[str], None] | None = None) -> KeptJobs:
+        return KeptJobs(
+            self.cluster, tell or self.told.append, root=self.folder / "state", reach=self.reach,
+            reach_memory=self.reach_memory, patience_s=120.0,
+        )  # fmt: skip
+
+    def submit(self, job: str, entrypoint: str, **fields: Any) -> None:
+        """A job that notes each of its starts."""
+        note = f"echo {job} >> {self.folder / 'starts'}"
+        RayJobs(self.there).submit_or_attach(JobRequest(job, f"{note}; {entrypoint}", **fields))
+
+    def log(self, job: str) -> str | None:
+        return RayJobs(self.there).log_text(job)
+
+    def starts(self) -> list[str]:
+        file = self.folder / "starts"
+        return sorted(file.read_text().split()) if file.exists() else []
+
+    def statuses(self) -> dict[str, str]:
+        return {job.job: job.status for job in RayJobs(self.there).jobs()}
+
+
+class LocalActs:
+    """What is done to the head on this machine, in the place of Ray's launcher."""
+
+    def __init__(self, relaunch: Callable[[], None]) -> None:
+        self._relaunch = relaunch
+
+    def check_restartable(self) -> None:
+        pass
+
+    def relaunch(self, held: MarkerHolding) -> None:
+        held.check()
+        self._relaunch()
+
+
+def until(is_true: Callable[[], bool], what: str, seen: Callable[[], object] = str) -> None:
+    deadline = time.monotonic() + 60.0
+    while not is_true():
+        assert time.monotonic() < deadline, f"{what}: {seen()}"
+        time.sleep(0.1)
+
+
+def restart_of(head: Head, kept: KeptJobs | None, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
+    acts = cast(ClusterActs, LocalActs(relaunch))
+    return ClusterRestart(head.cluster, acts, ClusterMarker.of(head.cluster), kept, tell or head.told.append)
+
+
+def relaunch_of(head: Head) -> Callable[[], None]:
+    def relaunch() -> None:
+        head.ray.kill_head()
+        head.ray.start_head()
+
+    return relaunch
+
+
+@pytest.fixture
+def fleet_cluster(cloud: LocalCloudStorage, tmp_path: Path) -> Iterator[FleetCluster]:
+    file = write_fleet(tmp_path)
+    file.write_text(file.read_text().replace("my-bucket", "bucket"))
+    yield (found := load_fleet(file).cluster("here"))
+    ClusterMarker.of(found).take("stop", "over", is_anew=True).finish()
+
+
+@contextmanager
+def running_head(cluster: FleetCluster, folder: Path, env: dict[str, str]) -> Iterator[Head]:
+    stack = LocalStack(folder / "ray")
+    ray = LocalRay(stack, num_cpus=2, env=env)
+    try:
+        ray.start()
+        yield Head(cluster, ray, folder)
+    finally:
+        stack.stop()
+
+
+def submit_all(head: Head) -> None:
+    """Two jobs of people that run, one that waits, one each of a task and of a step, and one that is over."""
+    code = head.folder / "code"
+    code.mkdir()
+    (code / "mark.txt").write_text("the code travelled")
+    head.submit("over", "true")
+    with_code = {"working_dir": str(code), "env_vars": {"KEY": HIDDEN}}
+    check = f'test "$KEY" = {HIDDEN} && cat mark.txt >> {head.folder / "marks"}; sleep 4242'
+    head.submit("code", check, runtime_env=with_code, metadata={"user": "ada"})
+    head.submit("plain", "sleep 4242", metadata={"user": "bob"})
+    head.submit("waits", "sleep 4242", resources={"never": 1.0}, metadata={"user": "bob"})
+    head.submit("of-a-task", "sleep 4242", metadata=TASK)
+    head.submit("of-a-step", "sleep 4242", metadata=STEP)
+    until(lambda: head.starts() == ["code", "of-a-step", "of-a-task", "over", "plain"], "all to start")
+    until((head.folder / "marks").exists, "the code to be there")
+    until(lambda: head.statuses()["over"] == "SUCCEEDED", "the first to end")
+
+
+def check_all_back(head: Head, restart: str) -> None:
+    """Of each job of a person there is one that came back, as it was submitted, and of the others there is none."""
+    new = [f"{job}-r-{restart}" for job in ("code", "plain", "waits")]
+    until(lambda: head.starts().count("plain") == 2 and head.starts().count("code") == 2, "both to run again")
+    statuses = head.statuses()
+    assert {job for job in statuses if "-r-" in job} == set(new)
+    assert [statuses[job] for job in new] == ["RUNNING", "RUNNING", "PENDING"]
+    assert [job for job, status in statuses.items() if status in ("RUNNING", "PENDING") and "-r-" not in job] == []
+    assert head.starts() == ["code", "code", "of-a-step", "of-a-task", "over", "plain", "plain"]
+    marks = head.folder / "marks"
+    until(
+        lambda: marks.read_text() == 2 * "the code travelled",
+        "the code to be where it was",
+        lambda: (marks.read_text(), head.log(new[0]), head.statuses()),
+    )
+    found = {job.job: job for job in read_now(head)}
+    assert found["waits-" + f"r-{restart}"].resources == {"never": 1.0}
+    assert found[new[0]].metadata == {"user": "ada"} and found[new[0]].runtime_env["env_vars"]["KEY"] == HIDDEN
+
+
+def read_now(head: Head) -> Any:
+    folder = head.folder / "looked"
+    folder.mkdir(exist_ok=True)
+    return read_head(head.ray.gcs_address, head.ray.token, folder)[0]
+
+
+def marker_of(head: Head) -> Any:
+    found = ClusterMarker.of(head.cluster).read()
+    assert found is not None
+    return found.marker
+
+
+def test_jobs_come_back_to_a_head_that_forgot_everything(fleet_cluster: FleetCluster, tmp_path: Path) -> None:
+    with running_head(fleet_cluster, tmp_path, {}) as head:
+        submit_all(head)
+        found = restart_of(head, head.kept(), relaunch_of(head)).run()
+        restart = marker_of(head).run[:8]
+        assert sorted(one.job for one in found) == ["code", "plain", "waits"]
+        assert not any(one.is_lost for one in found)
+        check_all_back(head, restart)
+        assert marker_of(head).state is MarkerState.DONE
+        assert list((tmp_path / "state" / "my-project" / "here").iterdir()) == [], "the backup is gone"
+        assert HIDDEN not in " ".join(head.told) and HIDDEN not in json.dumps(marker_of(head).details)
+
+
+def killed_at(point: str) -> Callable[[str], None]:
+    """Dies by SIGKILL when what is told it is, or begins with, ``point``."""
+
+    def look(said: str) -> None:
+        if said.startswith(point):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return look
+
+
+def restart_in_child(head: Head, pipe: Connection, point: str) -> None:
+    """A restart that is killed at ``point``; the head is started anew by who holds the other end of ``pipe``."""
+    look = killed_at(point)
+
+    def relaunch() -> None:
+        look("before Ray ends")
+        pipe.send("relaunch")
+        pipe.recv()
+        look("after Ray started")
+
+    try:
+        found = restart_of(head, head.kept(look), relaunch, look).run()
+        look("before it is left")
+        pipe.send([one.sentence for one in found])
+    except BaseException as error:
+        pipe.send(repr(error))
+
+
+def restart_killed_at(head: Head, point: str) -> Any:
+    """What a restart told that was to be killed at ``point``; None if it was."""
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=restart_in_child, args=(head, theirs, point))
+    child.start()
+    theirs.close()
+    said = None
+    while said is None:
+        try:
+            said = ours.recv()
+        except EOFError:
+            break
+        if said == "relaunch":
+            said = None
+            relaunch_of(head)()
+            ours.send("done")
+    child.join()
+    found = ClusterMarker.of(head.cluster).read()
+    assert found is not None
+    if said is None and found.is_held:  # as if it had waited until the marker is stale
+        marker = found.marker.changed(found.marker.since, state=MarkerState.LEFT)
+        assert ClusterMarker.of(head.cluster).swap(marker, found.tag) is not None
+    return said
+
+
+def test_a_restart_that_is_killed_anywhere_is_gone_on_with(fleet_cluster: FleetCluster, tmp_path: Path) -> None:
+    rocks = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "gcs")}
+    with running_head(fleet_cluster, tmp_path, rocks) as head:
+        submit_all(head)
+        points = ("Kept 3 jobs", "before Ray ends", "after Ray started", "Job plain is back", "no such point")
+        ends = [restart_killed_at(head, point) for point in points]
+        assert ends[:-1] == [None, None, None, None], ends
+        restart = marker_of(head).run[:8]
+        assert ends[-1] == [f"Job {job} is back as {job}-r-{restart}." for job in ("code", "plain", "waits")]
+        check_all_back(head, restart)
+        assert marker_of(head).state is MarkerState.DONE
+        assert not any((tmp_path / "state").rglob("*.json"))

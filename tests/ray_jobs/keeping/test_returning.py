@@ -1,0 +1,52 @@
+"""What is done about a kept job, by what its former self is on the new head."""
+
+from __future__ import annotations
+
+import pytest
+
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.keeping.kept_job import KeptJob
+from tradewind.ray_jobs.keeping.returning import JobReturn, Next, decide_return
+
+JOB = KeptJob("a", "RUNNING", "true")
+
+
+@pytest.mark.parametrize(
+    ("status", "waited_s", "is_ended_by_us", "what"),
+    [
+        (None, 0, False, Next.SUBMIT),
+        ("FAILED", 0, False, Next.SUBMIT),
+        ("SUCCEEDED", 0, False, Next.LEAVE_ALONE),
+        ("STOPPED", 0, False, Next.LEAVE_ALONE),
+        ("STOPPED", 0, True, Next.SUBMIT),
+        ("RUNNING", 5, False, Next.LOOK_AGAIN),
+        ("PENDING", 5, False, Next.LOOK_AGAIN),
+        ("RUNNING", 25, False, Next.LOOK_AGAIN),
+        ("RUNNING", 95, False, Next.LEAVE_ALONE),
+        ("PENDING", 25, False, Next.END),
+        ("PENDING", 25, True, Next.END),
+    ],
+)
+def test_a_job_is_submitted_again_only_when_its_former_self_has_ended_or_is_unknown(
+    status: str | None, waited_s: float, is_ended_by_us: bool, what: Next
+) -> None:
+    found = None if status is None else JobDetails("a", status)
+    assert decide_return(JOB, found, waited_s=waited_s, is_ended_by_us=is_ended_by_us)[0] is what
+
+
+def test_a_job_whose_package_was_lost_is_not_run_without_it() -> None:
+    job = KeptJob("a", "RUNNING", "true", missing=("gcs://x.zip",))
+    what, why = decide_return(job, None, waited_s=0, is_ended_by_us=False)
+    assert what is Next.LOST and "gcs://x.zip" in why
+
+
+def test_what_became_of_a_job_is_one_sentence() -> None:
+    assert JobReturn("a", "a-r-1").sentence == "Job a is back as a-r-1."
+    assert JobReturn("a", why="somebody stopped it").sentence == "Job a stays as it is: somebody stopped it."
+    assert JobReturn("a", why="it is gone", is_lost=True).sentence == "Job a is not back: it is gone."
+
+
+def test_a_job_that_runs_only_in_the_heads_memory_comes_back() -> None:
+    found = JobDetails("a", "RUNNING")
+    for waited_s, what in ((25, Next.LOOK_AGAIN), (95, Next.SUBMIT)):
+        assert decide_return(JOB, found, waited_s=waited_s, is_ended_by_us=False, is_node_gone=True)[0] is what
