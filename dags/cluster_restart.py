@@ -11,7 +11,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
-from tradewind.operators.cluster_restart import RayClusterPeopleOperator, RayClusterRestartOperator
+from tradewind.operators.restart_cluster import RayClusterPeopleOperator, RayClusterRestartOperator
 
 with DAG(
     "cluster_restart",

@@ -28,7 +28,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Ray",
                 "python-modules": [
-                    "tradewind.operators.cluster_restart",
+                    "tradewind.operators.restart_cluster",
                     "tradewind.operators.fleet",
                     "tradewind.operators.ray_job",
                     "tradewind.operators.reconcile",

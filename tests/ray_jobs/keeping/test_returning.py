@@ -6,7 +6,7 @@ import pytest
 
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.keeping.kept_job import KeptJob
-from tradewind.ray_jobs.keeping.returning import JobReturn, Next, decide_return
+from tradewind.ray_jobs.keeping.returning import JobReturn, ReturnMove, decide_return
 
 JOB = KeptJob("a", "RUNNING", "true")
 
@@ -14,21 +14,21 @@ JOB = KeptJob("a", "RUNNING", "true")
 @pytest.mark.parametrize(
     ("status", "waited_s", "is_ended_by_us", "what"),
     [
-        (None, 0, False, Next.SUBMIT),
-        ("FAILED", 0, False, Next.SUBMIT),
-        ("SUCCEEDED", 0, False, Next.LEAVE_ALONE),
-        ("STOPPED", 0, False, Next.LEAVE_ALONE),
-        ("STOPPED", 0, True, Next.SUBMIT),
-        ("RUNNING", 5, False, Next.LOOK_AGAIN),
-        ("PENDING", 5, False, Next.LOOK_AGAIN),
-        ("RUNNING", 25, False, Next.LOOK_AGAIN),
-        ("RUNNING", 95, False, Next.LEAVE_ALONE),
-        ("PENDING", 25, False, Next.END),
-        ("PENDING", 25, True, Next.END),
+        (None, 0, False, ReturnMove.SUBMIT),
+        ("FAILED", 0, False, ReturnMove.SUBMIT),
+        ("SUCCEEDED", 0, False, ReturnMove.LEAVE_ALONE),
+        ("STOPPED", 0, False, ReturnMove.LEAVE_ALONE),
+        ("STOPPED", 0, True, ReturnMove.SUBMIT),
+        ("RUNNING", 5, False, ReturnMove.LOOK_AGAIN),
+        ("PENDING", 5, False, ReturnMove.LOOK_AGAIN),
+        ("RUNNING", 25, False, ReturnMove.LOOK_AGAIN),
+        ("RUNNING", 95, False, ReturnMove.LEAVE_ALONE),
+        ("PENDING", 25, False, ReturnMove.END),
+        ("PENDING", 25, True, ReturnMove.END),
     ],
 )
 def test_a_job_is_submitted_again_only_when_its_former_self_has_ended_or_is_unknown(
-    status: str | None, waited_s: float, is_ended_by_us: bool, what: Next
+    status: str | None, waited_s: float, is_ended_by_us: bool, what: ReturnMove
 ) -> None:
     found = None if status is None else JobDetails("a", status)
     assert decide_return(JOB, found, waited_s=waited_s, is_ended_by_us=is_ended_by_us)[0] is what
@@ -37,7 +37,7 @@ def test_a_job_is_submitted_again_only_when_its_former_self_has_ended_or_is_unkn
 def test_a_job_whose_package_was_lost_is_not_run_without_it() -> None:
     job = KeptJob("a", "RUNNING", "true", missing=("gcs://x.zip",))
     what, why = decide_return(job, None, waited_s=0, is_ended_by_us=False)
-    assert what is Next.LOST and "gcs://x.zip" in why
+    assert what is ReturnMove.LOST and "gcs://x.zip" in why
 
 
 def test_what_became_of_a_job_is_one_sentence() -> None:
@@ -48,5 +48,5 @@ def test_what_became_of_a_job_is_one_sentence() -> None:
 
 def test_a_job_that_runs_only_in_the_heads_memory_comes_back() -> None:
     found = JobDetails("a", "RUNNING")
-    for waited_s, what in ((25, Next.LOOK_AGAIN), (95, Next.SUBMIT)):
+    for waited_s, what in ((25, ReturnMove.LOOK_AGAIN), (95, ReturnMove.SUBMIT)):
         assert decide_return(JOB, found, waited_s=waited_s, is_ended_by_us=False, is_node_gone=True)[0] is what

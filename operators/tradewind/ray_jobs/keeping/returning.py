@@ -30,7 +30,7 @@ _ENDING_S: Final = 60.0
 _LOOK_S: Final = 1.0
 
 
-class Next(Enum):
+class ReturnMove(Enum):
     """What is done about one kept job, by what its former self is on the new head."""
 
     SUBMIT = "it is submitted again"
@@ -42,7 +42,7 @@ class Next(Enum):
 
 def decide_return(
     job: KeptJob, found: JobDetails | None, *, waited_s: float, is_ended_by_us: bool, is_node_gone: bool = False
-) -> tuple[Next, str]:
+) -> tuple[ReturnMove, str]:
     """What is done about ``job``, and why.
 
     Args:
@@ -52,18 +52,18 @@ def decide_return(
         is_node_gone: The node that it ran on is no more, whatever the head says of the job.
     """
     if job.missing:
-        return Next.LOST, f"the head had lost {', '.join(job.missing)} before it could be kept"
+        return ReturnMove.LOST, f"the head had lost {', '.join(job.missing)} before it could be kept"
     if found is None or found.status == "FAILED":
-        return Next.SUBMIT, ""
+        return ReturnMove.SUBMIT, ""
     if found.status == "SUCCEEDED":
-        return Next.LEAVE_ALONE, "it succeeded before the restart"
+        return ReturnMove.LEAVE_ALONE, "it succeeded before the restart"
     if found.status == "STOPPED":
-        return (Next.SUBMIT, "") if is_ended_by_us else (Next.LEAVE_ALONE, "somebody stopped it")
+        return (ReturnMove.SUBMIT, "") if is_ended_by_us else (ReturnMove.LEAVE_ALONE, "somebody stopped it")
     if waited_s < (_PENDING_S if found.status == "PENDING" else _RUNNING_S):
-        return Next.LOOK_AGAIN, ""
+        return ReturnMove.LOOK_AGAIN, ""
     if found.status == "PENDING":
-        return Next.END, ""
-    return (Next.SUBMIT, "") if is_node_gone else (Next.LEAVE_ALONE, "it runs on under its old id")
+        return ReturnMove.END, ""
+    return (ReturnMove.SUBMIT, "") if is_node_gone else (ReturnMove.LEAVE_ALONE, "it runs on under its old id")
 
 
 @dataclass(frozen=True)
@@ -147,16 +147,16 @@ class JobsReturn:
         is_gone = found is not None and found.running_on is not None and self._is_gone(job, found.running_on)
         what, why = decide_return(job, found, waited_s=waited_s, is_ended_by_us=ours, is_node_gone=is_gone)
         match what:
-            case Next.SUBMIT:
+            case ReturnMove.SUBMIT:
                 return self._submitted(job, new)
-            case Next.END:
+            case ReturnMove.END:
                 self._backup.note_ending(job.job)  # before it is done: else it would look as if a person had done it
                 asyncio.run(self._end(job.job))
                 return None
-            case Next.LOOK_AGAIN:
+            case ReturnMove.LOOK_AGAIN:
                 self._jobs.log_text(job.job)  # a head looks after the jobs that it remembers once it is asked for one
                 return None
-        return JobReturn(job.job, why=why, is_lost=what is Next.LOST)
+        return JobReturn(job.job, why=why, is_lost=what is ReturnMove.LOST)
 
     def _is_gone(self, job: KeptJob, node: str) -> bool:
         """Whether ``node`` is that of a head which was ended, or unknown, or dead."""

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Iterable
 
 from tradewind.cli.errors import UsageError
-from tradewind.cli.fleet.lifecycle.commands import cluster_file, config_hash
 from tradewind.cli.fleet.lifecycle.consent import agree
 from tradewind.cli.output import say
 from tradewind.cloud_tpu.api import TpuApi
@@ -16,6 +15,7 @@ from tradewind.fleet.access.reached import reached
 from tradewind.fleet.cloud.heads import NoHeadError, SeveralHeadsError, find_head
 from tradewind.fleet.clusters import Capacity, Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
+from tradewind.fleet.lifecycle.of_fleet import cluster_file, config_hash
 from tradewind.fleet.lifecycle.zone import in_fleet_words
 from tradewind.fleet.marker import ClusterMarker
 from tradewind.fleet.workers.manual_slices import ManualSlices, slice_records

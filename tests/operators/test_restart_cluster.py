@@ -1,0 +1,53 @@
+"""The operators that restart a cluster, and the DAG that is made of them, as Airflow loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import ParamValidationError
+
+from tests.fleet.fleets import write_fleet
+from tradewind.operators.restart_cluster import RayClusterPeopleOperator, RayClusterRestartOperator, others_jobs
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.tasks.errors import BadInputError
+
+DAGS = Path(__file__).parents[2] / "dags"
+
+
+def job(name: str, status: str = "RUNNING", **metadata: str) -> JobDetails:
+    return JobDetails(name, status, metadata=metadata)
+
+
+def test_the_dag_asks_before_it_restarts_and_its_form_wants_a_cluster_and_a_reason() -> None:
+    bag = DagBag(DAGS / "cluster_restart.py")
+    assert bag.import_errors == {}
+    dag = bag.dags["cluster_restart"]
+    assert dag.task_dict["restart"].upstream_task_ids == {"approve", "who_is_asked"}
+    with pytest.raises(ParamValidationError):
+        dag.params.validate()
+    dag.params.update({"cluster": "here", "reason": "its head is out of memory"})
+    assert dag.params.validate() == {"cluster": "here", "preserve": True, "reason": "its head is out of memory"}
+
+
+def test_only_the_jobs_of_other_people_that_have_not_ended_are_asked_for() -> None:
+    jobs = [job("hers", user="ada"), job("over", "SUCCEEDED", user="ada"), job("mine", user="bob"), job("nobodys")]
+    assert [one.job for one in others_jobs(jobs, "bob")] == ["hers", "nobodys"]
+    assert [one.job for one in others_jobs(jobs, None)] == ["hers", "mine", "nobodys"]
+
+
+@pytest.mark.parametrize("operator", [RayClusterPeopleOperator, RayClusterRestartOperator])
+def test_a_cluster_that_is_not_in_the_fleet_file_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator: Any
+) -> None:
+    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
+    with pytest.raises(BadInputError, match="Task 'it': .* no cluster 'her': did you mean here"):
+        operator(task_id="it", cluster="her").execute({})
+
+
+def test_what_a_template_makes_of_preserve_is_true_or_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
+    with pytest.raises(BadInputError, match="Task 'it': preserve_jobs is 'perhaps', neither true nor false"):
+        RayClusterRestartOperator(task_id="it", cluster="here", preserve_jobs="perhaps").execute({})
