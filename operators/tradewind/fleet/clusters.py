@@ -96,6 +96,10 @@ class FleetCluster:
         """The disk that outlives the head: what Ray's GCS knows, and Ray's sessions with the logs of jobs."""
         return state_disk_of(self.name)
 
+    def not_for(self, whose: str) -> str:
+        """That work of ``whose`` is refused, in a sentence."""
+        return f"Cluster {self.name} takes only jobs of {self.owner}, as the fleet file says, and this is {whose}'s."
+
     @property
     def connection_extra(self) -> dict[str, Any]:
         """The extras of its Airflow connection."""

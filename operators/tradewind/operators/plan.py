@@ -18,6 +18,7 @@ from tradewind.records.step_info import step_info
 from tradewind.steps import ExecutorStep, ResolvedExperiment
 from tradewind.tasks.address import states_now
 from tradewind.tasks.assets import emit_nothing, emit_reused
+from tradewind.tasks.cluster_owners import refuse_others_clusters
 from tradewind.tasks.cluster_slices import refuse_missing_slice_types
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.context import ExperimentSettings, PlacedExperiment
@@ -95,6 +96,8 @@ class PlanOperator(BaseOperator):
         to_run = [experiment.of(self.steps[planned.task_id]) for planned in plan.decided(Decision.RUN)]
         for step in to_run:
             claimed_spec(step, code)
+        clusters = {self.settings.cluster_of(step.step) for step in to_run}
+        refuse_others_clusters(sorted(clusters), self.owner, f"Task {self.task_id!r}")
         refuse_missing_slice_types(to_run, self.settings.cluster_of)
         refuse_cross_region_reads(to_run, self.settings.cluster_of, self.allow_cross_region)
         if to_run:

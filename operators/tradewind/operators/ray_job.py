@@ -22,6 +22,7 @@ from tradewind.ray_jobs.nodes.demand import Demand
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.steps.values.amounts import check_amount
 from tradewind.tasks.address import TaskKey, clears_now
+from tradewind.tasks.cluster_owners import refuse_others_clusters
 from tradewind.tasks.errors import failing_at_once, talking_to_cluster
 from tradewind.tasks.jobs.claim_store import load_claim, save_claim
 from tradewind.tasks.jobs.errors import LOSSES, job_error
@@ -179,6 +180,9 @@ class RayJobOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Submit the job, or join the one that an earlier try submitted, and wait for its end."""
         claim = load_claim(context)
+        if claim is None:
+            with failing_at_once():
+                refuse_others_clusters([self.ray_conn_id], self.owner, self._who)
         jobs = self._connect(has_job=claim is not None and not claim.was_judged)
         with talking_to_cluster(self._who):
             claim = self._claimed(jobs, context)

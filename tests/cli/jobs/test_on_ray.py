@@ -335,6 +335,12 @@ def test_a_cluster_that_asks_for_a_token_gets_it_from_the_environment(
                 cluster = load_fleet(tmp_path / "fleet.yaml").cluster()
                 found = [next(running_diagnoses([cluster], here)).health for here in (version("ray"), "2.50.0")]
                 assert found == [Health.WELL, Health.WRONG]
+                file = tmp_path / "fleet.yaml"
+                file.write_text(file.read_text() + "    owner: hero\n")
+                refused = run("submit", "--", "true", where=("--cluster", "here"))
+                assert refused.code == 2 and "Cluster here takes only jobs of hero" in refused.err
+                his = run("submit", "--metadata", "user=hero", "--", "true", where=("--cluster", "here"))
+                assert his.code == 0, his.err
                 forged = tmp_path / ".cache/tradewind/tokens/my-project/RAY_AUTH_TOKEN"
                 forged.write_text("an0ther-token-of-the-test-01")
                 assert run("list", where=("--cluster", "here")).code == 0 and len(manager.accesses) == 2

@@ -13,6 +13,7 @@ from pathlib import Path
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.interrupts import Interrupted, Interrupts
 from tradewind.cli.jobs.clusters import options_for
+from tradewind.cli.jobs.named_cluster import fleet_here
 from tradewind.cli.jobs.submission import id_for, job_to_submit, ray_command
 from tradewind.cli.output import say, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
@@ -38,9 +39,19 @@ def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
         option = "--auto-stop" if arguments.auto_stop else "--timeout"
         raise UsageError(f"--no-wait and {option} do not go together: with --no-wait, nobody is there to stop the job.")
     request = job_to_submit(arguments, id_for(arguments), Path.cwd(), say)
+    if arguments.cluster:
+        _check_owner(arguments.cluster, request.metadata.get("user", ""))
     return Submission(request, cluster, interrupts, is_id_new=arguments.submission_id is None).run(
         no_wait=arguments.no_wait, auto_stop=arguments.auto_stop, timeout_s=arguments.timeout
     )
+
+
+def _check_owner(name: str, user: str) -> None:
+    """Refuse a cluster of the fleet that is for the jobs of somebody else."""
+    fleet = fleet_here()
+    cluster = fleet.called(name) if fleet else None
+    if cluster is not None and cluster.owner not in (None, user):
+        raise UsageError(f"{cluster.not_for(user or 'nobody')} Name another cluster with --cluster.")
 
 
 class Submission:

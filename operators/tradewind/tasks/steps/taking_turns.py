@@ -21,6 +21,7 @@ from tradewind.records.leases.lease import Lease, Phase
 from tradewind.runtime.driver.kept_output import DRIVER_LOG
 from tradewind.steps import AirflowWorker
 from tradewind.tasks.address import TaskKey
+from tradewind.tasks.cluster_owners import refuse_others_clusters
 from tradewind.tasks.cluster_slices import refuse_missing_slice_types
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.errors import (
@@ -134,6 +135,9 @@ class TurnTaker(Claimant[dict[str, Any]]):
         if cluster:
             connect(turns.step.name, cluster, has_job=self._has_job)  # nothing is claimed for one that cannot be used
         with failing_at_once():
+            if cluster:
+                task: Any = self._try.context["task"]
+                refuse_others_clusters([cluster], task.owner, f"Step {turns.step.name!r}")
             refuse_missing_slice_types([turns.step], given.settings.cluster_of)
             return turns.claim(
                 over,

@@ -1,0 +1,56 @@
+"""What the fleet file gives to one owner is refused to others before anything is spent, in tasks and in a shell."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG
+
+from tests.fleet.fleets import write_fleet
+from tests.operators.contexts import context_of
+from tradewind.operators.ray_job import RayJobOperator
+from tradewind.tasks.cluster_owners import NotTheOwnerError, refuse_others_clusters
+from tradewind.tasks.errors import BadInputError
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = write_fleet(tmp_path, "owner: hero\nconnection: ray-here\n")
+    monkeypatch.setenv("TRADEWIND_FLEET", str(file))
+    return file
+
+
+@pytest.mark.parametrize("name", ["here", "ray-here"])
+def test_a_cluster_takes_only_the_work_of_its_owner_by_either_name(fleet: Path, name: str) -> None:
+    for owner in ("hero", "ada, hero"):
+        refuse_others_clusters(["elsewhere", name], owner, "Task 'it'")
+    for owner in ("airflow", "her", ""):
+        with pytest.raises(NotTheOwnerError, match="Task 'it': Cluster here takes only jobs of hero"):
+            refuse_others_clusters(["elsewhere", name], owner, "Task 'it'")
+
+
+def test_a_cluster_without_an_owner_and_a_deployment_without_a_fleet_take_everybodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_others_clusters(["here"], "airflow", "Task 'it'")
+    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
+    refuse_others_clusters(["here"], "airflow", "Task 'it'")
+
+
+def test_a_fleet_file_that_cannot_be_used_is_told_and_keeps_nobody_from_work(
+    fleet: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet.write_text("clusters: 3")
+    with caplog.at_level(logging.WARNING):
+        refuse_others_clusters(["here"], "airflow", "Task 'it'")
+    assert "Whose clusters these are is not known" in caplog.text
+
+
+def test_an_operator_is_refused_before_it_asks_the_cluster(fleet: Path) -> None:
+    with DAG("d"):
+        RayJobOperator(task_id="t", entrypoint="true", ray_conn_id="here", owner="ada")
+        dag = RayJobOperator(task_id="u", entrypoint="true", ray_conn_id="here").dag
+    with pytest.raises(BadInputError, match="Task 't': Cluster here takes only jobs of hero, .* this is ada's"):
+        dag.get_task("t").execute(context_of(dag))
