@@ -61,7 +61,7 @@ def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
     ours = vars(parser().parse_args(words))
     assert callable(theirs.pop("func"))
     assert theirs.pop("subcommand") in words
-    assert ours.pop("run") in words
+    assert " ".join(words).startswith(ours.pop("run"))
     assert theirs == ours
     if "submit" in words:
         assert command_words(theirs["command"]) == ["python", "a.py", "--no-wait"]
