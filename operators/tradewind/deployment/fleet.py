@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from airflow.sdk import conf
@@ -15,9 +15,14 @@ from tradewind.fleet.errors import FleetError
 from tradewind.fleet.file.load import FLEET_VARIABLE, load_fleet
 from tradewind.fleet.marker import ClusterMarker
 from tradewind.fleet.upkeep import MarkerNote
+from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.storage import StorageError
 
 logger = logging.getLogger(__name__)
+
+
+class NotTheOwnerError(BadRequestError):
+    """A cluster is for the work of somebody else."""
 
 
 def configured_fleet_file() -> str | None:
@@ -63,6 +68,33 @@ def who_changes(name: str) -> str | None:
         logger.warning("Whether somebody is changing cluster %s is not known: %s", name, error)
         return None
     return found.sentence(cluster.name, marker.now()) if found and found.is_held else None
+
+
+def refuse_others_clusters(clusters: Iterable[str], owner: str, who: str) -> None:
+    """Refuse clusters that are for others than ``owner``, who may be several with commas between them.
+
+    A fleet file that cannot be used keeps no task from its work: a warning says so.
+
+    The owner of a task is Airflow's: ``owner`` of the operator, or of the DAG's ``default_args``.
+
+    Args:
+        clusters: Their names in the fleet file, or their connections.
+        who: The task, for the message.
+
+    Raises:
+        NotTheOwnerError: There is one; it names the first.
+    """
+    try:
+        fleet = configured_fleet()
+    except FleetError as error:
+        logger.warning("Whose clusters these are is not known: %s", error)
+        return
+    names = {name.strip() for name in owner.split(",")}
+    for cluster in filter(None, map(fleet.called, clusters)) if fleet else ():
+        if cluster.owner not in (None, *names):
+            raise NotTheOwnerError(
+                f"{who}: {cluster.not_for(owner)} Set 'owner' of the task if it is, or name another cluster."
+            )
 
 
 @functools.lru_cache(maxsize=4)

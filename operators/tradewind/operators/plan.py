@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from tradewind.calls.references import CodeFolder, function_name
+from tradewind.deployment.fleet import refuse_others_clusters
 from tradewind.plans.chunks import chunks
 from tradewind.plans.plan import Decision, Plan
 from tradewind.plans.planning import plan_now, read_outputs
@@ -18,7 +19,6 @@ from tradewind.records.step_info import step_info
 from tradewind.steps import ExecutorStep, ResolvedExperiment
 from tradewind.tasks.address import states_now
 from tradewind.tasks.assets import emit_nothing, emit_reused
-from tradewind.tasks.cluster_owners import refuse_others_clusters
 from tradewind.tasks.cluster_slices import refuse_missing_slice_types
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.context import ExperimentSettings, PlacedExperiment

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 
 from tradewind.calls.call_results import decode_result, result_marker
+from tradewind.deployment.fleet import refuse_others_clusters
 from tradewind.deployment.kill import stop_from_on_kill, stop_plain_job
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.deployment.task_address import TaskAddress
@@ -22,7 +23,6 @@ from tradewind.ray_jobs.nodes.demand import Demand
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.steps.values.amounts import check_amount
 from tradewind.tasks.address import TaskKey, clears_now
-from tradewind.tasks.cluster_owners import refuse_others_clusters
 from tradewind.tasks.errors import failing_at_once, talking_to_cluster
 from tradewind.tasks.jobs.claim_store import load_claim, save_claim
 from tradewind.tasks.jobs.errors import LOSSES, job_error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.exceptions import AirflowException
 
 from tradewind.calls.references import CodeFolder
+from tradewind.deployment.fleet import refuse_others_clusters
 from tradewind.deployment.kill import stop_from_on_kill
 from tradewind.links.ray import push_links
 from tradewind.ray_jobs.follow.endings import Ending, EndingKind
@@ -21,7 +22,6 @@ from tradewind.records.leases.lease import Lease, Phase
 from tradewind.runtime.driver.kept_output import DRIVER_LOG
 from tradewind.steps import AirflowWorker
 from tradewind.tasks.address import TaskKey
-from tradewind.tasks.cluster_owners import refuse_others_clusters
 from tradewind.tasks.cluster_slices import refuse_missing_slice_types
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.errors import (

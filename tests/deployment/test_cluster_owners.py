@@ -10,8 +10,8 @@ from airflow.sdk import DAG
 
 from tests.fleet.fleets import write_fleet
 from tests.operators.contexts import context_of
+from tradewind.deployment.fleet import NotTheOwnerError, refuse_others_clusters
 from tradewind.operators.ray_job import RayJobOperator
-from tradewind.tasks.cluster_owners import NotTheOwnerError, refuse_others_clusters
 from tradewind.tasks.errors import BadInputError
 
 
