@@ -73,14 +73,20 @@ MOST_SIBLINGS = 12
 HEAVY = {"aiohttp", "ray", "jax", "levanter", "google", "tokenizers", "transformers", "matplotlib"}
 
 
-def imports_of(file: Path, top_level_only: bool = False) -> Iterator[str]:
-    tree = ast.parse(file.read_text())
-    nodes = tree.body if top_level_only else list(ast.walk(tree))
-    for node in nodes:
+def imports_of(file: Path, root: Path = PACKAGE.parent) -> Iterator[str]:
+    """Every module that a file imports wherever it does, whether by its name, from its package, or by dots."""
+    folder = file.relative_to(root).parent.parts if file.is_relative_to(root) else ()
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            above = folder[: len(folder) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield module
+            for alias in node.names:
+                path = root.joinpath(*module.split("."), alias.name)
+                if path.is_dir() or path.with_suffix(".py").is_file():
+                    yield f"{module}.{alias.name}"
 
 
 def package_of(file: Path) -> str:
@@ -106,6 +112,26 @@ def test_a_package_imports_only_what_stands_above_it(package: str) -> None:
             if top == "tradewind" and rest:
                 assert rest.split(".")[0] in allowed, f"{file.relative_to(PACKAGE)} imports {name}"
             assert top != "airflow" or package not in WITHOUT_AIRFLOW, f"{file.relative_to(PACKAGE)} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from us.above import x",
+        "import us.above.x",
+        "from us import above",
+        "from .. import above",
+        "from ..above import x",
+        "def f():\n    from .. import above",
+        "if TYPE_CHECKING:\n    from us import above",
+    ],
+)
+def test_an_import_is_seen_however_it_is_written(tmp_path: Path, line: str) -> None:
+    for name in ("below", "above"):
+        (tmp_path / "us" / name).mkdir(parents=True)
+    file = tmp_path / "us" / "below" / "module.py"
+    file.write_text(line)
+    assert any(name.startswith("us.above") for name in imports_of(file, tmp_path))
 
 
 def test_no_folder_holds_more_than_a_dozen_modules() -> None:
