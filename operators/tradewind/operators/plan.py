@@ -110,10 +110,12 @@ class PlanOperator(BaseOperator):
     def _not_at_work(self, task_ids: list[str], context: Context) -> list[str]:
         """When the plan is made again while steps run: leave those alone that are at work.
 
-        One that waits for this plan may start between the question and Airflow's skip, which spares it too.
+        One that waits for this plan may start before Airflow's skip, which spares it too: also a first plan's, where
+        somebody marks what the step reads, or a task of theirs skips it.
         """
+        if below_others := [task_id for task_id in task_ids if task_id not in self.downstream_task_ids]:
+            push_left_alone(context, below_others)
         if not task_ids or context["ti"].try_number == 1:
             return task_ids
-        push_left_alone(context, task_ids)
         state_of = states_now(context, task_ids)
         return [task_id for task_id in task_ids if state_of.get(task_id) not in _AT_WORK]
