@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.utils.file import might_contain_dag
@@ -230,3 +232,43 @@ def test_every_test_that_holds_a_threat_is_there() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)` \|", threats)
     assert len(named) == threats.count("\n| ") - 2  # all but the head and its line
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def dotted_names(page: str) -> Iterator[str]:
+    """The names that a page's tables begin with and that its text puts into a package: ``In `tradewind.x`:``."""
+    package = ""
+    for line in page.splitlines():
+        if line.startswith("## "):
+            package = ""
+        if found := re.search(r"[Ii]n `(tradewind\.(?:runtime\.pods|rehearsal))`:", line):
+            package = found[1]
+        if package and line.startswith("| `"):
+            for name in re.findall(r"`([a-z_]+(?:\.\w+)+)[(`]", line):
+                yield f"{package}.{name}"
+
+
+def test_names_that_the_reference_puts_into_a_package_are_there() -> None:
+    names = list(dotted_names(REFERENCE))
+    assert len(names) > 25
+    assert [name for name in names if not is_there(name)] == []
+
+
+def test_what_the_changelog_says_has_moved_is_where_it_says() -> None:
+    table = (ROOT / "CHANGELOG.md").read_text().partition("| Was | Is |")[2].partition("\n\n")[0]
+    now = re.findall(r"`(tradewind\.[\w.]+)`", "\n".join(line.split("|")[2] for line in table.splitlines() if line))
+    assert len(now) > 20
+    assert [name for name in now if not is_there(name)] == []
+
+
+def is_there(name: str) -> bool:
+    """Whether ``name`` is a module, or something that is in one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part, None)
+        return found is not None
+    return False
