@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.cloud_tpu.host_environment import ENVIRONMENT_FOLDER
+from tradewind.cloud_tpu.on_hosts.environment_files import ENVIRONMENT_FOLDER
 from tradewind.fleet.access.hosts import ClusterHosts, SliceOfHosts
 from tradewind.fleet.access.remote import HostResult, HostRuns, RunEnv, remote_command
 from tradewind.fleet.access.ssh import SshHost

@@ -15,7 +15,7 @@ import pytest
 
 from tests.fleet.loopback import LoopbackFleet, loopback_fleet
 from tradewind.cli.main import main
-from tradewind.cloud_tpu.host_environment import host_variable
+from tradewind.cloud_tpu.on_hosts.environment_files import host_variable
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
 SECRET = "projects/my-project/secrets/hugging"
