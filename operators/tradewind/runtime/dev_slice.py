@@ -115,6 +115,7 @@ class SliceHolder:
         try:
             return self._held(reservation, hosts)
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever stops the job wants just this
             self._clear(hosts)
             reservation.release()
             placements.close()

@@ -33,7 +33,8 @@ _SIGNS_IN_SILENCE: Final = 6.0
 _MOST_EVERY_S: Final = 10.0
 _LOOK_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 10.0
-_STOPPING_S: Final = 60.0
+_CALM_LOOKS: Final = 20
+_STOPPING_S: Final = 90.0
 
 
 def allocate(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -114,7 +115,7 @@ class Holding:
             return
         try:
             with reached(self._cluster) as way:
-                asyncio.run(_stopped(way, self._job))
+                asyncio.run(_ended(way, self._job))
         except (FleetError, RayJobsError, TimeoutError) as error:
             say(f"{error} Job {self._job} ends by itself, since it hears of this command no more.")
             return
@@ -161,6 +162,12 @@ def _options(arguments: argparse.Namespace) -> str:
     return "".join(f" {word}" for word in map(shlex.quote, words))
 
 
-async def _stopped(way: RayCluster, job: str) -> None:
+async def _ended(way: RayCluster, job: str) -> None:
+    """Let it end by itself, since it has heard that it may; else stop it."""
     async with asyncio.timeout(_STOPPING_S), JobsApi(way) as api:
+        for _ in range(_CALM_LOOKS):
+            details = await api.details(job)
+            if details is None or details.has_ended:
+                return
+            await asyncio.sleep(_LOOK_S)
         await stop_job(api, job, say)

@@ -24,6 +24,8 @@ from tradewind.ray_jobs.request import JobRequest
 
 _PREFIX: Final = "dev-tpu"
 _HEAD: Final = {"node:__internal_head__": 0.001}
+_STOPPED_CALMLY: Final = {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
+"""So long a holder that is stopped may take to end what runs on the hosts, until Ray kills it."""
 _PROGRAM: Final = "tradewind.runtime.dev_slice"
 
 
@@ -69,7 +71,8 @@ def holder_request(
     job = f"{_PREFIX}-{who}-{name}-{now}-{secrets.token_hex(2)}"
     words = ["python", "-u", "-m", _PROGRAM, job, slice_type, "--silent", f"{silent_s:g}", "--wait", f"{wait_s:g}"]
     metadata = {METADATA: name, **({USER: user} if user else {})}
-    return JobRequest(job, shlex.join(words), runtime_env, metadata, num_cpus=0.0, resources=_HEAD)
+    env = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **_STOPPED_CALMLY}}
+    return JobRequest(job, shlex.join(words), env, metadata, num_cpus=0.0, resources=_HEAD)
 
 
 def active_holders(jobs: Sequence[JobDetails], name: str, user: str) -> list[JobDetails]:
@@ -101,7 +104,7 @@ def find_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, name
     for job in active_holders(jobs.jobs(), name, user):
         held = held_slice(jobs, job.job)
         if held is not None and not held.refused:
-            return _session(cluster, job.job, held, there.named([held.name]))
+            return still_held(cluster, job.job, held, there.named([held.name]))
     raise NoDevSliceError(
         f"You hold no slice called {name} on cluster {cluster.name}: 'tradewind dev-tpu allocate TYPE --cluster "
         f"{cluster.name}{_called(name, user)}' reserves one, and holds it while it runs."
@@ -123,8 +126,12 @@ def chosen(session: DevSession, numbers: Sequence[int]) -> list[int]:
     return sorted(set(numbers)) or list(range(last + 1))
 
 
-def _session(cluster: FleetCluster, job: str, held: DevSlice, hosts: Sequence[SliceHost]) -> DevSession:
-    """A slice that was made anew under its name is not what was reserved."""
+def still_held(cluster: FleetCluster, job: str, held: DevSlice, hosts: Sequence[SliceHost]) -> DevSession:
+    """The slice with its ``hosts`` as Google Cloud has them now.
+
+    Raises:
+        NoDevSliceError: They are not those that were reserved: it was made anew under its name.
+    """
     if [host.ip for host in held.hosts] != [host.internal_ip for host in hosts]:
         raise NoDevSliceError(
             f"Slice {held.name} of cluster {cluster.name} has other hosts than when job {job} reserved it: it was made "
