@@ -6,6 +6,10 @@ cluster=${1:-us-central2}
 session=marin
 config=infra/clusters/$cluster.yaml
 
+if [[ ! $cluster =~ ^[a-z][a-z0-9-]*$ ]]; then  # it is typed into a shell
+    echo "$(printf %q "$cluster") is no name of a cluster: lower-case letters, digits and hyphens." >&2
+    exit 1
+fi
 if ! command -v tmux > /dev/null; then
     echo "tmux is not installed: apt-get install tmux" >&2
     exit 1

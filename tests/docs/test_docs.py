@@ -17,6 +17,7 @@ import pytest
 from airflow.utils.file import might_contain_dag
 
 import tradewind
+from tradewind.cli.dev.options import DEV
 from tradewind.cli.fleet.cluster_options import CLUSTER
 from tradewind.cli.options import EXPERIMENTS
 from tradewind.operators.ray_job import RayJobOperator
@@ -175,6 +176,13 @@ def test_the_pages_name_every_command_and_option_about_clusters() -> None:
     flags = {flag for command in CLUSTER for one in command.options for flag in one.flags if flag.startswith("-")}
     assert [name for name in sorted(flags) if not re.search(rf"`{name}\b", page)] == []
     assert [one.name for one in CLUSTER if not re.search(rf"^\|[^|]*`{one.name}\b", page, re.MULTILINE)] == []
+
+
+def test_the_command_line_page_names_every_option_of_dev_tpu() -> None:
+    page = COMMAND_LINE.partition("## `tradewind dev-tpu`")[2].partition("\n## ")[0]
+    flags = {flag for command in DEV for one in command.options for flag in one.flags if flag.startswith("-")}
+    assert [name for name in sorted(flags) if not re.search(rf"`{name}\b", page)] == []
+    assert [one.name for one in DEV if not re.search(rf"^\|[^|]*`{one.name}\b", page, re.MULTILINE)] == []
 
 
 def test_the_reference_names_every_option_and_connection_field() -> None:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +49,14 @@ class Sshd:
 
 
 @contextmanager
-def running_sshd(folder: Path) -> Iterator[Sshd]:
+def running_sshd(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Sshd]:
     """The server, for the length of the block; its files are in ``folder``, which has a short and plain path.
 
     A machine that has none skips the test.
+
+    Args:
+        env: What logins find in their environment, over what they would have; the server is at every address of the
+            loopback then.
     """
     program = find_sshd()
     if program is None:
@@ -63,11 +67,15 @@ def running_sshd(folder: Path) -> Iterator[Sshd]:
         subprocess.run(words, check=True)
     (folder / "authorized").write_text((folder / "user.pub").read_text())
     port = free_port()
+    address = "127.0.0.1" if env is None else "0.0.0.0"
     settings = {
-        "ListenAddress": "127.0.0.1", "Port": port, "HostKey": folder / "host", "PidFile": "none", "UsePAM": "no",
+        "ListenAddress": address, "Port": port, "HostKey": folder / "host", "PidFile": "none", "UsePAM": "no",
         "AuthorizedKeysFile": folder / "authorized", "StrictModes": "no", "PasswordAuthentication": "no",
     }  # fmt: skip
-    (folder / "config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    lines = [f"{name} {value}" for name, value in settings.items()]
+    if env:
+        lines.append("SetEnv " + " ".join(f'"{name}={value}"' for name, value in env.items()))
+    (folder / "config").write_text("\n".join([*lines, ""]))
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # where it shuts itself in
     log = (folder / "log").open("w")

@@ -64,3 +64,11 @@ def test_a_cluster_without_a_file_is_refused(tmux: dict[str, str]) -> None:
     ended = marins(tmux, "us-west9")
     assert ended.returncode == 1
     assert "There is no infra/clusters/us-west9.yaml" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["../clusters/us-east5", "us-east5; ls", "-h", "$(ls)"])
+def test_what_is_no_name_is_typed_nowhere(tmux: dict[str, str], name: str) -> None:
+    ended = marins(tmux, name)
+    assert ended.returncode == 1 and "is no name of a cluster" in ended.stderr
+    listed = subprocess.run(["tmux", "list-sessions"], env=tmux, capture_output=True)
+    assert listed.returncode != 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from tradewind.cli.dev.options import DEV, DEV_GROUP, DEV_SUMMARY
 from tradewind.cli.fleet.cluster_options import (
     CLUSTER,
     CLUSTER_GROUP,
@@ -34,9 +35,10 @@ def get_cmds() -> list[CLICommand]:
     rehearse = GroupCommand(REHEARSE_GROUP.strip(), REHEARSE_SUMMARY, rehearsal)
     of_clusters = [_command(command, CLUSTER_GROUP) for command in CLUSTER]
     cluster = GroupCommand(CLUSTER_GROUP.strip(), CLUSTER_SUMMARY, of_clusters)
+    dev = GroupCommand(DEV_GROUP.strip(), DEV_SUMMARY, [_command(command, DEV_GROUP) for command in DEV])
     of_registries = [_command(command, REGISTRY_GROUP) for command in REGISTRY]
     registry = GroupCommand(REGISTRY_GROUP.strip(), REGISTRY_SUMMARY, of_registries)
-    commands = [*map(_command, EXPERIMENTS), jobs, _command(RECONCILE), cluster, registry, rehearse]
+    commands = [*map(_command, EXPERIMENTS), jobs, _command(RECONCILE), cluster, dev, registry, rehearse]
     return [GroupCommand("tradewind", SUMMARY, commands)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from tradewind.cli.dev.options import DEV, DEV_GROUP, DEV_SUMMARY
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.fleet.cluster_options import (
     CLUSTER,
@@ -70,6 +71,10 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
                 from tradewind.cli.fleet.cluster import cluster
 
                 return cluster(name.removeprefix(CLUSTER_GROUP), arguments)
+            if name.startswith(DEV_GROUP):
+                from tradewind.cli.dev.commands import dev_tpu
+
+                return dev_tpu(name.removeprefix(DEV_GROUP), arguments)
             if name.startswith(REGISTRY_GROUP):
                 from tradewind.cli.fleet.cluster import registry
 
@@ -99,6 +104,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
     _add_group(commands, CLUSTER_GROUP, CLUSTER_SUMMARY, CLUSTER)
+    _add_group(commands, DEV_GROUP, DEV_SUMMARY, DEV)
     _add_group(commands, REGISTRY_GROUP, REGISTRY_SUMMARY, REGISTRY)
     _add_group(commands, REHEARSE_GROUP, REHEARSE_SUMMARY, REHEARSE)
     return top

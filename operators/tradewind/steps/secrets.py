@@ -1,8 +1,8 @@
 """A secret is named, never given: ``secrets={NAME: reference}`` says where the cluster finds the value of ``NAME``.
 
 A reference is ``projects/PROJECT/secrets/SECRET`` (Secret Manager; ``/versions/VERSION`` may follow, else the latest
-one counts) or ``env:VARIABLE`` (a variable that the cluster's own processes have). Everything else is refused without
-being shown, because it may be the secret itself.
+one counts) or ``env:VARIABLE`` (a variable of the cluster's own environment, as it was last brought to the host).
+Everything else is refused without being shown, because it may be the secret itself.
 """
 
 from __future__ import annotations

@@ -54,6 +54,9 @@ LASTING = "python -u -c 'import time; time.sleep(600)'"
         ["jobs", "stop", "a", "b"],
         ["jobs", "wait", "--match", "a", "--timeout", "3"],
         ["reconcile", "--cluster", "a", "--cluster", "b", "--dry-run"],
+        ["cluster", "push-env", "here", "--host", "one:1", "--dry-run", "--json"],
+        ["dev-tpu", "allocate", "v4-8", "--wait", "60", "--name", "mine"],
+        ["dev-tpu", "watch", "--debounce", "2", "-e", "A", "1", "--host", "1", "--", "python", "a.py", "--name", "x"],
     ],
 )
 def test_airflows_command_line_understands_the_same(words: list[str]) -> None:

@@ -56,6 +56,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     )
     google = LocalGoogle((PROJECT, ZONE), machines=machines.of_compute, hosts=machines.of_slices)
     google.secrets.put(f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN", TOKEN)
+    google.secrets.put(f"projects/{PROJECT}/secrets/hugging", "as it began")
     storage = LocalCloudStorage()
     try:
         machines.network.start()
@@ -73,7 +74,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         patch.setenv("STORAGE_EMULATOR_HOST", storage.url)
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         fsspec.get_filesystem_class("gs").clear_instance_cache()
-        fleet = write_world_fleet(folder / "infra", key)
+        fleet = write_world_fleet(folder / "infra", key, "    environment: {HF_TOKEN: hugging}\n")
         patch.setenv("TRADEWIND_FLEET", str(fleet))
         try:
             yield World(fleet, google, machines)
@@ -119,6 +120,19 @@ def test_the_hashes_are_those_by_which_ray_knows_what_to_make_anew(world: World)
     (held,) = world.google.slices().values()
     for labels in (head["labels"], dict(held.node.labels)):
         assert labels[LAUNCH_LABEL] == hashes[labels[NODE_TYPE_LABEL]]
+
+
+def test_new_values_reach_the_machines_while_ray_runs(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    (head,) = (one for name, one in world.machines.running.items() if "head" in name)
+    secret = f"projects/{PROJECT}/secrets/hugging"
+    world.google.secrets.put(secret, "changed")
+    code, out, err = run(capsys, "push-env", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["versions"] == {"HF_TOKEN": f"{secret}/versions/2"}, err
+    assert [(one["state"], one["restart"]) for one in told["hosts"]] == [("written", ["HF_TOKEN"])] * 3
+    file = head.folder / "home" / ".tradewind" / "environment" / "HF_TOKEN"
+    assert file.read_text() == "changed" and file.stat().st_mode & 0o777 == 0o600
+    assert run(capsys, "push-env")[2].count("Of 3 hosts: 3 as it should be.") == 1
 
 
 def test_more_slices_are_added_while_ray_runs_and_a_new_head_is_refused(

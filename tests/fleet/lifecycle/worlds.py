@@ -34,7 +34,7 @@ def write_key(folder: Path) -> Path:
 def write_world_fleet(folder: Path, key: Path, more: str = "") -> Path:
     """A fleet whose cluster ``here`` wants one slice of two hosts, and its cluster files, for machines without Docker.
 
-    ``more`` is lines with further clusters.
+    ``more`` is lines with further fields of it, or further clusters.
     """
     folder.mkdir(exist_ok=True)
     file = folder / "fleet.yaml"

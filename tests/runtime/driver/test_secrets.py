@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.runtime.driver.secret_value import KEY, VALUE
 from tradewind.calls.errors import SecretError
+from tradewind.cloud_tpu.on_hosts.environment_files import ENVIRONMENT_FOLDER
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE, SecretManagerUnreachableError, read_secret
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.runtime.driver.secrets import fetch_secrets, in_environment
@@ -203,3 +205,15 @@ def test_what_was_set_for_a_while_is_gone_afterwards(monkeypatch: pytest.MonkeyP
     with in_environment({"BEFORE": "2", "FRESH": "3"}):
         assert (os.environ["BEFORE"], os.environ["FRESH"]) == ("2", "3")
     assert os.environ["BEFORE"] == "1" and "FRESH" not in os.environ
+
+
+def test_a_variable_of_the_cluster_is_what_was_brought_to_the_host_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OF_THE_CLUSTER", "as Ray was started")
+    assert fetch_secrets({"KEY": "env:OF_THE_CLUSTER"}, "Step 's'") == {"KEY": "as Ray was started"}
+    folder = tmp_path / ENVIRONMENT_FOLDER
+    folder.mkdir(parents=True)
+    (folder / "OF_THE_CLUSTER").write_text("newer\n")
+    assert fetch_secrets({"KEY": "env:OF_THE_CLUSTER"}, "Step 's'") == {"KEY": "newer"}

@@ -10,6 +10,7 @@ from tradewind.cli.fleet.access.announce import announce_to_people
 from tradewind.cli.fleet.access.dashboard import dashboard
 from tradewind.cli.fleet.access.logs import monitor, show_logs
 from tradewind.cli.fleet.access.machines import exec_command, ssh_head, ssh_tpu
+from tradewind.cli.fleet.access.push_env import push_env
 from tradewind.cli.fleet.connections import connections
 from tradewind.cli.fleet.doctor import doctor
 from tradewind.cli.fleet.fleet_file import load_chosen_fleet
@@ -51,6 +52,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         "init-token": init_token,
         "list": list_clusters,
         "monitor": monitor,
+        "push-env": push_env,
         "remove-worker": remove_worker,
         "resize": resize,
         "restart": restart,

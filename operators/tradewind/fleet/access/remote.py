@@ -9,8 +9,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import IO, Final
 
 from tradewind.fleet.access.ssh import LOST, SshError, SshHost, ssh_to, why_lost
@@ -87,27 +89,43 @@ class HostRuns:
     Args:
         write: Given the machine, one line of what it said, and whether that was on standard error.
         is_held: Their standard input stays open for as long as this process lives, and is empty before.
+        given: A file that each gets as its standard input instead.
     """
 
-    def __init__(self, write: Callable[[SshHost, str, bool], None], *, is_held: bool = False) -> None:
+    def __init__(
+        self, write: Callable[[SshHost, str, bool], None], *, is_held: bool = False, given: Path | None = None
+    ) -> None:
         self._write = write
         self._stdin = subprocess.PIPE if is_held else subprocess.DEVNULL
+        self._given = given
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_over = False
 
-    def run(self, hosts: Sequence[SshHost], command: str) -> list[HostResult]:
+    def run(self, hosts: Sequence[SshHost], command: str | Callable[[SshHost], str]) -> list[HostResult]:
         """How it ended on each, in their order. Interrupted, it ends every ``ssh`` first."""
+        command_of = command if callable(command) else lambda host: command
         pool = ThreadPoolExecutor(max(1, min(AT_ONCE, len(hosts))))
         try:
-            return list(pool.map(lambda host: self._run(host, command), hosts))
+            return list(pool.map(lambda host: self._run(host, command_of(host)), hosts))
+        except BaseException:
+            self.end()
+            raise
         finally:
-            with self._lock:
-                self._is_over = True
-                running = list(self._running)
-            for ssh in running:
-                ssh.terminate()
             pool.shutdown(cancel_futures=True)
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether somebody has asked for that."""
+        return self._is_over
+
+    def end(self) -> None:
+        """End every ``ssh``, and have none started any more; any thread may ask for it."""
+        with self._lock:
+            self._is_over = True
+            running = list(self._running)
+        for ssh in running:
+            ssh.terminate()
 
     def _run(self, host: SshHost, command: str) -> HostResult:
         try:
@@ -123,10 +141,11 @@ class HostRuns:
 
     def _run_words(self, host: SshHost, words: Sequence[str]) -> int:
         pipe = subprocess.PIPE
-        with self._lock:
+        with ExitStack() as stack, self._lock:
             if self._is_over:
                 return 0
-            ssh = _started(words, stdin=self._stdin, stdout=pipe, stderr=pipe)
+            stdin = stack.enter_context(self._given.open("rb")).fileno() if self._given else self._stdin
+            ssh = _started(words, stdin=stdin, stdout=pipe, stderr=pipe)
             self._running.add(ssh)
         try:
             errors = threading.Thread(target=self._copy, args=(host, ssh.stderr, True))

@@ -22,13 +22,18 @@ _GCLOUD: Final = """\
 import base64, json, os, sys, urllib.request
 words = [word for word in sys.argv[1:] if not word.startswith("--")]
 options = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
-assert words == ["secrets", "versions", "access", "latest"], words
-name = "projects/{{project}}/secrets/{{secret}}/versions/latest:access".format(**options)
+assert words[:3] == ["secrets", "versions", "access"] and len(words) == 4, words
+name = "projects/{{project}}/secrets/{{secret}}/versions/{{}}:access".format(words[3], **options)
 with urllib.request.urlopen("{url}/v1/" + name) as answer:
     data = base64.b64decode(json.load(answer)["payload"]["data"])
 with open(os.open(options["out-file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
     file.write(data)
 """
+
+
+def gcloud_program(url: str) -> str:
+    """The text of a ``gcloud`` that asks the Secret Manager at ``url``, and can nothing else."""
+    return _GCLOUD.format(python=sys.executable, url=url)
 
 
 class SimulatedMachines:
@@ -83,7 +88,7 @@ class SimulatedMachines:
         machine.start()
         assert self._server is not None, "told of the server first"
         gcloud = folder / "bin" / "gcloud"
-        gcloud.write_text(_GCLOUD.format(python=sys.executable, url=self._server.url))
+        gcloud.write_text(gcloud_program(self._server.url))
         gcloud.chmod(0o755)
         port = int(self._server.url.rpartition(":")[2])
         self._listeners[name] = self._server.serve_also(listening_socket_in(machine.pid, port))

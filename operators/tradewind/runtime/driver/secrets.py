@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tradewind.calls.errors import SecretError
+from tradewind.cloud_tpu.on_hosts.environment_files import host_variable
 from tradewind.cloud_tpu.secret_manager import SecretManagerError, read_secret
 from tradewind.steps import SecretReference, check_secrets
 
@@ -38,7 +39,7 @@ def _fetch(name: str, reference: SecretReference, whose: str) -> str:
             return read_secret(reference.version)
         except SecretManagerError as error:
             raise SecretError(f"{whose}: secret {name} cannot be read from {reference}: {error}.") from None
-    value = os.environ.get(reference.variable or "")
+    value = host_variable(reference.variable or "")
     if not value:
         raise SecretError(
             f"{whose}: secret {name} cannot be read from {reference}: the cluster's environment does not set "

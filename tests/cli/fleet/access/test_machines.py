@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import pytest
 
-from tests.fleet.fleets import write_fleet
-from tests.fleet.sshd import Sshd, running_sshd
+from tests.fleet.loopback import LoopbackHosts, loopback_fleet
 from tradewind.cli.main import main
-from tradewind.cloud_tpu.api import TpuApi
-from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.tpu.hosts import NoHosts, SliceFacts
-
-PLACE = ("my-project", "us-central2-b")
-
-
-class LoopbackHosts(NoHosts):
-    """Each host is the server: reached through the head, since it has no address in the world."""
-
-    def __init__(self, sshd: Sshd) -> None:
-        self.keys = [dict([sshd.host_key]) for _ in range(2)]
-
-    def start(self, facts: SliceFacts) -> list[str]:
-        return ["127.0.0.1"] * facts.shape.hosts
-
-    def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
-        return self.keys
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHosts]:
     folder = tmp_path_factory.mktemp("machines")
-    with running_sshd(folder / "sshd") as sshd, pytest.MonkeyPatch.context() as patch:
-        hosts = LoopbackHosts(sshd)
-        google = LocalGoogle(PLACE, hosts=hosts)
-        google.start()
-        state, head = google.compute.state, f"projects/{PLACE[0]}/zones/{PLACE[1]}/instances/ray-here-head-1"
-        labels = {"ray-cluster-name": "here", "ray-node-type": "head"}
-        network = [{"networkIP": "127.0.0.1"}]
-        state.add(head, {"labels": labels, "status": "RUNNING", "networkInterfaces": network})
-        state.guests[head] = dict([sshd.host_key])
-        body = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base", "labels": labels}
-        TpuApi(*PLACE, endpoint=google.url, poll_s=0.02).create("one", body)
-        more = f"ssh_user: {sshd.user}\nssh_private_key: {sshd.private_key}\n"
-        patch.setenv("TRADEWIND_FLEET", str(write_fleet(folder, more)))
-        patch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
+    with loopback_fleet(folder) as fleet, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRADEWIND_RAY_LOGS", str(folder / "logs"))
         (folder / "logs").mkdir()
         (folder / "logs" / "raylet.out").write_text("first\nsecond\nthird\x1b[31m\n")
-        for api in ("COMPUTE", "TPU"):
-            patch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
-        yield hosts
-        google.end_all()
-        google.stop()
+        yield fleet.hosts
 
 
 def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -110,4 +110,22 @@ MONITOR: Final = Command(
         _FLEET,
     ),
 )
-ACCESS: Final = (DASHBOARD, SSH_HEAD, SSH_TPU, EXEC, SHOW_LOGS, MONITOR, ANNOUNCE)
+PUSH_ENV: Final = Command(
+    "push-env",
+    "bring the environment of the fleet file to the hosts of a cluster that runs",
+    (
+        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        option(
+            "--host", metavar="SLICE[:N]", action="append", default=[],
+            help=f"only all hosts of this slice, one of them, the one with this address, or '{HEAD_WORD}'; "
+            "repeatable; default: the head and every host",
+        ),
+        option("--dry-run", action="store_true", help="write nothing; say what differs"),
+        option("--json", action="store_true", help="as JSON"),
+        _FLEET,
+    ),
+    "Each host fetches the newest versions from Secret Manager itself. Ray is not restarted, so its processes keep the "
+    "variables that they have; the command says which. The token is not touched: see rotate-token. Ends with 1 if a "
+    "host was not reached or could not do it.",
+)  # fmt: skip
+ACCESS: Final = (DASHBOARD, SSH_HEAD, SSH_TPU, EXEC, SHOW_LOGS, MONITOR, PUSH_ENV, ANNOUNCE)

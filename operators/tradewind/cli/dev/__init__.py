@@ -1,0 +1,1 @@
+"""Commands about a slice that a person develops on."""

@@ -1,0 +1,188 @@
+"""What each host of a slice runs for a person who develops there: files come, and commands run, in one folder.
+
+Its text is sent, so it needs nothing but Python's standard library there, from 3.8 on. A command and all that descends
+from it ends when the laptop's side of its standard input does. Everything carries the mark of the slice's holder, which
+ends what is left when the slice is given back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+LISTING = ".tradewind-files"
+"""The first entry of what is sent, and the file beside the tree: path -> size, time of change in ns, mode."""
+RUN_VARIABLE = "TRADEWIND_DEV_RUN"
+GRACE_S = 5.0
+
+
+def tree_of(order: dict[str, Any]) -> str:
+    """The folder with the person's files."""
+    return os.path.join(os.path.expanduser("~"), order["folder"], order["session"], "tree")
+
+
+def have(order: dict[str, Any]) -> None:
+    """Print what is here of what was sent before and was not changed since: path -> size and time of change."""
+    tree, found = tree_of(order), {}
+    for path, (size, changed_ns, _) in _listing(tree).items():
+        with suppress(OSError):
+            there = os.lstat(os.path.join(tree, path))
+            if (there.st_size, there.st_mtime_ns) == (size, changed_ns):
+                found[path] = [size, changed_ns]
+    print(json.dumps(found))
+
+
+def put(order: dict[str, Any], stream: BinaryIO) -> None:
+    """Take the files from ``stream``, a tar of what is new here behind a listing of all; what it lacks goes."""
+    tree = tree_of(order)
+    os.makedirs(tree, mode=0o700, exist_ok=True)
+    before = _listing(tree)
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        listing = None
+        for member in tar:
+            content = tar.extractfile(member)
+            if content is None:
+                raise ValueError("only files are sent")
+            if listing is None:
+                listing = {path: tuple(facts) for path, facts in json.loads(content.read()).items() if _is_inside(path)}
+                continue
+            _write(tree, member.name, content, *listing[member.name])
+    if listing is None:
+        raise ValueError("nothing was sent")
+    for path in before.keys() - listing.keys():
+        _remove(tree, path)
+    aside = os.path.join(os.path.dirname(tree), LISTING + ".new")
+    with open(aside, "w") as file:
+        json.dump(listing, file)
+    os.replace(aside, os.path.join(os.path.dirname(tree), LISTING))
+
+
+def run(order: dict[str, Any]) -> int:
+    """Run the line of ``order``; its exit code. What an earlier run of this name has left is ended first."""
+    end_run(order["run"])
+    child = subprocess.Popen(
+        ["bash", "-c", order["line"]], cwd=_cwd(order), env=environment(order), stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    threading.Thread(target=_end_with_input, args=(child, order["run"]), daemon=True).start()
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def shell(order: dict[str, Any]) -> None:
+    """Become a shell for a person."""
+    os.chdir(_cwd(order))
+    os.execvpe("bash", ["bash"], environment(order))
+
+
+def environment(order: dict[str, Any]) -> dict[str, str]:
+    """What a command finds in its environment: this host's, the cluster's files, and what the person gives."""
+    env = dict(os.environ)
+    files = os.path.join(os.path.expanduser("~"), order["variables"])
+    for name in sorted(os.listdir(files)) if os.path.isdir(files) else ():
+        with suppress(OSError, ValueError), open(os.path.join(files, name)) as file:
+            env[name] = file.read().rstrip("\n")
+    env.update({"PYTHONUNBUFFERED": "1", **order["env"], RUN_VARIABLE: order["run"]})
+    return env
+
+
+def end_run(name: str) -> None:
+    """End every process of the run of this name, in whatever session it is."""
+    wanted = f"{RUN_VARIABLE}={name}".encode()
+    for sent, until in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        deadline = time.monotonic() + until
+        for pid in _carrying(wanted):
+            with suppress(OSError):
+                os.kill(pid, sent)
+        while _carrying(wanted):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _end_with_input(child: subprocess.Popen[bytes], name: str) -> None:
+    while os.read(0, 65536):
+        pass
+    if child.poll() is None:
+        end_run(name)
+
+
+def _carrying(wanted: bytes) -> list[int]:
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environ, open(f"/proc/{pid}/stat", "rb") as stat:
+                is_over = stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+                if wanted in environ.read().split(b"\0") and not is_over:
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+def _cwd(order: dict[str, Any]) -> str:
+    os.makedirs(tree_of(order), mode=0o700, exist_ok=True)
+    return tree_of(order)
+
+
+def _listing(tree: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(os.path.dirname(tree), LISTING)) as file:
+            return {path: tuple(facts) for path, facts in json.load(file).items() if _is_inside(path)}
+    except (OSError, ValueError):
+        return {}
+
+
+def _is_inside(path: str) -> bool:
+    """Whether it leads to a place below the folder that it is relative to."""
+    parts = path.split("/")
+    return bool(path) and not path.startswith("/") and "\0" not in path and not {"", ".", ".."} & set(parts)
+
+
+def _write(tree: str, path: str, content: Any, size: int, changed_ns: int, mode: int) -> None:
+    file = os.path.join(tree, path)
+    os.makedirs(os.path.dirname(file), exist_ok=True)
+    if os.path.isdir(file) and not os.path.islink(file):
+        shutil.rmtree(file)  # a folder of before
+    aside = file + ".tradewind-new"
+    with open(aside, "wb") as opened:
+        shutil.copyfileobj(content, opened)
+    os.chmod(aside, mode & 0o777)
+    os.utime(aside, ns=(changed_ns, changed_ns))
+    os.replace(aside, file)
+
+
+def _remove(tree: str, path: str) -> None:
+    """Remove a file that was sent before, and the folders that are empty then."""
+    with suppress(OSError):
+        os.unlink(os.path.join(tree, path))
+        while path := os.path.dirname(path):
+            os.rmdir(os.path.join(tree, path))
+
+
+def main() -> None:
+    """Do what the command line says: a word, and an order as JSON."""
+    what, order = sys.argv[1], json.loads(sys.argv[2])
+    if what == "have":
+        have(order)
+    elif what == "put":
+        put(order, sys.stdin.buffer)
+    elif what == "shell":
+        shell(order)
+    else:
+        sys.exit(run(order))
+
+
+if __name__ == "__main__":
+    main()

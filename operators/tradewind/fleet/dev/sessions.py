@@ -1,0 +1,144 @@
+"""The slices that people hold: their jobs on the cluster, found by whose they are and what they are called.
+
+Nothing is kept on the laptop: the cluster knows, so a second terminal or machine finds the same.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tradewind.cloud_tpu.on_hosts.dev_slices import METADATA, BadDevSliceError, DevSlice, is_dev_name
+from tradewind.fleet.access.hosts import ClusterHosts, SliceHost
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.errors import FleetError
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.keeping.owners import USER
+from tradewind.ray_jobs.request import JobRequest
+
+_PREFIX: Final = "dev-tpu"
+_HEAD: Final = {"node:__internal_head__": 0.001}
+_STOPPED_CALMLY: Final = {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
+"""So long a holder that is stopped may take to end what runs on the hosts, until Ray kills it."""
+_PROGRAM: Final = "tradewind.runtime.dev_slice"
+
+
+class NoDevSliceError(FleetError):
+    """The person holds no slice of this name, or not yet, or not any more."""
+
+
+@dataclass(frozen=True)
+class DevSession:
+    """One slice that a person holds.
+
+    Attributes:
+        job: The job that holds it, and what its files are called by.
+        marks: What processes of each host carry, in the order of ``hosts``.
+    """
+
+    job: str
+    held: DevSlice
+    hosts: tuple[SliceHost, ...]
+    marks: tuple[str, ...]
+
+
+def checked_name(name: str) -> str:
+    """``name``, if people may call a slice so.
+
+    Raises:
+        FleetError: They may not.
+    """
+    if not is_dev_name(name):
+        raise FleetError(
+            f"{name!r} is no name for a slice: lower-case letters, digits and single hyphens, beginning with a letter, "
+            "up to 30."
+        )
+    return name
+
+
+def holder_request(
+    name: str, user: str, slice_type: str, *, wait_s: float, silent_s: float, runtime_env: dict[str, Any]
+) -> JobRequest:
+    """The job that reserves a slice for ``user`` and holds it; it runs on the head and needs nothing there."""
+    who = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-")[:30] or "user"
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    job = f"{_PREFIX}-{who}-{name}-{now}-{secrets.token_hex(2)}"
+    words = ["python", "-u", "-m", _PROGRAM, job, slice_type, "--silent", f"{silent_s:g}", "--wait", f"{wait_s:g}"]
+    metadata = {METADATA: name, **({USER: user} if user else {})}
+    env = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **_STOPPED_CALMLY}}
+    return JobRequest(job, shlex.join(words), env, metadata, num_cpus=0.0, resources=_HEAD)
+
+
+def active_holders(jobs: Sequence[JobDetails], name: str, user: str) -> list[JobDetails]:
+    """The jobs by which ``user`` holds, or asks for, a slice called ``name``; the newest first."""
+    found = [job for job in jobs if not job.has_ended and job.metadata.get(METADATA) == name]
+    ours = [job for job in found if job.metadata.get(USER, "") == user]
+    return sorted(ours, key=lambda job: -(job.started_ms or 0))
+
+
+def held_slice(jobs: RayJobs, job: str) -> DevSlice | None:
+    """What the holder says of its slice; None if it has not yet.
+
+    Raises:
+        NoDevSliceError: That cannot be read.
+    """
+    try:
+        return DevSlice.in_log(jobs.log_text(job) or "")
+    except BadDevSliceError as error:
+        raise NoDevSliceError(f"Job {job}: {error}") from None
+
+
+def find_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, name: str, user: str) -> DevSession:
+    """The slice that ``user`` holds under ``name``.
+
+    Raises:
+        NoDevSliceError: There is none.
+        FleetError: Google Cloud does not say where its hosts are.
+    """
+    for job in active_holders(jobs.jobs(), name, user):
+        held = held_slice(jobs, job.job)
+        if held is not None and not held.refused:
+            return still_held(cluster, job.job, held, there.named([held.name]))
+    raise NoDevSliceError(
+        f"You hold no slice called {name} on cluster {cluster.name}: 'tradewind dev-tpu allocate TYPE --cluster "
+        f"{cluster.name}{_called(name, user)}' reserves one, and holds it while it runs."
+    )
+
+
+def chosen(session: DevSession, numbers: Sequence[int]) -> list[int]:
+    """The hosts that are meant, by their numbers: all of them if none is named.
+
+    Raises:
+        FleetError: There is none of a number.
+    """
+    last = len(session.hosts) - 1
+    for number in numbers:
+        if number > last:
+            raise FleetError(
+                f"Slice {session.held.name} has no host {number}: it has 0{f' to {last}' if last else ''}."
+            )
+    return sorted(set(numbers)) or list(range(last + 1))
+
+
+def still_held(cluster: FleetCluster, job: str, held: DevSlice, hosts: Sequence[SliceHost]) -> DevSession:
+    """The slice with its ``hosts`` as Google Cloud has them now.
+
+    Raises:
+        NoDevSliceError: They are not those that were reserved: it was made anew under its name.
+    """
+    if [host.ip for host in held.hosts] != [host.internal_ip for host in hosts]:
+        raise NoDevSliceError(
+            f"Slice {held.name} of cluster {cluster.name} has other hosts than when job {job} reserved it: it was made "
+            "anew. Allocate again."
+        )
+    return DevSession(job, held, tuple(hosts), tuple(host.mark for host in held.hosts))
+
+
+def _called(name: str, user: str) -> str:
+    return "" if name == user else f" --name {name}"

@@ -1,0 +1,127 @@
+"""What each host of a cluster runs to have the files of its environment as they should be.
+
+Its text is sent, so it needs nothing but Python's standard library there, from 3.8 on. The host fetches the values
+itself, with its own rights, into files for its user alone; no value is on a command line, and none is printed. Either
+all values are there, or nothing is changed; each file is then put in its place at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from typing import Any
+
+FETCH_S = 120.0
+_RAYLET = "raylet"
+_ASIDE = ".new-"
+_OLD_S = 3600.0
+
+
+def push(order: dict[str, Any]) -> dict[str, Any]:
+    """What was done, or would be, as JSON.
+
+    Args:
+        order: ``folder`` below the home, ``secrets`` (variable → its version in Secret Manager), ``is_dry``.
+    """
+    raylets = _raylets()
+    if not raylets:
+        return {"ray": False}
+    folder = os.path.join(os.path.expanduser("~"), order["folder"])
+    above = os.path.dirname(folder)
+    os.makedirs(above, mode=0o700, exist_ok=True)
+    _forget_old(above)
+    aside = tempfile.mkdtemp(prefix=_ASIDE, dir=above)
+    try:
+        for name, version in order["secrets"].items():
+            why = _fetched(version, os.path.join(aside, name))
+            if why:
+                return {"ray": True, "why": f"{version} cannot be read there: {why}"}
+        return _compared(order, folder, aside, raylets)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _compared(order: dict[str, Any], folder: str, aside: str, raylets: list[dict[bytes, bytes]]) -> dict[str, Any]:
+    names = sorted(order["secrets"])
+    new = {name: _content(os.path.join(aside, name)) for name in names}
+    changed = [name for name in names if not _is_as(os.path.join(folder, name), new[name])]
+    there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    removed = [name for name in there if name not in new]
+    if not order["is_dry"]:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.chmod(folder, 0o700)
+        for name in changed:
+            os.replace(os.path.join(aside, name), os.path.join(folder, name))
+        for name in removed:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
+    # Of processes that run, the variables stay what they are.
+    others = [name for name in names if any(env.get(name.encode()) != new[name].rstrip(b"\n") for env in raylets)]
+    others += [name for name in removed if any(name.encode() in env for env in raylets)]
+    return {"ray": True, "changed": changed, "removed": removed, "restart": others}
+
+
+def _fetched(version: str, file: str) -> str:
+    """Why the value is not in ``file`` now; empty if it is."""
+    _, project, _, secret, _, number = version.split("/")
+    words = ["gcloud", "secrets", "versions", "access", number, "--quiet", "--project=" + project]
+    words += ["--secret=" + secret, "--out-file=" + file]
+    try:
+        null = subprocess.DEVNULL
+        done = subprocess.run(words, stdin=null, stdout=null, stderr=subprocess.PIPE, timeout=FETCH_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    if done.returncode or not os.path.exists(file):
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"gcloud ended with {done.returncode}"
+    os.chmod(file, 0o600)
+    return ""
+
+
+def _is_as(file: str, content: bytes) -> bool:
+    """Whether ``file`` holds ``content``, for its owner alone."""
+    try:
+        return os.stat(file).st_mode & 0o777 == 0o600 and _content(file) == content
+    except OSError:
+        return False
+
+
+def _content(file: str) -> bytes:
+    with open(file, "rb") as opened:
+        return opened.read()
+
+
+def _forget_old(above: str) -> None:
+    """Remove what one that was killed has left."""
+    for name in os.listdir(above):
+        path = os.path.join(above, name)
+        with suppress(FileNotFoundError):  # another one has just ended
+            if name.startswith(_ASIDE) and time.time() - os.stat(path).st_mtime > _OLD_S:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _raylets() -> list[dict[bytes, bytes]]:
+    """The environments of the Ray nodes here, of this user."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/comm") as comm:
+                if comm.read().strip() != _RAYLET:
+                    continue
+            entries = _content(f"/proc/{pid}/environ").split(b"\0")
+        except OSError:
+            continue
+        env = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
+        if env.get(b"HOME", b"").decode() == os.path.expanduser("~"):
+            found.append(env)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(push(json.loads(sys.argv[1]))))

@@ -1,0 +1,37 @@
+"""What a host answers to a push is input: only a full answer counts, and what it does not say is no success."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tradewind.fleet.access.remote import HostResult
+from tradewind.fleet.environment.push import HostPush, PushState
+
+FULL = {"ray": True, "changed": ["A"], "removed": [], "restart": ["A"]}
+
+
+def pushed(told: object, code: int | None = 0, *, is_dry: bool = False, why: str = "") -> HostPush:
+    return HostPush.of(HostResult("one:0", code, why), json.dumps(told), "bash: no python3", is_dry=is_dry)
+
+
+def test_a_full_answer_says_what_was_done_or_would_be() -> None:
+    assert pushed(FULL) == HostPush("one:0", PushState.WRITTEN, ("A",), (), ("A",))
+    assert pushed(FULL, is_dry=True).state is PushState.WOULD_WRITE
+    assert pushed({**FULL, "changed": []}).state is PushState.SAME
+    assert pushed({"ray": False}) == HostPush("one:0", PushState.NO_RAY)
+
+
+@pytest.mark.parametrize(
+    "told", [{}, [], "text", None, 5, {"ray": 1}, {**FULL, "changed": "A"}, {**FULL, "restart": [1]}], ids=str
+)
+def test_anything_else_is_a_failure(told: object) -> None:
+    assert pushed(told) == HostPush("one:0", PushState.FAILED, why="the command there ended with 0: bash: no python3")
+
+
+def test_a_host_that_ended_badly_or_was_not_reached_says_why() -> None:
+    assert pushed(FULL, 1).why == "the command there ended with 1: bash: no python3"
+    assert pushed(FULL, None, why="Cluster here: it did not answer.").why == "Cluster here: it did not answer."
+    assert pushed({"ray": True, "why": "x" * 5000}).why == "x" * 400
+    assert not PushState.NO_RAY.is_bad and PushState.FAILED.is_bad

@@ -1,0 +1,97 @@
+"""A fleet whose cluster ``here`` is this machine: its head and the hosts of a slice are a real ``sshd``, and what is
+asked of Google Cloud is answered by one on the loopback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.fleet.fleets import write_fleet
+from tests.fleet.sshd import Sshd, running_sshd
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.rehearsal.cloud.google import LocalGoogle
+from tradewind.rehearsal.machines.machines import gcloud_program
+from tradewind.rehearsal.tpu.hosts import NoHosts, SliceFacts
+
+PLACE: Final = ("my-project", "us-central2-b")
+HEAD: Final = f"projects/{PLACE[0]}/zones/{PLACE[1]}/instances/ray-here-head-1"
+SLICE: Final = "one"
+
+
+class LoopbackHosts(NoHosts):
+    """Each host is the server: reached through the head, since it has no address in the world."""
+
+    def __init__(self, sshd: Sshd, addresses: Sequence[str] | None = None) -> None:
+        self.keys = [dict([sshd.host_key]) for _ in range(2)]
+        self._addresses = addresses
+
+    def start(self, facts: SliceFacts) -> list[str]:
+        return list(self._addresses or ["127.0.0.1"] * facts.shape.hosts)
+
+    def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
+        return self.keys
+
+
+@dataclass
+class LoopbackFleet:
+    """The fleet, its cloud, and the home that logins have."""
+
+    folder: Path
+    google: LocalGoogle
+    hosts: LoopbackHosts
+    home: Path
+
+
+@contextmanager
+def loopback_fleet(
+    folder: Path,
+    *,
+    home: Path | None = None,
+    addresses: Sequence[str] | None = None,
+    more: str = "",
+    env: Mapping[str, str] | None = None,
+) -> Iterator[LoopbackFleet]:
+    """The fleet of the environment, for the length of the block.
+
+    Args:
+        home: What logins have as their home; default: a new one.
+        addresses: Of the hosts of its slice of two.
+        more: Further fields of the cluster.
+        env: What logins find in their environment besides.
+    """
+    home = home or folder / "home"
+    (folder / "bin").mkdir(parents=True)
+    home.mkdir(exist_ok=True)
+    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    with (
+        running_sshd(folder / "sshd", env={"HOME": str(home), "PATH": path, **(env or {})}) as sshd,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        hosts = LoopbackHosts(sshd, addresses)
+        google = LocalGoogle(PLACE, hosts=hosts)
+        google.start()
+        (folder / "bin" / "gcloud").write_text(gcloud_program(google.url))
+        (folder / "bin" / "gcloud").chmod(0o755)
+        labels = {"ray-cluster-name": "here", "ray-node-type": "head"}
+        network = [{"networkIP": "127.0.0.1"}]
+        google.compute.state.add(HEAD, {"labels": labels, "status": "RUNNING", "networkInterfaces": network})
+        google.compute.state.guests[HEAD] = dict([sshd.host_key])
+        body: dict[str, Any] = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base", "labels": labels}
+        TpuApi(*PLACE, endpoint=google.url, poll_s=0.02).create(SLICE, body)
+        fields = f"ssh_user: {sshd.user}\nssh_private_key: {sshd.private_key}\n{more}"
+        patch.setenv("TRADEWIND_FLEET", str(write_fleet(folder, fields)))
+        patch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        for api in ("COMPUTE", "TPU", "SECRET_MANAGER"):
+            patch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+        try:
+            yield LoopbackFleet(folder, google, hosts, home)
+        finally:
+            google.end_all()
+            google.stop()

@@ -1,0 +1,42 @@
+"""A holder goes by signs of life alone: none before the first, and none any more once they stop."""
+
+from __future__ import annotations
+
+from tradewind.runtime.dev_slice import Sign, SignsOfLife
+
+
+class World:
+    """A clock, and a file with a time of its own."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.changed: int | None = None
+        self.signs = SignsOfLife(lambda: self.changed, 90.0, first_s=180.0, clock=lambda: self.now)
+
+
+def test_nothing_is_wanted_before_the_first_sign_and_not_for_ever() -> None:
+    world = World()
+    assert world.signs.look() is Sign.NONE_YET
+    world.now += 180.0
+    assert world.signs.look() is Sign.NONE_YET and world.signs.are_given
+    world.now += 1.0
+    assert world.signs.look() is Sign.SILENT and not world.signs.are_given
+
+
+def test_it_lives_while_the_file_changes_whatever_time_the_file_has() -> None:
+    world = World()
+    for changed in (5_000, 4_000, 9_000_000_000_000):
+        world.changed = changed
+        assert world.signs.look() is Sign.ALIVE
+        world.now += 90.0
+        assert world.signs.look() is Sign.ALIVE
+    world.now += 1.0
+    assert world.signs.look() is Sign.SILENT
+
+
+def test_a_file_that_is_gone_again_means_that_the_person_is_done() -> None:
+    world = World()
+    world.changed = 1
+    assert world.signs.look() is Sign.ALIVE
+    world.changed = None
+    assert world.signs.look() is Sign.DONE and not world.signs.are_given
