@@ -12,6 +12,8 @@ from airflow.cli.cli_parser import get_parser
 from tests.fleet.lifecycle.worlds import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
 from tradewind.cli.main import main, parser
 from tradewind.cloud_tpu.api import TpuApi
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.lifecycle.of_fleet import config_hash
 from tradewind.ray_jobs.keeping.backup import JobBackup
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
@@ -173,6 +175,26 @@ def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: 
     finally:
         google.registry.denied.clear()
     assert code == 0 and "Whether its image is there is not known" in err and "artifactregistry.tags.get" in err
+
+
+def test_a_dry_run_of_apply_is_told_to_programs_and_changes_nothing(
+    google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = google.compute.state.resources[f"{INSTANCES}/ray-here-head-1-compute"]
+    labels = dict(head["labels"])
+    told = {"cluster": "here", "is_current": False, "may_apply": True, "would_relaunch": []}
+    code, out, err = run(capsys, "apply", "--dry-run", "--json")
+    assert (code, json.loads(out)) == (0, told) and "can follow its file while it runs." in err
+    head["labels"] = {**labels, "ray-launch-config": "of-another-file", "ray-user-node-type": "head_default"}
+    code, out, err = run(capsys, "apply", "--dry-run", "--json")
+    told |= {"may_apply": False, "would_relaunch": ["ray-here-head-1-compute"]}
+    assert (code, json.loads(out)) == (1, told) and "Ray would make ray-here-head-1-compute anew" in err
+    head["labels"] = {**labels, "tradewind-config": config_hash(load_fleet(file).cluster(), load_fleet(file))}
+    code, out, _ = run(capsys, "apply", "--dry-run", "--json")
+    assert (code, json.loads(out)) == (0, {**told, "is_current": True, "would_relaunch": []})
+    head["labels"] = labels
+    code, _, err = run(capsys, "apply", "--json")
+    assert code == 2 and "--json goes with --dry-run" in err
 
 
 @pytest.mark.parametrize("words", [["start", "a", "--no-wait"], ["stop-cluster", "a", "-y"], ["status", "a", "--json"]])

@@ -162,7 +162,7 @@ def test_a_cluster_of_another_file_is_not_started_and_a_restart_changes_it(act: 
 
 
 def test_a_cluster_that_is_not_there_is_neither_restarted_nor_changed(act: Act) -> None:
-    for what in (act.restart, act.acts().apply):
+    for what in (act.restart, act.acts().plan_apply):
         with pytest.raises(WrongStateError, match="there is nothing of it: start it. Nothing was changed."):
             what()
     assert act.launches() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
 from tradewind.cli.errors import UsageError
@@ -58,9 +59,22 @@ def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Have a cluster follow its file. Raises the same."""
-    cluster = fleet.cluster(arguments.name)
-    acts_of(cluster, fleet).apply(is_dry=arguments.dry_run)
+    """Have a cluster follow its file. Raises the same.
+
+    Raises:
+        UsageError: JSON is asked for, and it is not a dry run.
+    """
+    if arguments.json and not arguments.dry_run:
+        raise UsageError("--json goes with --dry-run: it has what would be done. Nothing was done.")
+    acts = acts_of(fleet.cluster(arguments.name), fleet)
+    plan = acts.plan_apply()
+    if arguments.json:
+        write_lines([json.dumps(plan.to_json(), indent=2)])
+    plan.check()
+    if arguments.dry_run or plan.is_current:
+        say(plan.sentence)
+    else:
+        acts.apply(plan)
     return 0
 
 

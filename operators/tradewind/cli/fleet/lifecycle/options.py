@@ -93,7 +93,7 @@ RESTORE_JOBS: Final = Command(
 APPLY: Final = Command(
     "apply",
     "have a cluster follow its changed file, while everything goes on that runs there",
-    (_ONE, _DRY, _FLEET),
+    (_ONE, _DRY, option("--json", action="store_true", help="with --dry-run: as JSON"), _FLEET),
     "Refused if Ray would make the head or a slice anew.",
 )
 STATUS: Final = Command(
