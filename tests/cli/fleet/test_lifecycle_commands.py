@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ from tradewind.cli.main import main, parser
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.of_fleet import config_hash
+from tradewind.fleet.lifecycle.preserving.kept_note import KeptNote
+from tradewind.fleet.marker import ClusterMarker
 from tradewind.ray_jobs.keeping.backup import JobBackup
+from tradewind.rehearsal.cloud.buckets import RefusedError
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
@@ -56,6 +60,15 @@ def here(file: Path, google: LocalGoogle, cloud: object, monkeypatch: pytest.Mon
     google.registry.tags.add(IMAGE_TAG)
     for api in ("COMPUTE", "TPU", "ARTIFACT_REGISTRY"):
         monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+
+
+@pytest.fixture
+def marker(cloud: LocalCloudStorage, file: Path) -> Iterator[ClusterMarker]:
+    """That of ``here``, in its bucket."""
+    with suppress(RefusedError):
+        cloud.buckets.create("my-bucket")
+    yield (marker := ClusterMarker.of(load_fleet(file).cluster()))
+    marker.take("stop", "over", is_anew=True).finish()
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -224,6 +237,24 @@ def test_a_restart_preserves_jobs_unless_it_is_told_not_to(words: list[str], is_
     assert ours.preserve_jobs is is_preserved
 
 
+def test_a_rotation_preserves_jobs_in_the_same_words() -> None:
+    for words, found in (([], (True, False)), (["--no-preserve-jobs", "--abandon-kept-jobs"], (False, True))):
+        for command in ("restart", "rotate-token"):
+            given = parser().parse_args(["cluster", command, *words])
+            assert (given.preserve_jobs, given.abandon_kept_jobs) == found
+
+
+def test_a_stop_says_whose_jobs_an_interrupted_restart_has_kept(
+    marker: ClusterMarker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = KeptNote("ada@laptop", "laptop", "/home/ada/kept", ("train",))
+    with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
+        held.advance("restarting Ray", **note.to_details())
+    code, _, err = run(capsys, "stop")
+    assert code == 2 and "restart by ada@laptop since" in err and "was interrupted in phase restarting Ray. Left" in err
+    assert "Left behind: 1 job of people that ada@laptop kept on laptop in /home/ada/kept (train)." in err
+
+
 def test_a_word_that_means_neither_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "restart", "--preserve-jobs=perhaps")
     assert code == 2 and "'perhaps' is neither 1 nor 0" in err
@@ -245,9 +276,8 @@ def test_without_a_backup_there_is_nothing_to_restore(
 
 
 def test_jobs_that_cannot_be_kept_stop_a_restart_before_ray_is_touched(
-    cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    marker: ClusterMarker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cloud.buckets.create("my-bucket")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     code, _, err = run(capsys, "restart", "--yes")
     assert code == 1 and "its jobs cannot be kept: " in err

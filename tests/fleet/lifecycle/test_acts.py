@@ -21,7 +21,9 @@ from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import ClusterActs, OtherConfigError, WrongStateError
 from tradewind.fleet.lifecycle.inventory import ClusterState, Inventory
+from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterBusyError, ClusterMarker
@@ -52,7 +54,9 @@ class Act:
 
     def restart(self, config_hash: str = "c0ffee") -> None:
         """Without its jobs."""
-        ClusterRestart(self.cluster, self.acts(config_hash), self.marker, None, self.told.append).run()
+        tell = self.told.append
+        jobs = PreservedJobs(self.cluster, KeptJobs(self.cluster, tell), tell, is_to_keep=False)
+        ClusterRestart(self.acts(config_hash), self.marker, jobs, tell).run()
 
     @cached_property
     def tpu(self) -> TpuApi:

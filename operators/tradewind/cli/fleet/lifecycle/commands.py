@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 
 from tradewind.cli.errors import UsageError
 from tradewind.cli.fleet.lifecycle.consent import agree, tell_of_jobs
@@ -17,6 +18,8 @@ from tradewind.fleet.lifecycle.acts import ClusterActs, delete_nodes
 from tradewind.fleet.lifecycle.inventory import Inventory
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.of_fleet import acts_on, cluster_file
+from tradewind.fleet.lifecycle.preserving.kept_note import KeptNote
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.readiness import Readiness
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.lifecycle.teardown import Teardown
@@ -53,8 +56,8 @@ def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
         say(f"Cluster {cluster.name}: {found.state.value}. 'restart' would run: ray up {cluster_file(cluster, fleet)}")
         return 0
     agree(arguments, f"Restart cluster {cluster.name}?")
-    kept = KeptJobs(cluster, say) if arguments.preserve_jobs else None
-    lost = tell_of_lost(ClusterRestart(cluster, acts, ClusterMarker.of(cluster), kept, say).run())
+    jobs = jobs_to_preserve(arguments, cluster)
+    lost = tell_of_lost(ClusterRestart(acts, ClusterMarker.of(cluster), jobs, say).run())
     return max(lost, wait_until_ready(arguments, cluster))
 
 
@@ -87,6 +90,7 @@ def stop(arguments: argparse.Namespace, fleet: Fleet) -> int:
     found = acts.inventory()
     is_something = _list_teardown(arguments, cluster.name, found, cluster.state_disk)
     tell_of_jobs(cluster, found)
+    _tell_of_kept(cluster)
     if arguments.dry_run:
         return 0
     if is_something:
@@ -115,6 +119,16 @@ def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
     return 0
 
 
+def _tell_of_kept(cluster: FleetCluster) -> None:
+    """Say whose jobs an interrupted restart has kept, which nobody brings back by himself after a stop."""
+    found = ClusterMarker.of(cluster).read()
+    if found is None or not found.is_interrupted:
+        return
+    note = KeptNote.of(found.marker.details, cluster.name)
+    if note is not None and note.jobs:
+        say(f"{found.sentence(cluster.name, time.time())} Left behind: {note.sentence(note.jobs)}.")
+
+
 def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, disk: str) -> bool:
     """Print what a stop deletes and keeps; whether it deletes anything."""
     plan = Teardown.of(found, include_reserved=arguments.include_reserved)
@@ -137,6 +151,17 @@ def acts_of(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) 
         FleetError: Its file is not as the fleet file has it, or Google Cloud cannot be asked.
     """
     return acts_on(cluster, fleet, say, _echo, must_be_fresh=must_be_fresh)
+
+
+def jobs_to_preserve(arguments: argparse.Namespace, cluster: FleetCluster) -> PreservedJobs:
+    """The jobs of people on a cluster that is to be restarted, as the options have it."""
+    return PreservedJobs(
+        cluster,
+        KeptJobs(cluster, say),
+        say,
+        is_to_keep=arguments.preserve_jobs,
+        may_abandon=arguments.abandon_kept_jobs,
+    )
 
 
 def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> int:

@@ -44,6 +44,18 @@ _WAIT: Final = (
     option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="wait for so long; default: 1800"),
 )  # fmt: skip
 
+_PRESERVE: Final = (
+    option(
+        "--preserve-jobs", metavar="0|1", nargs="?", type=is_yes, action=YesByItself, default=True,
+        dest="preserve_jobs", help="bring the jobs of people back afterwards; the default",
+    ),
+    option("--no-preserve-jobs", action="store_false", dest="preserve_jobs", help="let them end"),
+    option(
+        "--abandon-kept-jobs", action="store_true",
+        help="go on with what was interrupted without the jobs that somebody has kept elsewhere",
+    ),
+)  # fmt: skip
+
 START: Final = Command(
     "start",
     "start a cluster with Ray's launcher",
@@ -68,16 +80,12 @@ RESTART: Final = Command(
     "end Ray on the head of a cluster, and start it again as the fleet file has it",
     (
         _ONE,
-        option(
-            "--preserve-jobs", metavar="0|1", nargs="?", type=is_yes, action=YesByItself, default=True,
-            dest="preserve_jobs", help="bring the jobs of people back afterwards; the default",
-        ),
-        option("--no-preserve-jobs", action="store_false", dest="preserve_jobs", help="let them end"),
-        _YES, *_WAIT, _DRY, _FLEET,
+        *_PRESERVE,
+        *(_YES, *_WAIT, _DRY, _FLEET),
     ),
     "Lists whose jobs run, and asks. Those of Airflow's tasks and of steps go on by themselves. Run again after an "
     "interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
-)  # fmt: skip
+)
 BACKUP_JOBS: Final = Command(
     "backup-jobs",
     "keep the jobs of people that run or wait on a cluster, so that restore-jobs can bring them back",
@@ -110,11 +118,12 @@ ROTATE_TOKEN: Final = Command(
     "give clusters a new token, which restarts all that share it",
     (
         option("name", metavar="CLUSTER", nargs="*", help="the clusters; default: default_cluster of the file"),
-        _YES, *_WAIT, _DRY, _FLEET,
+        *_PRESERVE,
+        *(_YES, *_WAIT, _DRY, _FLEET),
     ),
-    "Lists whose jobs run, and asks: they end. The old version is disabled when all clusters answer with the new one. "
-    "Run again after an interruption, it goes on where it was.",
-)  # fmt: skip
+    "Lists whose jobs run, and asks. The old version is disabled when all clusters answer with the new one. Run again "
+    "after an interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
+)
 ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
 """What people have in their fingers → the command."""
 LIFECYCLE: Final = (
