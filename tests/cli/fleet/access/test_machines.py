@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.fleet.fleets import write_fleet
+from tests.fleet.lifecycle.worlds import update
 from tests.fleet.sshd import Sshd, running_sshd
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.api import TpuApi
@@ -45,7 +48,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHosts]:
         body = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base", "labels": labels}
         TpuApi(*PLACE, endpoint=google.url, poll_s=0.02).create("one", body)
         more = f"ssh_user: {sshd.user}\nssh_private_key: {sshd.private_key}\n"
-        patch.setenv("TRADEWIND_FLEET", str(write_fleet(folder, more)))
+        patch.setenv("TRADEWIND_FLEET", str(file := write_fleet(folder, more)))
+        update(file)
         patch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
         patch.setenv("TRADEWIND_RAY_LOGS", str(folder / "logs"))
         (folder / "logs").mkdir()
@@ -71,6 +75,17 @@ def test_one_machine_gives_its_output_and_its_exit_code(
     assert run(capfd, "exec", "here", "--run-env", "host", "--", "echo a | tr a b; exit 7")[:2] == (7, "b\n")
     assert run(capfd, "ssh-head", "--", "exit 255")[0] == 255
     assert run(capfd, "ssh-tpu", "one:1", "--", "echo", "there")[:2] == (0, "there\n")
+
+
+def test_the_cluster_may_be_the_path_of_its_file_or_an_option_before_or_behind_the_command(
+    world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = str(Path(os.environ["TRADEWIND_FLEET"]).parent / "clusters" / "here.yaml")
+    for words in (
+        ["exec", file], ["exec", "--cluster", "here"], ["exec", "here", "--config", file], ["--config", file, "exec"],
+        ["ssh-tpu", file, "one:1"], ["ssh-tpu", "--cluster", file, "one:1"], ["--cluster", "here", "ssh-tpu", "one:1"],
+    ):  # fmt: skip
+        assert run(capfd, *words, "--", "echo", "there")[:2] == (0, "there\n"), words
 
 
 def test_several_machines_are_told_apart_and_the_bad_one_is_named(
@@ -99,6 +114,7 @@ def test_a_host_with_other_keys_is_not_trusted(world: LoopbackHosts, capfd: pyte
         (["exec", "here", "--host", "-oProxyCommand=ls", "--", "ls"], 2, "expected one argument"),
         (["exec", "here", "ls"], 2, "'ls' is one word too many"),
         (["exec", "here"], 2, "There is no command"),
+        (["exec", "here", "--cluster", "other", "--", "ls"], 2, "is about one cluster, and here and other are named"),
         (["ssh-tpu"], 2, "Say on which host"),
         (["show-logs", "here", "--file", "../x"], 2, "is no name of a log"),
         (["show-logs", "here", "--file", "none.*"], 1, "no log there is called none.*"),
