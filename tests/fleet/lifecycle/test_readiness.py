@@ -1,4 +1,4 @@
-"""A cluster is ready when what is in Ray stays: not what a head only remembers, nor what is about to be set up again."""
+"""A cluster is ready when what is in Ray stays: not what a head remembers, nor what is about to be set up again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_it_is_ready_once_the_autoscaler_has_looked_twice_at_slices_that_are_who
     head = Head(cluster, views, silent=2)
     assert head.wait() == 4
     assert head.told == [
-        "Waiting for the head of here to answer.", "The head of here answers.", 
+        "Waiting for the head of here to answer.", "The head of here answers.",
         "Slices in Ray: all, at which the autoscaler has still to look.",
     ]  # fmt: skip
 

@@ -35,7 +35,7 @@ def reached(cluster: FleetCluster, port: int | None = None, *, is_any_token_good
         RayJobsError: The head answers, and its Ray does not, or refuses the token that is in Secret Manager.
     """
     with tunnel(head_to_log_in_on(cluster, google_api("compute")), port) as address:
-        yield _with_token(RayCluster(cluster.name, address), cluster, is_any_good=is_any_token_good)
+        yield with_token(RayCluster(cluster.name, address), cluster, is_any_good=is_any_token_good)
 
 
 def reached_anyhow(cluster: FleetCluster) -> AbstractContextManager[RayCluster]:
@@ -54,8 +54,17 @@ def reached_memory(cluster: FleetCluster) -> Iterator[str]:
         yield address.removeprefix("http://")
 
 
-def _with_token(there: RayCluster, cluster: FleetCluster, *, is_any_good: bool) -> RayCluster:
-    """``there`` with the token that is kept, if the cluster takes it, else with the one in Secret Manager now."""
+def with_token(there: RayCluster, cluster: FleetCluster, *, is_any_good: bool) -> RayCluster:
+    """``there`` with the token that is kept, if the cluster takes it, else with the one in Secret Manager now.
+
+    Args:
+        is_any_good: Else with an earlier one, which is never kept.
+
+    Raises:
+        RayAuthenticationError: It takes none of them.
+        RayJobsError: It does not answer.
+        CloudError: The token cannot be read.
+    """
     for token in _tokens(cluster, is_any_good=is_any_good):
         try:
             tried = replace(there, token=token)

@@ -1,8 +1,8 @@
 """What a head that was just started knows by itself, apart from what it remembers of the life before.
 
-A head with its state on a disk calls hosts alive that it has not heard of yet, for about 25 s until it misses them; and
-the autoscaler's report is that of the life before until it has looked anew. So a host counts once it has told of itself,
-and a report once it is younger than the head.
+A head with its state on a disk calls hosts alive that it has not heard of yet, until it misses them after some 25 s;
+and its autoscaler's report is that of the life before until it has looked anew. So a host counts once it has told of
+itself, and a report once it is younger than the head.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def fetch_view(api: JobsApi) -> HeadView:
 
 
 def parse_view(nodes: Mapping[str, Any], summary: Mapping[str, Any], status: Mapping[str, Any] | None) -> HeadView:
-    """The same from the answers: the head's table of nodes, what hosts told of themselves, what the autoscaler wrote."""
+    """The same from its answers: its table of nodes, what hosts told of themselves, what its autoscaler wrote."""
     rows = ((nodes.get("data") or {}).get("result") or {}).get("result") or []
     heard = {
         entry["raylet"].get("nodeId")
