@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,30 @@ def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.Monke
     (half_made,) = act.there().heads
     act.acts().start()
     assert [one.name for one in act.there().heads] == [half_made.name] and act.there().state is ClusterState.UP
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "says"),
+    [
+        ({"quota": 0}, LauncherError, "Quota 'CPUS' exceeded.  Limit: 0.0 in region us-central2."),
+        ({"denied": {"compute.instances.create"}}, LauncherError, "Required 'compute.instances.create' permission"),
+        ({"denied": {"compute.disks.create"}}, CloudDeniedError, "Making disk ray-here-state .*compute.disks.create"),
+    ],
+)
+def test_a_start_for_which_there_is_no_quota_or_permission_says_so_and_can_be_given_again(
+    act: Act, fault: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    faults = act.google.compute.state.faults
+    before = {name: getattr(faults, name) for name in fault}
+    for name, value in fault.items():
+        setattr(faults, name, value)
+    with pytest.raises(error, match=says):
+        act.acts().start()
+    assert act.there().count == 0 and act.marked() == ("start", MarkerState.LEFT), "no head, and no half of one"
+    for name, value in before.items():
+        setattr(faults, name, value)
+    act.acts().start()
+    assert act.there().state is ClusterState.UP and len(act.there().machines) == 1
 
 
 def test_a_head_that_died_makes_room_for_the_next(act: Act) -> None:

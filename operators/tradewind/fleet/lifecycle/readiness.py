@@ -1,8 +1,8 @@
 """When a cluster is ready: its head answers, and as many slices of each type are whole as the fleet file wants.
 
-A slice counts if all its hosts have told the head of themselves since that was started, and the autoscaler has set it up
-and looked at it twice: at its first look it begins to set up again what it has lost contact with, and what another file
-has set up, which Google's label says by the second one.
+A slice counts if all its hosts have told the head of themselves since that was started, and the autoscaler has set it
+up and looked at it twice: at its first look it begins to set up again what it has lost contact with, and what another
+file has set up, which Google's label says by the second one.
 """
 
 from __future__ import annotations
