@@ -93,6 +93,14 @@ def test_a_version_that_is_switched_off_is_not_shown(
         with_token(there, cluster, is_any_good=True)
 
 
+def test_a_version_that_is_switched_off_does_not_hide_an_earlier_one(
+    google: LocalGoogle, there: RayCluster, cluster: FleetCluster
+) -> None:
+    google.secrets.put(SECRET, "the-third-token-0123456789")
+    google.secrets.answer("POST", f"/v1/{SECRET}/versions/2:disable", b"{}")
+    assert with_token(there, cluster, is_any_good=True).token == OLD
+
+
 def test_who_may_not_list_the_versions_is_told_of_the_token(
     google: LocalGoogle, there: RayCluster, cluster: FleetCluster
 ) -> None:
