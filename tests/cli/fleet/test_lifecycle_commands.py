@@ -244,15 +244,29 @@ def test_a_rotation_preserves_jobs_in_the_same_words() -> None:
             assert (given.preserve_jobs, given.abandon_kept_jobs) == found
 
 
-def test_a_stop_says_whose_jobs_an_interrupted_restart_has_kept(
+def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
     marker: ClusterMarker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note = KeptNote("ada@laptop", "laptop", "/home/ada/kept", ("train",))
     with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
         held.advance("restarting Ray", **note.to_details())
-    code, _, err = run(capsys, "stop")
-    assert code == 2 and "restart by ada@laptop since" in err and "was interrupted in phase restarting Ray. Left" in err
-    assert "Left behind: 1 job of people that ada@laptop kept on laptop in /home/ada/kept (train)." in err
+    for code, command in ((2, "stop"), (0, "status")):
+        ended, _, err = run(capsys, command)
+        assert ended == code and "Cluster here: restart by ada@laptop since" in err
+        assert "was interrupted in phase restarting Ray. Not back yet: 1 job of people that ada@laptop kept on l" in err
+
+
+def test_a_marker_that_does_not_say_which_jobs_were_kept_stops_a_restart_and_no_stop(
+    marker: ClusterMarker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
+        held.advance("bringing jobs back", kept_jobs="all of them")
+    says = "Cluster here: its marker does not say which jobs of people were kept"
+    code, _, err = run(capsys, "restart", "--yes")
+    assert code == 1 and says in err and "ray up" not in err
+    code, out, err = run(capsys, "stop")
+    assert code == 2 and says in err and "Nobody can be asked here" in err and "delete" in out
 
 
 def test_a_word_that_means_neither_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from tradewind.fleet.lifecycle.acts import ClusterActs, delete_nodes
 from tradewind.fleet.lifecycle.inventory import Inventory
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.of_fleet import acts_on, cluster_file
-from tradewind.fleet.lifecycle.preserving.kept_note import KeptNote
+from tradewind.fleet.lifecycle.preserving.kept_note import BadNoteError, interruption
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.readiness import Readiness
 from tradewind.fleet.lifecycle.restart import ClusterRestart
@@ -121,12 +121,12 @@ def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 def _tell_of_kept(cluster: FleetCluster) -> None:
     """Say whose jobs an interrupted restart has kept, which nobody brings back by himself after a stop."""
-    found = ClusterMarker.of(cluster).read()
-    if found is None or not found.is_interrupted:
-        return
-    note = KeptNote.of(found.marker.details, cluster.name)
-    if note is not None and note.jobs:
-        say(f"{found.sentence(cluster.name, time.time())} Left behind: {note.sentence(note.jobs)}.")
+    try:
+        sentences = interruption(ClusterMarker.of(cluster).read(), cluster.name, time.time())
+    except BadNoteError as error:  # a stop is the way out of that
+        sentences = str(error)
+    if sentences:
+        say(sentences)
 
 
 def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, disk: str) -> bool:

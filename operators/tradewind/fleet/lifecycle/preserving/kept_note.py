@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.fleet.errors import FleetError
+from tradewind.fleet.marker_value import FoundMarker
 
 _HOST: Final = "kept_on"
 _FOLDER: Final = "kept_in"
@@ -76,6 +77,14 @@ class KeptNote:
         """Whose ``jobs`` of it are and where, as the end of a sentence."""
         count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
         return f"{count} of people that {self.by} kept on {self.host} in {self.folder} ({_named(list(jobs))})"
+
+
+def interruption(found: FoundMarker | None, cluster: str, now: float) -> str:
+    """Who left ``cluster`` half-changed, and whose jobs are kept since then, in sentences; empty if nobody did."""
+    if found is None or not found.is_interrupted:
+        return ""
+    sentence, note = found.sentence(cluster, now), KeptNote.of(found.marker.details, cluster)
+    return f"{sentence} Not back yet: {note.sentence(note.jobs)}." if note is not None and note.jobs else sentence
 
 
 def _named(jobs: list[str]) -> str:
