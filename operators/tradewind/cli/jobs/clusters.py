@@ -14,13 +14,16 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayAuthenticationError, RayJobsError
 from tradewind.ray_jobs.token_file import BadTokenFileError, read_token_file
+
+if TYPE_CHECKING:
+    from tradewind.cli.jobs.named_cluster import NamedCluster
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8265"
 _TOKEN_FILE: Final = ".ray/auth_token"
@@ -86,9 +89,9 @@ def _at_address(arguments: argparse.Namespace, env: Mapping[str, str], home: Pat
         ) from None
 
 
-def options_for(cluster: RayCluster) -> list[str]:
-    """The options that name this cluster on another command line."""
-    return ["--address", cluster.address] if is_at_address(cluster) else ["--cluster", cluster.name]
+def options_for(named: NamedCluster | None, cluster: RayCluster) -> list[str]:
+    """The options that mean this cluster on another command line."""
+    return ["--address", cluster.address] if named is None else list(named.words)
 
 
 def is_at_address(cluster: RayCluster) -> bool:

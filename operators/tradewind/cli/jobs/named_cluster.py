@@ -30,10 +30,12 @@ class NamedCluster:
 
     Attributes:
         fleet: The fleet whose clusters may have it; None if there is no fleet file here.
+        words: The options that say the same on another command line.
     """
 
     name: str
     fleet: Fleet | None
+    words: tuple[str, ...]
 
     @property
     def of_fleet(self) -> FleetCluster | None:
@@ -49,6 +51,8 @@ class NamedCluster:
             CommandError: The fleet file cannot be used.
         """
         options = argparse.Namespace(config=config, fleet=None)
+        given = (("--cluster", name), ("--config", config))
+        words = tuple(word for option, value in given if value is not None for word in (option, value))
         if paths := take_config(options):
             if name is not None:
                 raise UsageError(f"--cluster {name} and --config {config} both name a cluster: give one of them.")
@@ -56,11 +60,11 @@ class NamedCluster:
         if name is not None and is_path(name):
             fleet = _loaded(Path(options.fleet) if options.fleet else fleet_file_of(Path(name)))
             try:
-                return NamedCluster(cluster_at(Path(name), fleet).name, fleet)
+                return NamedCluster(cluster_at(Path(name), fleet).name, fleet, words)
             except FleetError as error:
                 raise CommandError(str(error)) from None
         found = _loaded(chosen_fleet_file(options.fleet)) if options.fleet else fleet_here()
-        return NamedCluster(name or (found.default_cluster if found else ""), found)
+        return NamedCluster(name or (found.default_cluster if found else ""), found, words)
 
     @staticmethod
     def default_here() -> NamedCluster | None:
@@ -73,7 +77,7 @@ class NamedCluster:
         if fleet is None:
             return None
         say(f"On cluster {fleet.default_cluster}, the default of {fleet.file}.")
-        return NamedCluster(fleet.default_cluster, fleet)
+        return NamedCluster(fleet.default_cluster, fleet, ("--cluster", fleet.default_cluster))
 
 
 @contextmanager

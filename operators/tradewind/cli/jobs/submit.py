@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,7 +49,8 @@ def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
     """
     request = job_to_submit(arguments, id_for(arguments), Path.cwd(), say)
     _check_owner(arguments.named, request.metadata.get("user", ""))
-    return Submission(request, cluster, interrupts, is_id_new=arguments.submission_id is None).run(
+    where = options_for(arguments.named, cluster)
+    return Submission(request, cluster, interrupts, where, is_id_new=arguments.submission_id is None).run(
         no_wait=arguments.no_wait, auto_stop=arguments.auto_stop, timeout_s=arguments.timeout
     )
 
@@ -65,14 +66,24 @@ class Submission:
     """One job on its way.
 
     Args:
+        where: The options that mean the cluster on another command line.
         is_id_new: Nobody else can have used this id: whatever job has it is ours.
     """
 
-    def __init__(self, request: JobRequest, cluster: RayCluster, interrupts: Interrupts, *, is_id_new: bool) -> None:
+    def __init__(
+        self,
+        request: JobRequest,
+        cluster: RayCluster,
+        interrupts: Interrupts,
+        where: Sequence[str],
+        *,
+        is_id_new: bool,
+    ) -> None:
         self._request = request
         self._job = request.submission_id
         self._cluster = cluster
         self._interrupts = interrupts
+        self._where = where
         self._is_ours = is_id_new
         self._has_ended = False
 
@@ -161,4 +172,4 @@ class Submission:
         return details.status if details is not None else None
 
     def _command(self, what: str) -> str:
-        return shlex.join(["tradewind", "jobs", *what.split(), *options_for(self._cluster), self._job])
+        return shlex.join(["tradewind", "jobs", *what.split(), *self._where, self._job])
