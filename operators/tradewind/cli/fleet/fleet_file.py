@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,8 @@ def choose(arguments: argparse.Namespace) -> Fleet:
     said = [*getattr(arguments, "cluster", []), *take_config(arguments)]
     if said and field is None:
         raise UsageError("This command is about the whole fleet: --config names the fleet file here, and no cluster.")
-    given = _listed(getattr(arguments, field)) if field else []
+    value = getattr(arguments, field) if field else None
+    given = [value] if isinstance(value, str) else value or []
     paths = [text for text in (*given, *said) if is_path(text)]
     fleet = load_chosen_fleet(arguments.fleet or (str(fleet_file_of(Path(paths[0]))) if paths else None))
     if field is not None:
@@ -100,8 +102,11 @@ def fleet_file_of(path: Path) -> Path:
         UsageError: There is none.
     """
     folder = path.expanduser().resolve().parent.parent
-    for found in (_usually_chosen(), folder / USUAL_FILE.name):
-        if found is not None and found.resolve().parent == folder and found.exists():
+    places = [folder / USUAL_FILE.name]
+    with suppress(UsageError):
+        places.insert(0, chosen_fleet_file(None))
+    for found in places:
+        if found.resolve().parent == folder and found.exists():
             return found
     raise UsageError(f"Above {path} there is no fleet file {folder / USUAL_FILE.name}: name it with --fleet.")
 
@@ -137,10 +142,6 @@ def _name(text: str, fleet: Fleet) -> str:
     return cluster_at(Path(text), fleet).name if is_path(text) else text
 
 
-def _listed(value: str | list[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else value or []
-
-
 def _put(arguments: argparse.Namespace, field: str, given: list[str], said: list[str]) -> None:
     """Have ``given`` and ``said`` where the command looks for clusters."""
     names = list(dict.fromkeys([*given, *said]))
@@ -150,13 +151,6 @@ def _put(arguments: argparse.Namespace, field: str, given: list[str], said: list
     if len(names) > 1:
         raise UsageError(f"This command is about one cluster, and {' and '.join(names)} are named: name one of them.")
     setattr(arguments, field, names[0] if names else None)
-
-
-def _usually_chosen() -> Path | None:
-    try:
-        return chosen_fleet_file(None)
-    except UsageError:
-        return None
 
 
 def _text_of(path: Path) -> str:

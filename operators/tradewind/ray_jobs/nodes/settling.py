@@ -50,16 +50,12 @@ def parse_view(nodes: Mapping[str, Any], summary: Mapping[str, Any], status: Map
         for entry in (summary.get("data") or {}).get("summary") or []
         if "now" in entry and "raylet" in entry
     }
+    # A head remembers the nodes of its earlier lives too.
+    heads = [row.get("start_time_ms") or 0 for row in rows if row.get("is_head_node") and row.get("state") == "ALIVE"]
     return HeadView(
         [node for node in parse_nodes(nodes, status) if node.node_id in heard or not node.is_alive],
-        _looked_at(status, _started_at(rows)),
+        _looked_at(status, max(heads, default=0) / 1000.0),
     )
-
-
-def _started_at(rows: Sequence[Mapping[str, Any]]) -> float:
-    """When the head was started: of those that it remembers, the last."""
-    heads = [row.get("start_time_ms") or 0 for row in rows if row.get("is_head_node") and row.get("state") == "ALIVE"]
-    return max(heads, default=0) / 1000.0
 
 
 def _looked_at(status: Mapping[str, Any] | None, started_at: float) -> float | None:
