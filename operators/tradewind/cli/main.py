@@ -20,6 +20,8 @@ from tradewind.cli.fleet.cluster_options import (
     REGISTRY_GROUP,
     REGISTRY_SUMMARY,
 )
+from tradewind.cli.fleet.which_options import CLUSTER as CLUSTER_OPTION
+from tradewind.cli.fleet.which_options import CONFIG
 from tradewind.cli.options import (
     EXIT_CODES,
     EXPERIMENTS,
@@ -27,8 +29,10 @@ from tradewind.cli.options import (
     JOBS_GROUP,
     JOBS_SUMMARY,
     RECONCILE,
+    SUBMIT,
     SUMMARY,
     Command,
+    Option,
 )
 from tradewind.cli.rehearse.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
@@ -82,6 +86,10 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
             if name in {command.name for command in EXPERIMENTS}:
                 return _run_on_records(_experiment_work(name), arguments)
             work = _work(name.removeprefix(JOBS_GROUP))
+            if name == f"{JOBS_GROUP}{SUBMIT.name}":
+                from tradewind.cli.jobs.submit import check_usage
+
+                check_usage(arguments)
             return _run_on_cluster(work, arguments, default_connection, interrupts)
     except CommandError as error:
         say(str(error))
@@ -103,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
         _add(of_jobs, command, JOBS_GROUP)
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
-    _add_group(commands, CLUSTER_GROUP, CLUSTER_SUMMARY, CLUSTER)
+    _add_group(commands, CLUSTER_GROUP, CLUSTER_SUMMARY, CLUSTER, (CLUSTER_OPTION, CONFIG))
     _add_group(commands, DEV_GROUP, DEV_SUMMARY, DEV)
     _add_group(commands, REGISTRY_GROUP, REGISTRY_SUMMARY, REGISTRY)
     _add_group(commands, REHEARSE_GROUP, REHEARSE_SUMMARY, REHEARSE)
@@ -123,10 +131,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"tradewind: {as_text(shown)}; '{self.prog} --help' says more.\n")
 
 
-def _add_group(commands: Any, group: str, summary: str, members: Sequence[Command]) -> None:
-    """A command that stands before the names of others; ``group`` is its name with a space behind it."""
+def _add_group(
+    commands: Any, group: str, summary: str, members: Sequence[Command], before: Sequence[Option] = ()
+) -> None:
+    """A command that stands before the names of others; ``group`` is its name with a space behind it.
+
+    ``before`` are the options that may stand before those names too.
+    """
     names = ", ".join(command.name for command in members)
     added = commands.add_parser(group.strip(), help=names, description=summary)
+    for option in before:
+        added.add_argument(*option.flags, **option.rest)
     below = added.add_subparsers(metavar="COMMAND", required=True)
     for command in members:
         _add(below, command, group)
@@ -195,12 +210,11 @@ def _run_on_cluster(
     work: Work, arguments: argparse.Namespace, default_connection: str | None, interrupts: Interrupts
 ) -> int:
     """The same for a command about one cluster, with the errors of the layers below in the words of this one."""
-    from tradewind.cli.jobs.clusters import chosen_cluster, in_words
+    from tradewind.cli.jobs.clusters import chosen_cluster, in_words, is_at_address
     from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
     from tradewind.ray_jobs.errors import BadRequestError, RayJobsError
     from tradewind.steps import SecretReferenceError
 
-    connection = arguments.cluster or (None if arguments.address else default_connection)
     cluster = None
     try:
         with chosen_cluster(arguments, default_connection, os.environ, Path.home()) as cluster:
@@ -209,7 +223,7 @@ def _run_on_cluster(
         raise UsageError(str(error)) from None
     except RayJobsError as error:
         kind = UsageError if isinstance(error, BadRequestError) else CommandError
-        raise kind(in_words(error, None if connection else cluster)) from None
+        raise kind(in_words(error, cluster if cluster and is_at_address(cluster) else None)) from None
 
 
 if __name__ == "__main__":

@@ -114,9 +114,11 @@ _WHERE: Final = (
     option("--address", metavar="URL", help="the cluster's dashboard, such as http://10.0.0.2:8265"),
     option(
         "--cluster",
-        metavar="NAME",
-        help="the cluster of this name in the fleet file, or of this Airflow connection, instead of --address",
+        metavar="NAME|PATH",
+        help="the cluster of this name in the fleet file, or with its generated file at this path, or of this Airflow "
+        "connection, instead of --address",
     ),
+    option("--config", metavar="FILE", help="the fleet file, or the generated file of a cluster, which names it"),
     option("--ca", metavar="FILE", help="certificates to check the cluster's with, if its address is https://"),
 )
 _JOB: Final = option("job", metavar="ID", help="the job's submission id")

@@ -88,6 +88,8 @@ class RayClusterRestartOperator(BaseOperator):
         timeout_s: For how long at most.
         backups: The folder for kept jobs, which hold their variables; default: of the worker's user. Where a retry may
             run on another worker, one that both have.
+        abandon_kept_jobs: Go on with a restart that was interrupted without the jobs that were kept elsewhere, as
+            ``--abandon-kept-jobs`` does.
     """
 
     ui_color = "#d7e3fc"
@@ -102,6 +104,7 @@ class RayClusterRestartOperator(BaseOperator):
         wait: bool = True,
         timeout_s: float = 1800.0,
         backups: str | None = None,
+        abandon_kept_jobs: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -111,6 +114,7 @@ class RayClusterRestartOperator(BaseOperator):
         self.wait = wait
         self.timeout_s = timeout_s
         self.backups = backups
+        self.abandon_kept_jobs = abandon_kept_jobs
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Restart it, or go on with a restart that was interrupted."""
@@ -131,6 +135,7 @@ class RayClusterRestartOperator(BaseOperator):
     def _restarted(self, fleet: Fleet, cluster: FleetCluster, may_preserve: bool, holder: str) -> list[JobReturn]:
         from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
         from tradewind.fleet.lifecycle.of_fleet import acts_on
+        from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
         from tradewind.fleet.lifecycle.readiness import Readiness
         from tradewind.fleet.lifecycle.restart import ClusterRestart
         from tradewind.fleet.marker import ClusterMarker
@@ -139,9 +144,10 @@ class RayClusterRestartOperator(BaseOperator):
             self.log.info("%s", line)
 
         root = Path(self.backups) if self.backups else None
-        kept = KeptJobs(cluster, tell, root=root) if may_preserve else None
+        kept = KeptJobs(cluster, tell, root=root)
+        jobs = PreservedJobs(cluster, kept, tell, is_to_keep=may_preserve, may_abandon=self.abandon_kept_jobs)
         acts = acts_on(cluster, fleet, tell, tell)
-        found = ClusterRestart(cluster, acts, ClusterMarker.of(cluster), kept, tell).run(holder=holder)
+        found = ClusterRestart(acts, ClusterMarker.of(cluster), jobs, tell).run(holder=holder)
         if self.wait:
             Readiness(tell).wait(cluster, self.timeout_s)
         return found

@@ -8,6 +8,7 @@ import pytest
 
 from tests.fleet.dev.sessions import session_of
 from tests.fleet.fleets import write_fleet
+from tests.fleet.lifecycle.worlds import update
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.on_hosts.dev_slices import DevHostFacts, DevSlice
 from tradewind.fleet.dev.sessions import NoDevSliceError, active_holders, chosen, holder_request, still_held
@@ -49,6 +50,17 @@ def test_what_makes_no_sense_is_said(
     ended, err = said(capfd, *words)
     assert ended == code and says in err, err
     assert "abcdefghij" not in err
+
+
+def test_the_cluster_may_be_the_path_of_its_generated_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TRADEWIND_FLEET", raising=False)
+    update(write_fleet(tmp_path, "owner: hero\n"))
+    ended, err = said(capfd, "allocate", "v4-8", "--cluster", str(tmp_path / "clusters" / "here.yaml"))
+    assert ended == 2 and "Cluster here takes only jobs of hero" in err
+    ended, err = said(capfd, "allocate", "v4-8", "--cluster", str(tmp_path / "fleet.yaml"))
+    assert ended == 2 and "was not written by 'tradewind cluster update-configs'" in err
 
 
 def test_a_cluster_with_an_owner_is_not_for_others(

@@ -9,6 +9,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from tests.fleet.fleets import HEAD, many_clusters, write_fleet
+from tests.fleet.lifecycle.worlds import update
 from tradewind.cli.main import main, parser
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
@@ -96,6 +97,84 @@ def test_every_problem_of_the_file_is_a_line_of_its_own(tmp_path: Path, capsys: 
     assert last == "tradewind: The fleet file cannot be used as it is."
 
 
+# ---- clusters by the path of their file, and other ways to name them
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    """The names in the list that a command prints."""
+    code, out, err = run(capsys, *words)
+    assert code == 0, err
+    return [line.split()[0].rstrip("*") for line in out.splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "FILE"], ["list", "--cluster", "FILE"], ["list", "--config", "FILE"], ["--config", "FILE", "list"],
+        ["--cluster", "FILE", "list"], ["list", "--cluster", "extra-0"], ["list", "FILE", "--config", "FILE"],
+    ],
+)  # fmt: skip
+def test_the_path_of_a_clusters_file_stands_where_its_name_does(
+    words: list[str], fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update(fleet)
+    file = str(fleet.parent / "clusters" / "extra-0.yaml")
+    assert listed(capsys, *(word.replace("FILE", file) for word in words)) == ["extra-0"]
+    if any("/" in word.replace("FILE", file) for word in words):
+        monkeypatch.setenv("TRADEWIND_FLEET", str(fleet.parent / "gone.yaml"))
+        assert listed(capsys, *(word.replace("FILE", file) for word in words)) == ["extra-0"], "it names its fleet too"
+
+
+def test_config_may_name_the_fleet_file(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TRADEWIND_FLEET")
+    assert listed(capsys, "list", "--config", str(fleet)) == ["here", "extra-0"]
+    assert listed(capsys, "--config", str(fleet), "list", "--cluster", "here", "--cluster", "extra-0") == [
+        "here", "extra-0",
+    ]  # fmt: skip
+    assert run(capsys, "update-configs", "--config", str(fleet))[0] == 0
+    code, _, err = run(capsys, "list", "--config", str(fleet), "--fleet", "other.yaml")
+    assert code == 2 and "name two fleet files: give one." in err
+    file = str(fleet.parent / "clusters" / "here.yaml")
+    assert "is about the whole fleet" in run(capsys, "update-configs", "--config", file)[2]
+
+
+def test_a_path_that_is_of_no_clusters_file_as_it_should_be_is_told_why(
+    fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update(fleet)
+    folder = fleet.parent / "clusters"
+    for path, says in (
+        (folder / "gone.yaml", "gone.yaml cannot be read (No such file or directory)."),
+        (fleet, f"was not written by 'tradewind cluster update-configs': name a cluster of {fleet}, or its file in"),
+        (folder, "cannot be read (Is a directory)."),
+    ):
+        code, out, err = run(capsys, "list", str(path), "--fleet", str(fleet))
+        assert (code, out) == (2, "") and says in err, err
+    (folder / "hear.yaml").write_text((folder / "here.yaml").read_text())
+    code, _, err = run(capsys, "list", str(folder / "hear.yaml"))
+    assert code == 2 and f"is the file of no cluster that {fleet} describes: did you mean here?" in err
+    (folder / "here.yaml").write_text((folder / "here.yaml").read_text() + "# changed\n")
+    code, _, err = run(capsys, "list", f"{folder}/here.yaml")
+    assert code == 2 and f"here.yaml is not as {fleet} has it: run 'tradewind cluster update-configs' first" in err
+    (tmp_path / "away" / "clusters").mkdir(parents=True)
+    away = tmp_path / "away" / "clusters" / "extra-0.yaml"
+    away.write_text((folder / "extra-0.yaml").read_text())
+    assert "fleet.yaml: name it with --fleet." in run(capsys, "list", str(away))[2]
+    assert (
+        f"is the file of no cluster that {fleet} describes" in run(capsys, "list", str(away), "--fleet", str(fleet))[2]
+    )
+
+
+def test_two_clusters_are_too_many_for_one_command(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["start", "here", "--cluster", "extra-0"], ["--cluster", "here", "start", "extra-0"]):
+        code, _, err = run(capsys, *words)
+        assert code == 2 and "is about one cluster, and extra-0 and here are named" in err.replace(
+            "here and extra-0", "extra-0 and here"
+        )
+
+
 # ---- update-configs
 
 
@@ -150,6 +229,7 @@ def test_what_was_written_is_valid_and_a_typo_in_it_is_found(fleet: Path, capsys
         ["list", "a", "--json", "--fleet", "b"],
         ["update-configs", "--check"],
         ["validate", "a", "b"],
+        ["list", "--cluster", "a/b.yaml", "--config", "c"],
         ["connections", "a", "--apply"],
     ],
 )

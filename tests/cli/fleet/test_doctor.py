@@ -28,6 +28,8 @@ PROJECT = "projects/my-project"
 TOKEN = f"{PROJECT}/secrets/RAY_AUTH_TOKEN"
 HEAD, WORKER = (f"{name}@my-project.iam.gserviceaccount.com" for name in ("head", "worker"))
 SECRETS, IMAGES = "roles/secretmanager.secretAccessor", "roles/artifactregistry.reader"
+LISTS = "roles/compute.viewer"
+FINDING = f"{WORKER}: finding the head, from slices that people add"
 
 
 @dataclass
@@ -72,6 +74,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
         for account in (HEAD, WORKER):
             for role in (SECRETS, IMAGES):
                 roles.grant("my-project", role, account)
+        roles.grant("my-project", LISTS, WORKER)
         yield House(tmp_path, roles, secrets, registry, storage)
 
 
@@ -151,7 +154,7 @@ def test_a_service_account_needs_its_roles_on_the_project_or_on_the_thing_itself
     image = "repository tradewind in us-central2"
     assert set(found) == {
         f"{HEAD}: secret HF_TOKEN", f"{HEAD}: secret RAY_AUTH_TOKEN", f"{WORKER}: secret HF_TOKEN",
-        f"{WORKER}: secret RAY_AUTH_TOKEN", f"{WORKER}: {image}",
+        f"{WORKER}: secret RAY_AUTH_TOKEN", f"{WORKER}: {image}", FINDING,
     }  # fmt: skip
     assert found[f"{WORKER}: {image}"][2] == (
         f"gcloud projects add-iam-policy-binding my-project --member=serviceAccount:{WORKER} --role={IMAGES}"
@@ -160,9 +163,20 @@ def test_a_service_account_needs_its_roles_on_the_project_or_on_the_thing_itself
     house.secrets.policies[TOKEN] = [{"role": SECRETS, "members": member}]
     repository = f"{PROJECT}/locations/us-central2/repositories/tradewind"
     house.registry.policies[repository] = [{"role": IMAGES, "members": member}]
-    assert set(told(capsys)) == {f"{HEAD}: secret HF_TOKEN", f"{WORKER}: secret HF_TOKEN"}
+    assert set(told(capsys)) == {f"{HEAD}: secret HF_TOKEN", f"{WORKER}: secret HF_TOKEN", FINDING}
     house.roles.denied.add("resourcemanager.projects.getIamPolicy")
     assert told(capsys)[f"{HEAD}: secret HF_TOKEN"][0] == "unknown"
+
+
+def test_hosts_that_may_not_list_instances_cannot_find_their_head(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.roles.bindings["my-project"] = [one for one in house.roles.bindings["my-project"] if one["role"] != LISTS]
+    house.roles.grant("my-project", LISTS, HEAD)
+    mend = f"gcloud projects add-iam-policy-binding my-project --member=serviceAccount:{WORKER} --role={LISTS}"
+    assert told(capsys) == {FINDING: ("WRONG", f"it has not {LISTS}", mend)}
+    house.roles.grant("my-project", "roles/compute.instanceAdmin.v1", WORKER)
+    assert FINDING not in told(capsys)
 
 
 @pytest.mark.parametrize(("skew", "words"), [(40.0, "ahead of"), (-40.0, "behind"), (20.0, "")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,12 @@ from airflow.cli.cli_parser import get_parser
 from tests.fleet.lifecycle.worlds import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
 from tradewind.cli.main import main, parser
 from tradewind.cloud_tpu.api import TpuApi
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.lifecycle.of_fleet import config_hash
+from tradewind.fleet.lifecycle.preserving.kept_note import KeptNote
+from tradewind.fleet.marker import ClusterMarker
 from tradewind.ray_jobs.keeping.backup import JobBackup
+from tradewind.rehearsal.cloud.buckets import RefusedError
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
@@ -54,6 +60,15 @@ def here(file: Path, google: LocalGoogle, cloud: object, monkeypatch: pytest.Mon
     google.registry.tags.add(IMAGE_TAG)
     for api in ("COMPUTE", "TPU", "ARTIFACT_REGISTRY"):
         monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+
+
+@pytest.fixture
+def marker(cloud: LocalCloudStorage, file: Path) -> Iterator[ClusterMarker]:
+    """That of ``here``, in its bucket."""
+    with suppress(RefusedError):
+        cloud.buckets.create("my-bucket")
+    yield (marker := ClusterMarker.of(load_fleet(file).cluster()))
+    marker.take("stop", "over", is_anew=True).finish()
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -175,6 +190,26 @@ def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: 
     assert code == 0 and "Whether its image is there is not known" in err and "artifactregistry.tags.get" in err
 
 
+def test_a_dry_run_of_apply_is_told_to_programs_and_changes_nothing(
+    google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = google.compute.state.resources[f"{INSTANCES}/ray-here-head-1-compute"]
+    labels = dict(head["labels"])
+    told = {"cluster": "here", "is_current": False, "may_apply": True, "would_relaunch": []}
+    code, out, err = run(capsys, "apply", "--dry-run", "--json")
+    assert (code, json.loads(out)) == (0, told) and "can follow its file while it runs." in err
+    head["labels"] = {**labels, "ray-launch-config": "of-another-file", "ray-user-node-type": "head_default"}
+    code, out, err = run(capsys, "apply", "--dry-run", "--json")
+    told |= {"may_apply": False, "would_relaunch": ["ray-here-head-1-compute"]}
+    assert (code, json.loads(out)) == (1, told) and "Ray would make ray-here-head-1-compute anew" in err
+    head["labels"] = {**labels, "tradewind-config": config_hash(load_fleet(file).cluster(), load_fleet(file))}
+    code, out, _ = run(capsys, "apply", "--dry-run", "--json")
+    assert (code, json.loads(out)) == (0, {**told, "is_current": True, "would_relaunch": []})
+    head["labels"] = labels
+    code, _, err = run(capsys, "apply", "--json")
+    assert code == 2 and "--json goes with --dry-run" in err
+
+
 @pytest.mark.parametrize("words", [["start", "a", "--no-wait"], ["stop-cluster", "a", "-y"], ["status", "a", "--json"]])
 def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
     ours = vars(parser().parse_args(["cluster", *words]))
@@ -202,6 +237,38 @@ def test_a_restart_preserves_jobs_unless_it_is_told_not_to(words: list[str], is_
     assert ours.preserve_jobs is is_preserved
 
 
+def test_a_rotation_preserves_jobs_in_the_same_words() -> None:
+    for words, found in (([], (True, False)), (["--no-preserve-jobs", "--abandon-kept-jobs"], (False, True))):
+        for command in ("restart", "rotate-token"):
+            given = parser().parse_args(["cluster", command, *words])
+            assert (given.preserve_jobs, given.abandon_kept_jobs) == found
+
+
+def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
+    marker: ClusterMarker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = KeptNote("ada@laptop", "laptop", "/home/ada/kept", ("train",))
+    with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
+        held.advance("restarting Ray", **note.to_details())
+    for code, command in ((2, "stop"), (0, "status")):
+        ended, _, err = run(capsys, command)
+        assert ended == code and "Cluster here: restart by ada@laptop since" in err
+        assert "was interrupted in phase restarting Ray. Not back yet: 1 job of people that ada@laptop kept on l" in err
+
+
+def test_a_marker_that_does_not_say_which_jobs_were_kept_stops_a_restart_and_no_stop(
+    marker: ClusterMarker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
+        held.advance("bringing jobs back", kept_jobs="all of them")
+    says = "Cluster here: its marker does not say which jobs of people were kept"
+    code, _, err = run(capsys, "restart", "--yes")
+    assert code == 1 and says in err and "ray up" not in err
+    code, out, err = run(capsys, "stop")
+    assert code == 2 and says in err and "Nobody can be asked here" in err and "delete" in out
+
+
 def test_a_word_that_means_neither_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "restart", "--preserve-jobs=perhaps")
     assert code == 2 and "'perhaps' is neither 1 nor 0" in err
@@ -223,9 +290,8 @@ def test_without_a_backup_there_is_nothing_to_restore(
 
 
 def test_jobs_that_cannot_be_kept_stop_a_restart_before_ray_is_touched(
-    cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    marker: ClusterMarker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cloud.buckets.create("my-bucket")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     code, _, err = run(capsys, "restart", "--yes")
     assert code == 1 and "its jobs cannot be kept: " in err

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.cli.errors import CommandError
+from tests.fleet.fleets import many_clusters, write_fleet
+from tests.fleet.lifecycle.worlds import update
+from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.jobs.clusters import chosen_cluster, in_words, options_for, token_in
 from tradewind.cli.main import main
 from tradewind.ray_jobs.cluster import RayCluster
@@ -23,9 +25,16 @@ TOKEN = "t0ken-of-the-test-0123456789"
 OTHER = "an0ther-token-of-the-test-01"
 
 
-def chosen(home: Path, address: str | None = None, connection: str | None = None, **env: str) -> RayCluster:
-    arguments = argparse.Namespace(address=address, cluster=connection, ca=None)
+def chosen(
+    home: Path, address: str | None = None, connection: str | None = None, config: str | None = None, **env: str
+) -> RayCluster:
+    arguments = argparse.Namespace(address=address, cluster=connection, config=config, ca=None)
     with chosen_cluster(arguments, None, env, home) as cluster:
+        if arguments.named is None:
+            assert options_for(None, cluster) == ["--address", cluster.address]
+        else:
+            given = [word for word in (connection, config) if word]
+            assert options_for(arguments.named, cluster)[1::2] == (given or ["here"])
         return cluster
 
 
@@ -37,11 +46,58 @@ def token_file(folder: Path, text: str, mode: int = 0o600) -> Path:
     return file
 
 
-def test_the_option_wins_over_the_environment_and_that_over_this_machine(tmp_path: Path) -> None:
+def test_the_option_wins_over_the_environment_and_that_over_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert chosen(tmp_path, "http://a:1", RAY_ADDRESS="http://b:2").address == "http://a:1"
     assert chosen(tmp_path, RAY_ADDRESS="http://b:2").address == "http://b:2"
     assert chosen(tmp_path).address == "http://127.0.0.1:8265"
-    assert options_for(chosen(tmp_path, "http://a:1")) == ["--address", "http://a:1"]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a fleet, each of whose clusters is told by its connection, and whose cluster files are written."""
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
+    for name in ("HERE", "EXTRA_0"):
+        fields = {"conn_type": "ray", "host": f"http://{name.lower()}:3", "password": TOKEN}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(fields))
+    (tmp_path / "infra").mkdir()
+    file = write_fleet(tmp_path / "infra", many_clusters(1).replace("{", "{connection: extra_0, ", 1), inside=False)
+    update(file)
+    monkeypatch.chdir(tmp_path)
+    return file
+
+
+def test_without_any_name_it_is_the_default_of_the_fleet_file_where_there_is_one(
+    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chosen(tmp_path).address == "http://here:3"
+    assert capsys.readouterr().err == "tradewind: On cluster here, the default of infra/fleet.yaml.\n"
+    assert chosen(tmp_path, RAY_ADDRESS="http://b:2").address == "http://b:2"
+    assert chosen(tmp_path, "http://a:1").address == "http://a:1"
+    fleet.write_text(fleet.read_text().replace("zone", "zonee", 1))
+    with pytest.raises(CommandError, match=r"The fleet file cannot be used as it is: infra/fleet.yaml:8: .*zonee"):
+        chosen(tmp_path)
+    fleet.unlink()
+    assert chosen(tmp_path).address == "http://127.0.0.1:8265" and capsys.readouterr().err == ""
+
+
+def test_a_path_of_a_clusters_file_stands_for_its_name(fleet: Path, tmp_path: Path) -> None:
+    file = "infra/clusters/extra-0.yaml"
+    assert chosen(tmp_path, connection=file).address == "http://extra_0:3"
+    assert chosen(tmp_path, config=file).address == "http://extra_0:3"
+    assert chosen(tmp_path, config="infra/fleet.yaml").address == "http://here:3"
+    assert chosen(tmp_path, connection="extra-0", config=str(fleet)).address == "http://extra_0:3"
+    for words in ({"connection": "here", "config": file}, {"address": "http://a:1", "config": file}):
+        with pytest.raises(UsageError, match="both name a cluster: give one of them"):
+            chosen(tmp_path, **words)
+
+
+def test_a_file_elsewhere_brings_its_own_fleet(fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    assert chosen(tmp_path, connection=str(fleet.parent / "clusters" / "extra-0.yaml")).address == "http://extra_0:3"
 
 
 def test_a_connection_is_a_cluster_with_its_own_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +105,6 @@ def test_a_connection_is_a_cluster_with_its_own_token(tmp_path: Path, monkeypatc
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
     cluster = chosen(tmp_path, connection="mine", RAY_AUTH_TOKEN=OTHER)
     assert (cluster.name, cluster.address, cluster.token) == ("mine", "http://c:3", TOKEN)
-    assert options_for(cluster) == ["--cluster", "mine"]
 
 
 def test_the_variable_wins_over_the_named_file_and_that_over_the_file_at_home(tmp_path: Path) -> None:
@@ -79,7 +134,8 @@ def test_a_named_token_file_must_be_there(tmp_path: Path) -> None:
         token_in({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "gone")}, tmp_path)
 
 
-def test_a_token_that_no_header_can_carry_is_refused_unseen(tmp_path: Path) -> None:
+def test_a_token_that_no_header_can_carry_is_refused_unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(CommandError, match="RAY_AUTH_TOKEN") as refused:
         chosen(tmp_path, RAY_AUTH_TOKEN=f"{TOKEN} {OTHER}")
     assert TOKEN not in str(refused.value)

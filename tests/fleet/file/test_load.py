@@ -159,6 +159,10 @@ CLUSTERS = [
         "bucket: 'gs://abc' does not go here: write the",
     ),
     ("  away: 3\n", "11: cluster away: 3 is a number, where a table of fields belongs."),
+    (
+        "  here: {zone: us-east5-a, generation: v5p, bucket: abc}\n",
+        "11: clusters.here stands here and in line 7: give one",
+    ),
     ("defaults: {}\n", "11: defaults stands here and in line 2"),
     ("cluster: {}\n", "11: cluster: there is no such field: did you mean clusters"),
 ]

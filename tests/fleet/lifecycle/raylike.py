@@ -10,6 +10,8 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -17,14 +19,22 @@ file = Path(sys.argv[-1]).read_text()
 name, project, zone, config = (
     re.search(rf'{key}: "(.*)"', file)[1] for key in ("cluster_name", "project_id", "availability_zone", "config")
 )
-url = f"{os.environ['TRADEWIND_COMPUTE_ENDPOINT']}/compute/v1/projects/{project}/zones/{zone}/instances"
+place = f"{os.environ['TRADEWIND_COMPUTE_ENDPOINT']}/compute/v1/projects/{project}/zones/{zone}"
 query = quote(f"(labels.ray-cluster-name = {name}) AND (labels.ray-node-type = head) AND (status = RUNNING)")
 
 
-def ask(path: str = "", body: object = None) -> dict:
+def ask(path: str = "", body: object = None, kind: str = "instances") -> dict:
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url + path, data, {"Content-Type": "application/json"})) as answer:
-        return json.load(answer)
+    try:
+        with urlopen(Request(f"{place}/{kind}{path}", data, {"Content-Type": "application/json"})) as answer:
+            return json.load(answer)
+    except HTTPError as error:
+        fail(json.load(error)["error"]["message"])
+
+
+def fail(why: str) -> NoReturn:
+    print(f"Error: {why}", flush=True)
+    sys.exit(1)
 
 
 with Path(os.environ["RAYLIKE_LOG"]).open("a") as log:
@@ -34,10 +44,13 @@ if not ask(f"?filter={query}").get("items"):
     labels = {"ray-cluster-name": name, "ray-node-type": "head", "tradewind-config": config}
     disk = f"projects/{project}/zones/{zone}/disks/ray-{name}-state"
     made = f"ray-{name}-head-{time.time_ns() % 10**8:08}-compute"
-    ask(body={"name": made, "labels": labels, "disks": [{"source": disk, "autoDelete": False}]})
+    done = ask(body={"name": made, "labels": labels, "disks": [{"source": disk, "autoDelete": False}]})
+    while done["status"] != "DONE":
+        done = ask(f"/{done['name']}", kind="operations")
+    if "error" in done:
+        fail(done["error"]["errors"][0]["message"])
     if os.environ.get("RAYLIKE_FAILS"):
-        print("Error: Failed to setup head node.", flush=True)
-        sys.exit(1)
+        fail("Failed to setup head node.")
 while not (found := ask(f"?filter={query}").get("items")):
     time.sleep(0.02)
 (head,) = found

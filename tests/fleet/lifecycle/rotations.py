@@ -1,18 +1,20 @@
 """A rotation against a Google Cloud on the loopback, in this process or, as ``python -m``, in one that can be killed.
 
-The launcher is the stand-in of ``raylike.py``, and a head answers as soon as it is there.
+The launcher is the stand-in of ``raylike.py``, a head answers as soon as it is there, and the jobs of a cluster are
+lines of a file, which a restart empties.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from tests.fleet.lifecycle.preserving.filed_jobs import FiledJobs
 from tests.fleet.lifecycle.worlds import PROJECT, ZONE
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.access.kept_token import fetched_token
@@ -21,13 +23,32 @@ from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import ClusterActs
 from tradewind.fleet.lifecycle.launcher import RayLauncher
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.rotation import TokenRotation
 from tradewind.fleet.lifecycle.zone import CloudZone
-from tradewind.fleet.marker import ClusterMarker, marker_path
+from tradewind.fleet.marker import ClusterMarker, MarkerHolding, marker_path
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError
 from tradewind.storage.backends import Stored
 from tradewind.storage.swap import read_stored
+
+
+class EndingActs(ClusterActs):
+    """What is done to a cluster, of which a restart ends the jobs."""
+
+    def __init__(self, cluster: FleetCluster, jobs: FiledJobs, **parts: Any) -> None:
+        super().__init__(cluster, "c0ffee", **parts)
+        self._jobs = jobs
+
+    def relaunch(self, held: MarkerHolding) -> None:
+        super().relaunch(held)
+        self._jobs.end_all()
+
+
+def jobs_of(file: Path, cluster: FleetCluster, tell: Callable[[str], None] = print) -> FiledJobs:
+    """Those of a cluster of the fleet in ``file``."""
+    return FiledJobs(cluster, tell, file.parent / "kept", file.parent / f"{cluster.name}.jobs")
+
 
 RAYLIKE: Final = (sys.executable, str(Path(__file__).with_name("raylike.py")))
 _LONG_AGO_S: Final = 1000.0
@@ -45,8 +66,13 @@ def rotation(
     refusing: Callable[[FleetCluster], bool] = lambda cluster: False,
     *,
     is_later: bool = False,
+    jobs: Mapping[str, FiledJobs] | None = None,
+    **options: bool,
 ) -> TokenRotation:
-    """That of the secret of ``here``; ``refusing`` says which clusters do not take the new token."""
+    """That of the secret of ``here``; ``refusing`` says which clusters do not take the new token.
+
+    ``options`` are those of ``PreservedJobs``.
+    """
     fleet = load_fleet(file)
     clusters = sharing(fleet, fleet.cluster("here"))
     zone = CloudZone(PROJECT, ZONE, tpu=TpuApi(PROJECT, ZONE, poll_s=0.02), sleep=lambda seconds: time.sleep(0.01))
@@ -64,15 +90,18 @@ def rotation(
     def hand_out(version: int) -> None:
         fetched_token(clusters[0], str(version))
 
+    filed = {one.name: jobs_of(file, one, tell) for one in clusters} | dict(jobs or {})
+
     def acts(one: FleetCluster) -> ClusterActs:
         launcher = RayLauncher(file.parent / "clusters" / f"{one.name}.yaml", tell, RAYLIKE)
-        return ClusterActs(one, "c0ffee", zone=zone, marker=markers[one.name], launcher=launcher, tell=tell)
+        return EndingActs(one, filed[one.name], zone=zone, marker=markers[one.name], launcher=launcher, tell=tell)
 
     return TokenRotation(
         clusters,
         TokenSecret(PROJECT, clusters[0].token_secret),
         acts={one.name: acts(one) for one in clusters},
         markers=markers,
+        jobs={one.name: PreservedJobs(one, filed[one.name], tell, **options) for one in clusters},
         hand_out=hand_out,
         tell=tell,
         reach=reach,

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,9 @@ from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import ClusterActs, OtherConfigError, WrongStateError
 from tradewind.fleet.lifecycle.inventory import ClusterState, Inventory
+from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterBusyError, ClusterMarker
@@ -52,7 +55,9 @@ class Act:
 
     def restart(self, config_hash: str = "c0ffee") -> None:
         """Without its jobs."""
-        ClusterRestart(self.cluster, self.acts(config_hash), self.marker, None, self.told.append).run()
+        tell = self.told.append
+        jobs = PreservedJobs(self.cluster, KeptJobs(self.cluster, tell), tell, is_to_keep=False)
+        ClusterRestart(self.acts(config_hash), self.marker, jobs, tell).run()
 
     @cached_property
     def tpu(self) -> TpuApi:
@@ -139,6 +144,30 @@ def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.Monke
     assert [one.name for one in act.there().heads] == [half_made.name] and act.there().state is ClusterState.UP
 
 
+@pytest.mark.parametrize(
+    ("fault", "error", "says"),
+    [
+        ({"quota": 0}, LauncherError, "Quota 'CPUS' exceeded.  Limit: 0.0 in region us-central2."),
+        ({"denied": {"compute.instances.create"}}, LauncherError, "Required 'compute.instances.create' permission"),
+        ({"denied": {"compute.disks.create"}}, CloudDeniedError, "Making disk ray-here-state .*compute.disks.create"),
+    ],
+)
+def test_a_start_for_which_there_is_no_quota_or_permission_says_so_and_can_be_given_again(
+    act: Act, fault: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    faults = act.google.compute.state.faults
+    before = {name: getattr(faults, name) for name in fault}
+    for name, value in fault.items():
+        setattr(faults, name, value)
+    with pytest.raises(error, match=says):
+        act.acts().start()
+    assert act.there().count == 0 and act.marked() == ("start", MarkerState.LEFT), "no head, and no half of one"
+    for name, value in before.items():
+        setattr(faults, name, value)
+    act.acts().start()
+    assert act.there().state is ClusterState.UP and len(act.there().machines) == 1
+
+
 def test_a_head_that_died_makes_room_for_the_next(act: Act) -> None:
     act.acts().start()
     (dead,) = act.there().heads
@@ -162,7 +191,7 @@ def test_a_cluster_of_another_file_is_not_started_and_a_restart_changes_it(act: 
 
 
 def test_a_cluster_that_is_not_there_is_neither_restarted_nor_changed(act: Act) -> None:
-    for what in (act.restart, act.acts().apply):
+    for what in (act.restart, act.acts().plan_apply):
         with pytest.raises(WrongStateError, match="there is nothing of it: start it. Nothing was changed."):
             what()
     assert act.launches() == []

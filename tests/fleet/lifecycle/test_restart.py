@@ -21,6 +21,7 @@ from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import ClusterActs
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
 from tradewind.fleet.marker_value import MarkerState
@@ -103,9 +104,9 @@ def until(is_true: Callable[[], bool], what: str, seen: Callable[[], object] = s
         time.sleep(0.1)
 
 
-def restart_of(head: Head, kept: KeptJobs | None, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
-    acts = cast(ClusterActs, LocalActs(relaunch))
-    return ClusterRestart(head.cluster, acts, ClusterMarker.of(head.cluster), kept, tell or head.told.append)
+def restart_of(head: Head, kept: KeptJobs, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
+    acts, tell = cast(ClusterActs, LocalActs(relaunch)), tell or head.told.append
+    return ClusterRestart(acts, ClusterMarker.of(head.cluster), PreservedJobs(head.cluster, kept, tell), tell)
 
 
 def relaunch_of(head: Head) -> Callable[[], None]:

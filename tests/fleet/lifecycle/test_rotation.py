@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fleet.fleets import REPOSITORY
-from tests.fleet.lifecycle.rotations import rotation
+from tests.fleet.lifecycle.preserving.filed_jobs import FiledJobs
+from tests.fleet.lifecycle.rotations import jobs_of, rotation
 from tests.fleet.lifecycle.worlds import PROJECT, ZONE, update, write_key, write_world_fleet
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.access.kept_token import kept_token
@@ -22,6 +24,8 @@ from tradewind.fleet.cloud.google_api import CloudDeniedError
 from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import WrongStateError
+from tradewind.fleet.lifecycle.kept_jobs import JobsNotBackError, JobsNotKeptError
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import JobsLeftBehindError
 from tradewind.fleet.lifecycle.rotation import OPERATION, RotationPhase, RotationUnfinishedError
 from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, InterruptedOperationError
 from tradewind.fleet.marker_value import MarkerState
@@ -35,6 +39,7 @@ MORE = """\
   also: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0}
   other: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0, token_secret: OTHER}
 """
+BACK = [["also-a-r-*", "also-b-r-*"], ["here-a-r-*", "here-b-r-*"]]
 
 
 @dataclass
@@ -64,6 +69,18 @@ class World:
     def statuses(self) -> dict[str, str]:
         return {name: dict(held.node.labels)["ray-node-status"] for name, held in self.google.slices().items()}
 
+    def jobs(self, cluster: str) -> FiledJobs:
+        return jobs_of(self.file, self.fleet.cluster(cluster))
+
+    def endings(self) -> list[list[str]]:
+        """The jobs of each cluster that shares the token; what the id of a rotation is, is a star."""
+        found = []
+        for name in ("also", "here"):
+            marker = ClusterMarker.of(self.fleet.cluster(name)).read()
+            run = marker.marker.run[:8] if marker else "-"
+            found.append(sorted(job.replace(run, "*") for job in self.jobs(name).running))
+        return found
+
     def put_head(self, cluster: str, name: str = "") -> None:
         labels = {"ray-cluster-name": cluster, "ray-node-type": "head", "ray-node-status": "up-to-date"}
         path = f"projects/{PROJECT}/zones/{ZONE}/instances/{name or f'ray-{cluster}-head-1'}"
@@ -92,6 +109,7 @@ def world(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPa
         tpu.create(f"{name}-1", {**body, "labels": {**labels, "ray-node-status": "up-to-date"}})
     for name in ("here", "also", "other"):
         world.put_head(name)
+        world.jobs(name).file.write_text(f"{name}-a {name}-b")
     yield world
     for name in ("here", "also"):
         ClusterMarker.of(world.fleet.cluster(name)).take("stop", "over", is_anew=True).finish()
@@ -99,12 +117,14 @@ def world(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPa
     google.stop()
 
 
-def check_rotated(world: World) -> None:
+def check_rotated(world: World, back: list[list[str]] = BACK) -> None:
     assert world.versions() == ["DISABLED", "ENABLED"], "one version was added, and the old one is switched off"
     assert world.markers() == {(OPERATION, MarkerState.DONE)}
     again, kept = "uninitialized", "up-to-date"
     assert world.statuses() == {"here-1": again, "also-1": again, "other-1": kept, "by-hand-1": kept}
     assert kept_token(world.fleet.cluster("here")) not in (None, OLD)
+    assert world.endings() == back and world.jobs("other").running == ["other-a", "other-b"]
+    assert not [*(world.file.parent / "kept").rglob("jobs.json")], "nothing of them is left"
 
 
 def test_all_that_share_the_token_are_restarted_and_then_the_old_one_is_disabled(world: World) -> None:
@@ -122,8 +142,9 @@ def test_all_that_share_the_token_are_restarted_and_then_the_old_one_is_disabled
 
 
 KILLED = [
-    (RotationPhase.BEGIN, 1), (RotationPhase.ADD, 1), (RotationPhase.ADD, 2), (RotationPhase.RESTART, 1),
-    (RotationPhase.RESTART, 12), (RotationPhase.RENEW, 1), (RotationPhase.ANSWER, 1), (RotationPhase.DISABLE, 2),
+    (RotationPhase.BEGIN, 1), (RotationPhase.KEEP, 1), (RotationPhase.ADD, 1), (RotationPhase.ADD, 2),
+    (RotationPhase.RESTART, 1), (RotationPhase.RESTART, 12), (RotationPhase.RENEW, 1), (RotationPhase.ANSWER, 1),
+    (RotationPhase.DISABLE, 2),
 ]  # fmt: skip
 
 
@@ -185,8 +206,9 @@ def test_a_version_that_may_not_be_added_leaves_nothing_half_done(world: World) 
 
 def test_a_cluster_without_a_head_is_not_started_and_its_slices_take_the_token_later(world: World) -> None:
     del world.google.compute.state.resources[f"projects/{PROJECT}/zones/{ZONE}/instances/ray-also-head-1"]
+    world.jobs("also").end_all()
     rotation(world.file, world.told.append).run()
-    check_rotated(world)
+    check_rotated(world, [[], BACK[1]])
     assert world.launches() == 1
     assert "Cluster also has no head: it gets the new token when it is started." in world.told
 
@@ -196,3 +218,65 @@ def test_with_two_heads_nothing_is_begun(world: World) -> None:
     with pytest.raises(WrongStateError, match="Cluster also has more than one head"):
         rotation(world.file, world.told.append).run()
     assert world.versions() == ["ENABLED"] and (OPERATION, MarkerState.DONE) not in world.markers()
+
+
+# ---- the jobs of people
+
+
+def test_jobs_that_cannot_be_kept_are_known_before_anything_is_done(world: World) -> None:
+    silent = world.jobs("here")
+    silent.is_silent = True
+    with pytest.raises(JobsNotKeptError, match="'tradewind cluster rotate-token here --no-preserve-jobs'"):
+        rotation(world.file, world.told.append, jobs={"here": silent}).run()
+    assert world.versions() == ["ENABLED"] and world.launches() == 0
+    assert world.markers() == {(OPERATION, MarkerState.DONE)}, "nothing is left half-done"
+    assert not [*(world.file.parent / "kept").rglob("jobs.json")], "what of others was kept is gone"
+    rotation(world.file, world.told.append).run()
+    check_rotated(world)
+
+
+def test_without_preserving_they_end(world: World) -> None:
+    assert rotation(world.file, world.told.append, is_to_keep=False).run() == []
+    assert world.versions() == ["DISABLED", "ENABLED"] and world.endings() == [[], []]
+
+
+def test_a_cluster_whose_jobs_do_not_come_back_keeps_neither_the_old_token_nor_the_jobs_of_others(
+    world: World,
+) -> None:
+    late = world.jobs("also")
+    bring_back = late.bring_back
+
+    def silent(*arguments: Any) -> Any:
+        late.is_silent = True
+        return bring_back(*arguments)
+
+    late.bring_back = silent  # type: ignore[method-assign]
+    with pytest.raises(JobsNotBackError, match="Cluster also: its head does not take its jobs back yet"):
+        rotation(world.file, world.told.append, jobs={"also": late}).run()
+    assert world.versions() == ["DISABLED", "ENABLED"] and world.markers() == {(OPERATION, MarkerState.LEFT)}
+    assert world.endings() == [[], BACK[1]]
+    rotation(world.file, world.told.append).run()
+    check_rotated(world)
+    assert world.launches() == 2
+
+
+def test_whoever_finishes_it_elsewhere_rotates_the_token_and_is_told_what_he_would_leave_behind(world: World) -> None:
+    with pytest.raises(RotationUnfinishedError):
+        rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
+    cluster = world.fleet.cluster("here")
+    elsewhere = FiledJobs(cluster, print, world.file.parent / "elsewhere", world.jobs("here").file)
+    with pytest.raises(JobsLeftBehindError, match=r"leaves 2 jobs of people .* \(here-a, here-b\) behind"):
+        rotation(world.file, world.told.append, jobs={"here": elsewhere}).run()
+    assert world.versions() == ["DISABLED", "ENABLED"] and world.endings() == [BACK[0], []]
+    rotation(world.file, world.told.append).run()
+    check_rotated(world)
+
+
+def test_jobs_that_came_after_the_first_look_come_back_too(world: World) -> None:
+    def look(call: HttpRequest) -> None:
+        if call.path.endswith(":addVersion"):
+            world.jobs("here").file.write_text("here-a here-b here-c")
+
+    world.google.seen = look
+    rotation(world.file, world.told.append).run()
+    assert world.endings()[1] == ["here-a-r-*", "here-b-r-*", "here-c-r-*"]

@@ -16,7 +16,7 @@ from tradewind.cli.dev.held import held_hosts
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.fleet.access.machines import PrefixedLines, told_results
 from tradewind.cli.fleet.cluster import run_on_fleet
-from tradewind.cli.fleet.fleet_file import load_chosen_fleet
+from tradewind.cli.fleet.fleet_file import cluster_at, fleet_file_of, is_path, load_chosen_fleet
 from tradewind.cli.interrupts import Interrupted
 from tradewind.cli.jobs.clusters import in_words
 from tradewind.cli.jobs.env import SETTINGS_FILE, job_env
@@ -40,10 +40,20 @@ def dev_tpu(name: str, arguments: argparse.Namespace) -> int:
     """
     command = {"allocate": allocate, "connect": connect, "execute": execute, "watch": watch}[name]
     try:
-        return run_on_fleet(lambda: command(arguments, load_chosen_fleet(arguments.fleet)))
+        return run_on_fleet(lambda: command(arguments, _chosen(arguments)))
     except RayJobsError as error:
         kind = UsageError if isinstance(error, BadRequestError) else CommandError
         raise kind(in_words(error)) from None
+
+
+def _chosen(arguments: argparse.Namespace) -> Fleet:
+    """The fleet that is meant; ``arguments.cluster`` is a name afterwards, also where it was the path of its file."""
+    if arguments.cluster is None or not is_path(arguments.cluster):
+        return load_chosen_fleet(arguments.fleet)
+    path = Path(arguments.cluster)
+    fleet = load_chosen_fleet(arguments.fleet or str(fleet_file_of(path)))
+    arguments.cluster = cluster_at(path, fleet).name
+    return fleet
 
 
 def connect(arguments: argparse.Namespace, fleet: Fleet) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from tradewind.cli.fleet.which_options import FLEET
 from tradewind.cli.options import Command, count, option, seconds
 
 DEV_SUMMARY: Final = "a TPU slice to develop on"
@@ -12,12 +13,12 @@ DEV_GROUP: Final = "dev-tpu "
 """Before the names of its commands."""
 
 _WHOSE: Final = (
-    option("--cluster", metavar="CLUSTER", help="the cluster; default: default_cluster of the fleet file"),
-    option("--name", metavar="NAME", help="what the slice is called, if you hold several; default: your user name"),
     option(
-        "--fleet", metavar="PATH",
-        help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
+        "--cluster", metavar="NAME|PATH",
+        help="the cluster, or the path of its generated file; default: default_cluster of the fleet file",
     ),
+    option("--name", metavar="NAME", help="what the slice is called, if you hold several; default: your user name"),
+    FLEET,
 )  # fmt: skip
 _HOST: Final = option(
     "--host", metavar="N", type=count, action="append", default=[],

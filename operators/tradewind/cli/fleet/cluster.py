@@ -9,11 +9,11 @@ from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.fleet.access.announce import announce_to_people
 from tradewind.cli.fleet.access.dashboard import dashboard
 from tradewind.cli.fleet.access.logs import monitor, show_logs
-from tradewind.cli.fleet.access.machines import exec_command, ssh_head, ssh_tpu
+from tradewind.cli.fleet.access.machines import exec_command, split_words, ssh_head, ssh_tpu
 from tradewind.cli.fleet.access.push_env import push_env
 from tradewind.cli.fleet.connections import connections
 from tradewind.cli.fleet.doctor import doctor
-from tradewind.cli.fleet.fleet_file import load_chosen_fleet
+from tradewind.cli.fleet.fleet_file import choose, take_config
 from tradewind.cli.fleet.lifecycle.commands import apply, restart, start, stop
 from tradewind.cli.fleet.lifecycle.jobs import backup_jobs, restore_jobs
 from tradewind.cli.fleet.lifecycle.options import ALIASES
@@ -69,11 +69,14 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
     }
     if name == "validate":
         return run_on_fleet(lambda: validate_files(arguments))
-    return run_on_fleet(lambda: commands[ALIASES.get(name, name)](arguments, load_chosen_fleet(arguments.fleet)))
+    split_words(name, arguments)
+    return run_on_fleet(lambda: commands[ALIASES.get(name, name)](arguments, choose(arguments)))
 
 
 def registry(name: str, arguments: argparse.Namespace) -> int:
     """Run the command ``name`` of ``tradewind registry``. Raises the same."""
+    if take_config(arguments):
+        raise UsageError("--config names the fleet file here: the repositories are those of all clusters.")
     return run_on_fleet({"set-cleanup-policy": lambda: set_cleanup_policy(arguments)}[name])
 
 

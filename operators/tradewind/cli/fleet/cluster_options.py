@@ -7,6 +7,7 @@ from typing import Final
 
 from tradewind.cli.fleet.access.options import ACCESS
 from tradewind.cli.fleet.lifecycle.options import LIFECYCLE
+from tradewind.cli.fleet.which_options import WHICH_CLUSTER, WHICH_FLEET
 from tradewind.cli.fleet.workers.options import WORKERS
 from tradewind.cli.options import Command, option
 
@@ -14,10 +15,6 @@ CLUSTER_SUMMARY: Final = "the Ray clusters of the fleet file"
 CLUSTER_GROUP: Final = "cluster "
 """Before the names of its commands, some of which others have too."""
 
-_FLEET: Final = option(
-    "--fleet", metavar="PATH",
-    help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
-)  # fmt: skip
 
 LIST: Final = Command(
     "list",
@@ -25,7 +22,7 @@ LIST: Final = Command(
     (
         option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
         option("--json", action="store_true", help="as JSON"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
 )
 UPDATE_CONFIGS: Final = Command(
@@ -33,7 +30,7 @@ UPDATE_CONFIGS: Final = Command(
     "write the file of each cluster, for Ray's launcher, beside the fleet file",
     (
         option("--check", action="store_true", help="write nothing; end with 1 if a file is not as it should be"),
-        _FLEET,
+        *WHICH_FLEET,
     ),
     "Files in clusters/ that this command did not write are left alone.",
 )
@@ -50,7 +47,7 @@ CONNECTIONS: Final = Command(
         option("--apply", action="store_true", help="write those that are missing or differ"),
         option("--replace", action="store_true", help="with --apply: also those that somebody made by hand"),
         option("--json", action="store_true", help="as JSON"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
     "Ends with 1 if a connection is not as the fleet file has it when this command ends.",
 )
@@ -64,26 +61,26 @@ AUTH: Final = Command(
         option("--secret", metavar="NAME", help="another secret than the cluster's"),
         option("--copy", action=argparse.BooleanOptionalAction, default=True, help="put the token into the clipboard"),
         option("--open", action=argparse.BooleanOptionalAction, default=True, help="open the dashboard, until Ctrl-C"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
     "Without a clipboard the token is printed, if standard output is a terminal.",
 )
 AUTH_ENV: Final = Command(
     "auth-env",
     "print the variables by which Ray's own commands find the token, which is kept in a file",
-    (_ONE, _FLEET),
+    (_ONE, *WHICH_CLUSTER),
     'For a shell: eval "$(tradewind cluster auth-env)"',
 )
 INIT_TOKEN: Final = Command(
     "init-token",
     "make the secret of a cluster, with a new token",
-    (_ONE, _ROTATE, _FLEET),
+    (_ONE, _ROTATE, *WHICH_CLUSTER),
     "Refused while a cluster that has this token runs, and if there is a token already.",
 )
 SET_TOKEN: Final = Command(
     "set-token",
     "the same with a token that you have, from standard input",
-    (_ONE, option("--file", metavar="FILE", help="from this file instead"), _ROTATE, _FLEET),
+    (_ONE, option("--file", metavar="FILE", help="from this file instead"), _ROTATE, *WHICH_CLUSTER),
     "Refused while a cluster that has this token runs, and if there is a token already.",
 )
 REGISTRY_SUMMARY: Final = "the repositories of the clusters' images"
@@ -97,7 +94,7 @@ SET_CLEANUP_POLICY: Final = Command(
         option("--project", metavar="P", help="its project; default: that of the fleet's default cluster"),
         option("--all", action="store_true", help="all repositories of the fleet, in all its regions"),
         option("--check", action="store_true", help="change nothing; end with 1 if one is not as it should be"),
-        _FLEET,
+        *WHICH_FLEET,
     ),
     "Other policies of a repository stay.",
 )
@@ -108,7 +105,7 @@ DOCTOR: Final = Command(
     (
         option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
         option("--json", action="store_true", help="as JSON"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
     "Nothing is changed. Ends with 1 if something is wrong, or could not be looked at.",
 )

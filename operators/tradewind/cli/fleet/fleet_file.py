@@ -1,14 +1,28 @@
-"""Which fleet file is meant."""
+"""Which fleet file is meant, and which of its clusters: by name, or by the path of a cluster's generated file.
+
+A path stands for the name only while the file is as the fleet file has it: else what people see in it and what is done
+would be two things.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from tradewind.cli.errors import UsageError
-from tradewind.fleet.clusters import Fleet
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.configs.generated import CLUSTERS_FOLDER, GeneratedFiles, is_generated
+from tradewind.fleet.errors import meant
 from tradewind.fleet.file.load import FLEET_VARIABLE, USUAL_FILE, load_fleet
+
+_ENDINGS: Final = (".yaml", ".yml")
+_MOST_SIGNS: Final = 1_000_000
+_OF_RAY: Final = re.compile(r"^cluster_name\s*:", re.MULTILINE)
 
 
 def load_chosen_fleet(given: str | None) -> Fleet:
@@ -31,6 +45,120 @@ def chosen_fleet_file(given: str | None) -> Path:
     if not file.exists():
         raise UsageError(f"There is no fleet file {file}: name it with --fleet, or set {FLEET_VARIABLE}.")
     return file
+
+
+def choose(arguments: argparse.Namespace) -> Fleet:
+    """The fleet that the options mean; the names of clusters in ``arguments`` are such ones afterwards.
+
+    Raises:
+        UsageError: The options do not go together, or a path is of no cluster's generated file as it should be.
+        BadFileError: The fleet file cannot be used.
+    """
+    field = next((field for field in ("name", "names") if hasattr(arguments, field)), None)
+    said = [*getattr(arguments, "cluster", []), *take_config(arguments)]
+    if said and field is None:
+        raise UsageError("This command is about the whole fleet: --config names the fleet file here, and no cluster.")
+    value = getattr(arguments, field) if field else None
+    given = [value] if isinstance(value, str) else value or []
+    paths = [text for text in (*given, *said) if is_path(text)]
+    fleet = load_chosen_fleet(arguments.fleet or (str(fleet_file_of(Path(paths[0]))) if paths else None))
+    if field is not None:
+        _put(arguments, field, [_name(one, fleet) for one in given], [_name(one, fleet) for one in said])
+    return fleet
+
+
+def take_config(arguments: argparse.Namespace) -> list[str]:
+    """Have ``--fleet`` say what ``--config`` says of a fleet file; the path of a cluster's file, if it names such one.
+
+    Raises:
+        UsageError: It cannot be read, or both name a fleet file.
+    """
+    config = getattr(arguments, "config", None)
+    if config is None:
+        return []
+    if _is_of_cluster(config):
+        return [config]
+    if arguments.fleet not in (None, config):
+        raise UsageError(f"--fleet {arguments.fleet} and --config {config} name two fleet files: give one.")
+    arguments.fleet = config
+    return []
+
+
+def is_path(text: str) -> bool:
+    """Whether ``text`` is a path, in the place of a cluster's name, which has neither slashes nor dots."""
+    return "/" in text or text.endswith(_ENDINGS)
+
+
+def _is_of_cluster(config: str) -> bool:
+    """Whether the file is one of Ray's launcher, and not a fleet file."""
+    text = _text_of(Path(config))
+    return is_generated(text) or _OF_RAY.search(text) is not None
+
+
+def fleet_file_of(path: Path) -> Path:
+    """The fleet file that the cluster file at ``path`` was made from: the chosen one if it lies there, else the usual.
+
+    Raises:
+        UsageError: There is none.
+    """
+    folder = path.expanduser().resolve().parent.parent
+    places = [folder / USUAL_FILE.name]
+    with suppress(UsageError):
+        places.insert(0, chosen_fleet_file(None))
+    for found in places:
+        if found.resolve().parent == folder and found.exists():
+            return found
+    raise UsageError(f"Above {path} there is no fleet file {folder / USUAL_FILE.name}: name it with --fleet.")
+
+
+def cluster_at(path: Path, fleet: Fleet) -> FleetCluster:
+    """The cluster whose generated file lies at ``path``.
+
+    Raises:
+        UsageError: It is none, or not as the fleet file has it.
+        FleetError: The template cannot be used.
+    """
+    if not is_generated(_text_of(path)):
+        raise UsageError(
+            f"{path} was not written by 'tradewind cluster update-configs': name a cluster of {fleet.file}, or its "
+            f"file in {fleet.file.parent / CLUSTERS_FOLDER}."
+        )
+    place = path.expanduser().resolve()
+    files = {(fleet.file.parent / CLUSTERS_FOLDER / f"{name}.yaml").resolve(): name for name in fleet.clusters}
+    if place not in files:
+        near = meant(place.stem, fleet.clusters)
+        raise UsageError(f"{path} is the file of no cluster that {fleet.file} describes: {near}")
+    if find_spec("jinja2") is None:
+        raise UsageError(f"Whether {path} is as it should be is not known: install airflow-provider-tradewind[fleet].")
+    if place in {file.resolve() for file in GeneratedFiles.of(fleet).stale}:
+        raise UsageError(
+            f"{path} is not as {fleet.file} has it: run 'tradewind cluster update-configs' first, or name the cluster "
+            f"{files[place]}."
+        )
+    return fleet.clusters[files[place]]
+
+
+def _name(text: str, fleet: Fleet) -> str:
+    return cluster_at(Path(text), fleet).name if is_path(text) else text
+
+
+def _put(arguments: argparse.Namespace, field: str, given: list[str], said: list[str]) -> None:
+    """Have ``given`` and ``said`` where the command looks for clusters."""
+    names = list(dict.fromkeys([*given, *said]))
+    if isinstance(getattr(arguments, field), list):
+        setattr(arguments, field, names)
+        return
+    if len(names) > 1:
+        raise UsageError(f"This command is about one cluster, and {' and '.join(names)} are named: name one of them.")
+    setattr(arguments, field, names[0] if names else None)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.expanduser().open(errors="replace") as opened:
+            return opened.read(_MOST_SIGNS)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}).") from None
 
 
 def _configured() -> str | None:

@@ -1,9 +1,9 @@
 """Which cluster a command is about, and the token for it.
 
-``--address``, else what ``--cluster`` names, an Airflow connection or a cluster of the fleet, else ``RAY_ADDRESS``,
-else this machine. A token for an address comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or
-``~/.ray/auth_token``, as for Ray's own commands; a connection and a cluster of the fleet have their own. It goes into
-the requests' headers and nowhere else.
+``--address``, else what ``--cluster`` or ``--config`` names, an Airflow connection or a cluster of the fleet, else
+``RAY_ADDRESS``, else the default cluster of the fleet file, if there is one, else this machine. A token for an address
+comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``, as for Ray's own commands; a connection
+and a cluster of the fleet have their own. It goes into the requests' headers and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayAuthenticationError, RayJobsError
 from tradewind.ray_jobs.token_file import BadTokenFileError, read_token_file
+
+if TYPE_CHECKING:
+    from tradewind.cli.jobs.named_cluster import NamedCluster
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8265"
 _TOKEN_FILE: Final = ".ray/auth_token"
@@ -33,6 +36,8 @@ def chosen_cluster(
 ) -> Iterator[RayCluster]:
     """The cluster that is named, else ``default`` if there is one, else that at the address given or in ``env``.
 
+    ``arguments.named`` is afterwards what was named; None if it is at an address.
+
     Args:
         default: The connection that is meant where nothing names a cluster; only within Airflow there is one.
 
@@ -40,17 +45,25 @@ def chosen_cluster(
         UsageError: They name none, or two.
         CommandError: The token cannot be read, or the cluster not be reached.
     """
-    if arguments.address and arguments.cluster:
-        raise UsageError("--address and --cluster both name a cluster: give one of them.")
-    name = arguments.cluster or (None if arguments.address else default)
-    if not name:
+    from tradewind.cli.jobs.named_cluster import NamedCluster, named_cluster
+
+    if arguments.address and (arguments.cluster or arguments.config):
+        option = "--cluster" if arguments.cluster else "--config"
+        raise UsageError(f"--address and {option} both name a cluster: give one of them.")
+    named = None
+    if arguments.cluster or arguments.config:
+        named = NamedCluster.of(arguments.cluster, arguments.config)
+    elif not arguments.address and default:
+        named = NamedCluster.of(default, None)
+    elif not arguments.address and not env.get("RAY_ADDRESS"):
+        named = NamedCluster.default_here()
+    arguments.named = named
+    if named is None:
         yield _at_address(arguments, env, home)
         return
     if arguments.ca:
         raise UsageError("--ca goes with --address: a connection names its own CA bundle.")
-    from tradewind.cli.jobs.named_cluster import named_cluster
-
-    with named_cluster(name, is_in_airflow=default is not None) as cluster:
+    with named_cluster(named, is_in_airflow=default is not None) as cluster:
         yield cluster
 
 
@@ -76,10 +89,14 @@ def _at_address(arguments: argparse.Namespace, env: Mapping[str, str], home: Pat
         ) from None
 
 
-def options_for(cluster: RayCluster) -> list[str]:
-    """The options that name this cluster on another command line."""
-    is_address = cluster.name == _name_of(cluster.address)
-    return ["--address", cluster.address] if is_address else ["--cluster", cluster.name]
+def options_for(named: NamedCluster | None, cluster: RayCluster) -> list[str]:
+    """The options that mean this cluster on another command line."""
+    return ["--address", cluster.address] if named is None else list(named.words)
+
+
+def is_at_address(cluster: RayCluster) -> bool:
+    """Whether it was given by its address, and not by a name."""
+    return cluster.name == _name_of(cluster.address)
 
 
 def connected_cluster(conn_id: str) -> RayCluster:

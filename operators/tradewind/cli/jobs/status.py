@@ -32,7 +32,7 @@ def status(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
     found = RayJobs(cluster).details(arguments.job)
     if found is None:
         raise unknown_job(arguments.job, cluster)
-    link = None if arguments.cluster and _ends_with_us(cluster) else cluster.job_url(found.job)
+    link = None if arguments.named and _ends_with_us(cluster) else cluster.job_url(found.job)
     if arguments.json:
         fields = {**asdict(found), "owner": owner_of(found.metadata), "link": link}
         write_lines([json.dumps(fields, indent=2)])

@@ -6,15 +6,15 @@ import argparse
 import asyncio
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.interrupts import Interrupted, Interrupts
 from tradewind.cli.jobs.clusters import options_for
-from tradewind.cli.jobs.named_cluster import fleet_here
-from tradewind.cli.jobs.submission import id_for, job_to_submit, ray_command
+from tradewind.cli.jobs.named_cluster import NamedCluster
+from tradewind.cli.jobs.submission import command_words, id_for, job_to_submit, ray_command
 from tradewind.cli.output import say, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayJobRefusedError, RayUnreachableError
@@ -27,29 +27,37 @@ STOPPING_S = 600.0
 """How long ``--auto-stop`` waits for the job's end; a cluster that is gone must not hold its caller for ever."""
 
 
+def check_usage(arguments: argparse.Namespace) -> None:
+    """Refuse what makes no sense on any cluster, before one is looked for.
+
+    Raises:
+        UsageError: The options do not go together, or no command stands behind ``--``.
+    """
+    command_words(arguments.command)
+    if arguments.no_wait and (arguments.auto_stop or arguments.timeout):
+        option = "--auto-stop" if arguments.auto_stop else "--timeout"
+        raise UsageError(f"--no-wait and {option} do not go together: with --no-wait, nobody is there to stop the job.")
+
+
 def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
     """Submit the job and follow it; 0 if it succeeded.
 
     Raises:
-        UsageError: The options do not go together.
+        UsageError: The job or the cluster is not for this person.
         CommandError: Something that is needed cannot be had.
         RayJobsError: The job is no good, or the cluster refuses it or does not answer.
     """
-    if arguments.no_wait and (arguments.auto_stop or arguments.timeout):
-        option = "--auto-stop" if arguments.auto_stop else "--timeout"
-        raise UsageError(f"--no-wait and {option} do not go together: with --no-wait, nobody is there to stop the job.")
     request = job_to_submit(arguments, id_for(arguments), Path.cwd(), say)
-    if arguments.cluster:
-        _check_owner(arguments.cluster, request.metadata.get("user", ""))
-    return Submission(request, cluster, interrupts, is_id_new=arguments.submission_id is None).run(
+    _check_owner(arguments.named, request.metadata.get("user", ""))
+    where = options_for(arguments.named, cluster)
+    return Submission(request, cluster, interrupts, where, is_id_new=arguments.submission_id is None).run(
         no_wait=arguments.no_wait, auto_stop=arguments.auto_stop, timeout_s=arguments.timeout
     )
 
 
-def _check_owner(name: str, user: str) -> None:
+def _check_owner(named: NamedCluster | None, user: str) -> None:
     """Refuse a cluster of the fleet that is for the jobs of somebody else."""
-    fleet = fleet_here()
-    cluster = fleet.called(name) if fleet else None
+    cluster = named.of_fleet if named else None
     if cluster is not None and cluster.owner not in (None, user):
         raise UsageError(f"{cluster.not_for(user or 'nobody')} Name another cluster with --cluster.")
 
@@ -58,14 +66,24 @@ class Submission:
     """One job on its way.
 
     Args:
+        where: The options that mean the cluster on another command line.
         is_id_new: Nobody else can have used this id: whatever job has it is ours.
     """
 
-    def __init__(self, request: JobRequest, cluster: RayCluster, interrupts: Interrupts, *, is_id_new: bool) -> None:
+    def __init__(
+        self,
+        request: JobRequest,
+        cluster: RayCluster,
+        interrupts: Interrupts,
+        where: Sequence[str],
+        *,
+        is_id_new: bool,
+    ) -> None:
         self._request = request
         self._job = request.submission_id
         self._cluster = cluster
         self._interrupts = interrupts
+        self._where = where
         self._is_ours = is_id_new
         self._has_ended = False
 
@@ -154,4 +172,4 @@ class Submission:
         return details.status if details is not None else None
 
     def _command(self, what: str) -> str:
-        return shlex.join(["tradewind", "jobs", *what.split(), *options_for(self._cluster), self._job])
+        return shlex.join(["tradewind", "jobs", *what.split(), *self._where, self._job])

@@ -31,7 +31,14 @@ def kept_token(cluster: FleetCluster) -> str | None:
 
 
 def fetched_token(cluster: FleetCluster, version: str = "latest") -> str:
-    """The token of ``cluster`` from Secret Manager, which is kept from now on.
+    """The token of ``cluster`` from Secret Manager, which is kept from now on. Raises as ``read_token`` does."""
+    token = read_token(cluster, version)
+    keep_token(cluster, token)
+    return token
+
+
+def read_token(cluster: FleetCluster, version: str) -> str:
+    """One version of the token of ``cluster`` from Secret Manager.
 
     Raises:
         CloudUnreachableError: Secret Manager does not answer.
@@ -46,7 +53,6 @@ def fetched_token(cluster: FleetCluster, version: str = "latest") -> str:
         raise CloudError(f"Cluster {cluster.name}: the token cannot be read from {name}: {error}.") from None
     if not token:
         raise CloudError(f"Cluster {cluster.name}: {name} is empty: add a version that holds the token.")
-    keep_token(cluster, token)
     return token
 
 

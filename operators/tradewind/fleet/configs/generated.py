@@ -43,12 +43,12 @@ class GeneratedFiles:
         texts = {folder / f"{name}.yaml": template.text(cluster) for name, cluster in fleet.clusters.items()}
         there = {file: file.read_text(errors="replace") for file in sorted(folder.glob("*.yaml")) if file.is_file()}
         for file in texts:
-            if file in there and not _is_generated(there[file]):
+            if file in there and not is_generated(there[file]):
                 raise FleetError(
                     f"{file} does not begin with {HEADER!r}, so it is somebody's own: move it away, or give the "
                     "cluster another name."
                 )
-        surplus = tuple(file for file, text in there.items() if file not in texts and _is_generated(text))
+        surplus = tuple(file for file, text in there.items() if file not in texts and is_generated(text))
         schema = fleet.file.with_name(SCHEMA_FILE.name)
         if schema.is_file():
             there[schema] = schema.read_text(errors="replace")
@@ -65,5 +65,6 @@ class GeneratedFiles:
             yield f"Removed {file}: the fleet file has no such cluster."
 
 
-def _is_generated(text: str) -> bool:
+def is_generated(text: str) -> bool:
+    """Whether the file that holds ``text`` was written by this module."""
     return text.startswith(HEADER)

@@ -11,18 +11,24 @@ from tradewind.fleet.doctor.diagnosis import Diagnosis, unknown, well, wrong
 
 SECRET_ROLE: Final = "roles/secretmanager.secretAccessor"
 IMAGE_ROLE: Final = "roles/artifactregistry.reader"
+LIST_ROLE: Final = "roles/compute.viewer"
+"""Of hosts that look for their cluster's head."""
 _AS_GOOD: Final = {
     SECRET_ROLE: {SECRET_ROLE, "roles/secretmanager.admin", "roles/owner"},
     IMAGE_ROLE: {
         IMAGE_ROLE, "roles/artifactregistry.writer", "roles/artifactregistry.repoAdmin", "roles/artifactregistry.admin",
         "roles/viewer", "roles/editor", "roles/owner",
     },
+    LIST_ROLE: {
+        LIST_ROLE, "roles/compute.instanceAdmin", "roles/compute.instanceAdmin.v1", "roles/compute.admin",
+        "roles/viewer", "roles/editor", "roles/owner",
+    },
 }  # fmt: skip
-"""Role → those that hold all of it."""
+"""Role → those that hold all of it that is needed here."""
 
 
 def grant_diagnoses(cluster: FleetCluster, projects: Any, secrets: Any, registry: Any) -> Iterator[Diagnosis]:
-    """Whether head and slices of ``cluster`` may read its secrets and its image."""
+    """Whether head and slices of ``cluster`` may read its secrets and its image, and added slices find the head."""
     project = f"projects/{cluster.project}"
     named = {cluster.token_secret, *cluster.environment.values()}
     for account in sorted({cluster.head_service_account, cluster.worker_service_account}):
@@ -35,15 +41,17 @@ def grant_diagnoses(cluster: FleetCluster, projects: Any, secrets: Any, registry
             own = registry.projects().locations().repositories().getIamPolicy(resource=path)
             about = f"repository {cluster.repository} in {cluster.region}"
             yield _finding(account, IMAGE_ROLE, cluster.project, projects, about, own)
+    worker, about = cluster.worker_service_account, "finding the head, from slices that people add"
+    yield _finding(worker, LIST_ROLE, cluster.project, projects, about)
 
 
-def _finding(account: str, role: str, project: str, projects: Any, thing: str, own: Any) -> Diagnosis:
+def _finding(account: str, role: str, project: str, projects: Any, thing: str, own: Any = None) -> Diagnosis:
+    """Whether ``account`` has ``role``; ``own`` asks for the policy of ``thing``, if that has one of its own."""
     about = f"{account}: {thing}"
+    of_project = projects.projects().getIamPolicy(resource=f"projects/{project}", body={})
+    places = [(f"project {project}", of_project), *([(thing, own)] if own is not None else [])]
     problems = []
-    for place, request in (
-        (f"project {project}", projects.projects().getIamPolicy(resource=f"projects/{project}", body={})),
-        (thing, own),
-    ):
+    for place, request in places:
         try:
             if found := _roles(answer_of(request, f"The policy of {place}"), account) & _AS_GOOD[role]:
                 return well(about, f"{min(found)} on {place}")

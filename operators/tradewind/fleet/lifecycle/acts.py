@@ -19,7 +19,7 @@ from tradewind.fleet.lifecycle.inventory import (
     Inventory,
 )
 from tradewind.fleet.lifecycle.launcher import RayLauncher
-from tradewind.fleet.lifecycle.relaunch import relaunched
+from tradewind.fleet.lifecycle.relaunch import ApplyPlan, relaunched
 from tradewind.fleet.lifecycle.teardown import Teardown
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
@@ -31,10 +31,6 @@ class WrongStateError(FleetError):
 
 class OtherConfigError(WrongStateError):
     """The cluster runs, and was made from another file."""
-
-
-class RelaunchRefusedError(FleetError):
-    """Ray would make nodes anew, with all that runs on them."""
 
 
 class ClusterActs:
@@ -130,29 +126,27 @@ class ClusterActs:
             if one.is_of_autoscaler and one.state == READY:
                 self._zone.label_slice(one, {STATUS_LABEL: NOT_SET_UP})
 
-    def apply(self, *, is_dry: bool = False) -> None:
-        """Have the head's autoscaler follow the file as it is now, while all goes on that runs.
-
-        Args:
-            is_dry: Only say whether it can.
+    def plan_apply(self) -> ApplyPlan:
+        """Whether the head's autoscaler can follow the file as it is now, while all goes on that runs.
 
         Raises:
             WrongStateError: There is no head that was set up.
-            RelaunchRefusedError: That would end what runs.
         """
         found = self.inventory()
         self._want(found, ClusterState.UP)
         if found.heads[0].labels.get(CONFIG_LABEL) == self._config_hash:
-            self._tell(f"Cluster {self._cluster.name} is as its file has it: nothing was done.")
+            return ApplyPlan(self._cluster.name, is_current=True)
+        return ApplyPlan(self._cluster.name, relaunched=tuple(relaunched(found, self._launcher.launch_hashes())))
+
+    def apply(self, plan: ApplyPlan) -> None:
+        """Have it follow the file; nothing if it does.
+
+        Raises:
+            RelaunchRefusedError: That would end what runs.
+        """
+        if plan.is_current:
             return
-        if again := relaunched(found, self._launcher.launch_hashes()):
-            raise RelaunchRefusedError(
-                f"Cluster {self._cluster.name}: Ray would make {', '.join(again)} anew, and end what runs there: "
-                f"'tradewind cluster restart {self._cluster.name}' does that, and asks first. Nothing was changed."
-            )
-        if is_dry:
-            self._tell(f"Cluster {self._cluster.name} can follow its file while it runs.")
-            return
+        plan.check()
         with self._marker.take("apply", "changing the autoscaler's file") as held:
             self._launcher.up(is_restart=False)
             self._label_head()

@@ -23,10 +23,10 @@ LAUNCH_LABEL: Final = "ray-launch-config"
 NODE_TYPE_LABEL: Final = "ray-user-node-type"
 STATUS_LABEL: Final = "ray-node-status"
 """Ray's label that says how far a node is set up."""
+SET_UP: Final = "up-to-date"
 NOT_SET_UP: Final = "uninitialized"
 """Of such a node, Ray's autoscaler runs all commands again."""
 READY: Final = "READY"
-_SET_UP: Final = "up-to-date"
 _COMING: Final = frozenset({"PROVISIONING", "STAGING", RUNNING})
 _OF_A_TPU: Final = "tpu_cores"
 """The label of the instances that stand behind TPU VMs, which go with those."""
@@ -124,7 +124,7 @@ class Inventory:
             case []:
                 return ClusterState.HEADLESS if self.count else ClusterState.ABSENT
             case [head]:
-                return ClusterState.UP if head.labels.get(STATUS_LABEL) == _SET_UP else ClusterState.HALF_MADE
+                return ClusterState.UP if head.labels.get(STATUS_LABEL) == SET_UP else ClusterState.HALF_MADE
         return ClusterState.DOUBLE
 
     def _owner_of(self, queue: QueuedTpu) -> str | None:

@@ -10,13 +10,13 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tradewind.fleet.access.reached import reached, reached_memory
+from tradewind.fleet.access.reached import reached_anyhow, reached_memory
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.ray_jobs.api import JobsApi
@@ -42,6 +42,18 @@ class JobsNotBackError(FleetError):
     """The jobs of a cluster could not be brought back yet."""
 
 
+@dataclass(frozen=True)
+class KeptNow:
+    """What was kept.
+
+    Attributes:
+        over: The ids of jobs that have ended by themselves.
+    """
+
+    backup: JobBackup
+    over: frozenset[str]
+
+
 class KeptJobs:
     """Keeps the jobs of one cluster, and brings them back.
 
@@ -58,7 +70,7 @@ class KeptJobs:
         tell: Callable[[str], None],
         *,
         root: Path | None = None,
-        reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = reached,
+        reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = reached_anyhow,
         reach_memory: Callable[[FleetCluster], AbstractContextManager[str]] = reached_memory,
         patience_s: float = _HEAD_S,
     ) -> None:
@@ -69,7 +81,7 @@ class KeptJobs:
         self._reach_memory = reach_memory
         self._patience_s = patience_s
 
-    def keep(self, restart: str, *, is_anew: bool = True) -> JobBackup:
+    def keep(self, restart: str, *, is_anew: bool = True) -> KeptNow:
         """Write down the jobs that run or wait now.
 
         Args:
@@ -96,10 +108,19 @@ class KeptJobs:
         for job in jobs:
             if job.missing:
                 self._tell(f"Job {job.job} cannot be brought back: the head has lost {', '.join(job.missing)}.")
-        return backup
+        return KeptNow(backup, frozenset(over))
 
-    def bring_back(self, backup: JobBackup, check: Callable[[], None] = lambda: None) -> list[JobReturn]:
+    def bring_back(
+        self,
+        backup: JobBackup,
+        check: Callable[[], None] = lambda: None,
+        note_rest: Callable[[Collection[str]], None] = lambda jobs: None,
+    ) -> list[JobReturn]:
         """Bring the jobs of ``backup`` back, and delete it, but for what may still come back.
+
+        Args:
+            check: Raises when nothing may be done any more.
+            note_rest: Given the ids of what may still come back, before the others are deleted.
 
         Raises:
             JobsNotBackError: The head does not answer, or the backup cannot be read; both may be mended.
@@ -124,7 +145,9 @@ class KeptJobs:
             except RayJobsError as error:
                 raise JobsNotBackError(f"Cluster {self._cluster.name}: {error}") from None
             time.sleep(_LOOK_S)
-        backup.keep_only(one.job for one in found.values() if one.may_come_back)
+        rest = [one.job for one in found.values() if one.may_come_back]
+        note_rest(rest)
+        backup.keep_only(rest)
         return list(found.values())
 
     def backups(self) -> list[JobBackup]:

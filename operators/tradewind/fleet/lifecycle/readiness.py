@@ -1,4 +1,9 @@
-"""When a cluster is ready: its head answers, and as many slices of each type are whole as the fleet file wants."""
+"""When a cluster is ready: its head answers, and as many slices of each type are whole as the fleet file wants.
+
+A slice counts if all its hosts have told the head of themselves since that was started, and the autoscaler has set it
+up and looked at it twice: at its first look it begins to set up again what it has lost contact with, and what another
+file has set up, which Google's label says by the second one.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +14,40 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
+from tradewind.cloud_tpu.resources import TpuNode
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES
 from tradewind.fleet.access.reached import reached
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
+from tradewind.fleet.lifecycle.inventory import SET_UP, STATUS_LABEL
+from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayJobsError
-from tradewind.ray_jobs.nodes.nodes import NodeFacts, fetch_nodes
+from tradewind.ray_jobs.nodes.nodes import NodeFacts
+from tradewind.ray_jobs.nodes.settling import HeadView, fetch_view
 from tradewind.ray_jobs.nodes.slices import registered_slices
 
 _LOOK_S: Final = 3.0
+_LOOKS: Final = 2
+"""How often the autoscaler must have looked."""
 
 
 class NotReadyError(FleetError):
     """A cluster is not ready yet; nothing is lost, and it may still become so."""
 
 
-def whole_slices(nodes: Iterable[NodeFacts]) -> Counter[str]:
-    """Slice type → how many slices have all their hosts in Ray."""
+def whole_slices(nodes: Iterable[NodeFacts], there: Iterable[TpuNode]) -> Counter[str]:
+    """Slice type → how many slices have all their hosts in Ray, and are not being set up by the autoscaler.
+
+    Args:
+        there: The slices as Google Cloud has them.
+    """
+    in_work = {one.name for one in there if one.is_of_autoscaler and one.labels.get(STATUS_LABEL) != SET_UP}
     return Counter(
         one.slice_type
         for one in registered_slices(nodes)
-        if one.slice_type in SLICE_TYPES and one.hosts >= SLICE_TYPES[one.slice_type].hosts
+        if one.slice_type in SLICE_TYPES and one.hosts >= SLICE_TYPES[one.slice_type].hosts and one.name not in in_work
     )
 
 
@@ -48,6 +64,8 @@ class Readiness:
     Args:
         reach: Opens the way to a cluster.
         tell: Given a sentence whenever something has changed.
+        look: Asks a head for its nodes.
+        slices: The slices of a cluster as Google Cloud has them.
         clock: Seconds that only grow.
         sleep: Waits.
     """
@@ -57,11 +75,15 @@ class Readiness:
         tell: Callable[[str], None],
         *,
         reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = reached,
+        look: Callable[[RayCluster], HeadView] | None = None,
+        slices: Callable[[FleetCluster], Iterable[TpuNode]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._tell = tell
         self._reach = reach
+        self._look = look or (lambda there: asyncio.run(_view(there)))
+        self._slices = slices or _slices_in_cloud
         self._clock = clock
         self._sleep = sleep
 
@@ -90,18 +112,33 @@ class Readiness:
             self._sleep(_LOOK_S)
 
     def _wait_for_slices(self, cluster: FleetCluster, there: RayCluster, deadline: float) -> None:
-        told = ""
-        while few := missing_slices(cluster, whole_slices(asyncio.run(_nodes(there)))):
-            if few != told:
-                self._tell(f"Slices in Ray: {(told := few)}.")
+        told, looks = "", set[float]()
+        while missing := self._missing(cluster, there, looks):
+            if missing != told:
+                self._tell(f"Slices in Ray: {(told := missing)}.")
             if self._clock() >= deadline:
                 raise NotReadyError(
-                    f"Cluster {cluster.name}: {few} are in Ray by now. Its autoscaler goes on asking for the others: "
+                    f"Cluster {cluster.name}: slices in Ray by now: {missing}. Its autoscaler goes on by itself: "
                     f"'tradewind cluster status {cluster.name}' shows how far that is."
                 )
             self._sleep(_LOOK_S)
 
+    def _missing(self, cluster: FleetCluster, there: RayCluster, looks: set[float]) -> str:
+        """What is missing now, in words; ``looks`` are those of the autoscaler that were seen before."""
+        if not missing_slices(cluster, {}):
+            return ""
+        view = self._look(there)
+        if view.looked_at is not None:
+            looks.add(view.looked_at)
+        if few := missing_slices(cluster, whole_slices(view.nodes, self._slices(cluster))):
+            return few
+        return "" if len(looks) >= _LOOKS else "all, at which the autoscaler has still to look"
 
-async def _nodes(there: RayCluster) -> list[NodeFacts]:
+
+async def _view(there: RayCluster) -> HeadView:
     async with JobsApi(there) as api:
-        return await fetch_nodes(api)
+        return await fetch_view(api)
+
+
+def _slices_in_cloud(cluster: FleetCluster) -> Iterable[TpuNode]:
+    return CloudZone(cluster.project, cluster.zone).inventory().of(cluster.name).slices

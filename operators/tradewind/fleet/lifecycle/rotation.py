@@ -21,9 +21,12 @@ from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.acts import ClusterActs, WrongStateError
 from tradewind.fleet.lifecycle.inventory import ClusterState
+from tradewind.fleet.lifecycle.kept_jobs import JobsNotBackError, JobsNotKeptError
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import JobsLeftBehindError, PreservedJobs
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.ray_jobs.keeping.returning import JobReturn
 from tradewind.records.leases.times import HEARTBEAT_S
 
 OPERATION: Final = "rotate-token"
@@ -36,11 +39,13 @@ class RotationPhase(StrEnum):
     """How far a rotation has come; each is written down before it is begun, and may be done again."""
 
     BEGIN = "looking at the secret"
+    KEEP = "keeping jobs"
     ADD = "adding a version"
     RESTART = "restarting Ray"
     RENEW = "handing the token out"
     ANSWER = "waiting for all to answer"
     DISABLE = "disabling the old version"
+    RETURN = "bringing jobs back"
 
 
 class RotationUnfinishedError(FleetError):
@@ -85,6 +90,7 @@ class TokenRotation:
     Args:
         acts: What can be done to each of them, by name.
         markers: Their markers, by name.
+        jobs: Those of people on each of them, by name.
         hand_out: Given the number of the new version: it renews what keeps tokens here, and connections.
         tell: Given a sentence for each thing that is done.
         reach: Opens the way to a cluster, with the token that is kept here.
@@ -100,6 +106,7 @@ class TokenRotation:
         *,
         acts: Mapping[str, ClusterActs],
         markers: Mapping[str, ClusterMarker],
+        jobs: Mapping[str, PreservedJobs],
         hand_out: Callable[[int], None],
         tell: Callable[[str], None],
         reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = reached,
@@ -111,6 +118,7 @@ class TokenRotation:
         self._secret = secret
         self._acts = acts
         self._markers = markers
+        self._jobs = jobs
         self._hand_out = hand_out
         self._tell = tell
         self._reach = reach
@@ -119,20 +127,24 @@ class TokenRotation:
         self._sleep = sleep
         self._held: dict[str, MarkerHolding] = {}
 
-    def run(self) -> None:
-        """Rotate, or go on with a rotation that was interrupted.
+    def run(self) -> list[JobReturn]:
+        """Rotate, or go on with a rotation that was interrupted; what became of the jobs of people.
 
         Raises:
             WrongStateError: A cluster has more than one head. Nothing was done.
             ClusterBusyError: Somebody else is changing one of the clusters. Nothing was done.
             InterruptedOperationError: Another operation on one of them ended before it was done. Nothing was done.
+            JobsNotKeptError: The jobs of one could not be kept. Nothing was done.
             RotationUnfinishedError: One does not answer with the new token. The old version is still enabled.
+            JobsNotBackError, JobsLeftBehindError: The token is changed, and some jobs of people are not back.
             FleetError: See ``ClusterActs``. Run again, it goes on from there.
         """
         self._check_heads()
         with ExitStack() as stack:
             self._take(stack)
-            notes = self._added(self._begun())
+            notes = self._begun()
+            self._keep(notes)
+            notes = self._added(notes)
             notes = self._restarted(notes)
             assert notes.version is not None
             self._advance(RotationPhase.RENEW, notes)
@@ -142,7 +154,10 @@ class TokenRotation:
                 self._wait_for_answer(cluster)
             self._advance(RotationPhase.DISABLE, notes)
             self._disable_older(notes.version)
+            self._advance(RotationPhase.RETURN, notes)
+            found = self._brought_back()
             self._finish()
+        return found
 
     def _check_heads(self) -> None:
         for cluster in self._clusters:
@@ -177,6 +192,30 @@ class TokenRotation:
         """Whether the version that they name, if they do, is still the token that is to be handed out."""
         return notes.version is None or any(one.number == notes.version for one in self._enabled())
 
+    def _keep(self, notes: RotationNotes) -> None:
+        """Keep the jobs of those that are to be restarted: one whose jobs cannot be kept is known before all else."""
+        if notes.version is not None:
+            return
+        self._advance(RotationPhase.KEEP, notes)
+        try:
+            for cluster in self._running():
+                self._keep_jobs_of(cluster)
+        except JobsNotKeptError:
+            self._call_off(notes)
+            raise
+
+    def _keep_jobs_of(self, cluster: FleetCluster) -> None:
+        held = self._held[cluster.name]
+        held.advance(held.marker.phase, **self._jobs[cluster.name].keep(held))
+
+    def _call_off(self, notes: RotationNotes) -> None:
+        """End it if nothing has changed, now or before it was interrupted: then nothing is half-done."""
+        with suppress(CloudError):
+            if not any(held.is_resumed for held in self._held.values()) and self._newer(notes) is None:
+                for name, held in self._held.items():
+                    self._jobs[name].forget(held)
+                self._finish()
+
     def _added(self, notes: RotationNotes) -> RotationNotes:
         """With the version that was added, now or before it was interrupted."""
         if notes.version is not None:
@@ -188,9 +227,7 @@ class TokenRotation:
                 self._check()
                 version = self._secret.add(new_token())
             except CloudError:
-                with suppress(CloudError):
-                    if self._newer(notes) is None:  # nothing has changed, so nothing is half-done
-                        self._finish()
+                self._call_off(notes)
                 raise
             self._tell(f"Added {version.name}.")
         return replace(notes, version=version.number)
@@ -203,6 +240,7 @@ class TokenRotation:
             acts, held = self._acts[cluster.name], self._held[cluster.name]
             self._check()
             if acts.inventory().heads:
+                self._keep_jobs_of(cluster)
                 acts.relaunch(held)
                 self._tell(f"Ray was started again on the head of {cluster.name}.")
             else:
@@ -239,6 +277,18 @@ class TokenRotation:
                 self._check()
                 self._secret.change(one, "disable")
                 self._tell(f"Disabled {one.name}.")
+
+    def _brought_back(self) -> list[JobReturn]:
+        """What became of the jobs of all; one whose jobs do not come back does not keep those of others away."""
+        found, problems = list[JobReturn](), list[FleetError]()
+        for cluster in self._clusters:
+            try:
+                found += self._jobs[cluster.name].bring_back(self._held[cluster.name])
+            except (JobsNotBackError, JobsLeftBehindError) as error:
+                problems.append(error)
+        if problems:
+            raise type(problems[0])(" ".join(map(str, problems)))
+        return found
 
     def _newer(self, notes: RotationNotes) -> SecretVersion | None:
         return next((one for one in self._enabled() if one.number > notes.before), None)

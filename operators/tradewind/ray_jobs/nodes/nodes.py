@@ -15,7 +15,7 @@ from tradewind.cloud_tpu.ray_labels import SLICE_NAME_LABEL
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
-_ALL_NODES = {"detail": "1", "limit": "10000"}
+ALL_NODES = {"detail": "1", "limit": "10000"}
 _LIVING_NODES = (
     ("limit", "10000"),
     ("filter_keys", "state"),
@@ -81,8 +81,13 @@ async def fetch_nodes(api: JobsApi) -> list[NodeFacts]:
     Raises:
         RayUnreachableError: No answer.
     """
-    answer = await api.get_json("/api/v0/nodes", _ALL_NODES)
-    free = _free(await api.get_json("/api/cluster_status"))
+    answer = await api.get_json("/api/v0/nodes", ALL_NODES)
+    return parse_nodes(answer, await api.get_json("/api/cluster_status"))
+
+
+def parse_nodes(answer: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> list[NodeFacts]:
+    """The same from the head's answers: its table of nodes, and what its autoscaler has written."""
+    free = _free(status)
     return [_node(fields, free) for fields in answer["data"]["result"]["result"]] if answer else []
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.fleet.lifecycle.worlds import update
 from tests.fleet.loopback import LoopbackHosts, loopback_fleet
 from tradewind.cli.main import main
 
@@ -15,6 +18,7 @@ from tradewind.cli.main import main
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHosts]:
     folder = tmp_path_factory.mktemp("machines")
     with loopback_fleet(folder) as fleet, pytest.MonkeyPatch.context() as patch:
+        update(Path(os.environ["TRADEWIND_FLEET"]))
         patch.setenv("TRADEWIND_RAY_LOGS", str(folder / "logs"))
         (folder / "logs").mkdir()
         (folder / "logs" / "raylet.out").write_text("first\nsecond\nthird\x1b[31m\n")
@@ -35,6 +39,17 @@ def test_one_machine_gives_its_output_and_its_exit_code(
     assert run(capfd, "exec", "here", "--run-env", "host", "--", "echo a | tr a b; exit 7")[:2] == (7, "b\n")
     assert run(capfd, "ssh-head", "--", "exit 255")[0] == 255
     assert run(capfd, "ssh-tpu", "one:1", "--", "echo", "there")[:2] == (0, "there\n")
+
+
+def test_the_cluster_may_be_the_path_of_its_file_or_an_option_before_or_behind_the_command(
+    world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = str(Path(os.environ["TRADEWIND_FLEET"]).parent / "clusters" / "here.yaml")
+    for words in (
+        ["exec", file], ["exec", "--cluster", "here"], ["exec", "here", "--config", file], ["--config", file, "exec"],
+        ["ssh-tpu", file, "one:1"], ["ssh-tpu", "--cluster", file, "one:1"], ["--cluster", "here", "ssh-tpu", "one:1"],
+    ):  # fmt: skip
+        assert run(capfd, *words, "--", "echo", "there")[:2] == (0, "there\n"), words
 
 
 def test_several_machines_are_told_apart_and_the_bad_one_is_named(
@@ -63,6 +78,7 @@ def test_a_host_with_other_keys_is_not_trusted(world: LoopbackHosts, capfd: pyte
         (["exec", "here", "--host", "-oProxyCommand=ls", "--", "ls"], 2, "expected one argument"),
         (["exec", "here", "ls"], 2, "'ls' is one word too many"),
         (["exec", "here"], 2, "There is no command"),
+        (["exec", "here", "--cluster", "other", "--", "ls"], 2, "is about one cluster, and here and other are named"),
         (["ssh-tpu"], 2, "Say on which host"),
         (["show-logs", "here", "--file", "../x"], 2, "is no name of a log"),
         (["show-logs", "here", "--file", "none.*"], 1, "no log there is called none.*"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.fleet.access.options import EXEC, HEAD_WORD, SSH_HEAD, SSH_TPU
@@ -29,20 +30,16 @@ def ssh_head(arguments: argparse.Namespace, fleet: Fleet) -> int:
         UsageError: What was asked makes no sense.
         FleetError: The head is not reached.
     """
-    command = split_words(SSH_HEAD, arguments, ("name",))
-    return _on_one(ClusterHosts(fleet.cluster(arguments.name)).head(), command, arguments.run_env)
+    return _on_one(ClusterHosts(fleet.cluster(arguments.name)).head(), arguments.command_words, arguments.run_env)
 
 
 def ssh_tpu(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """The same on a host of a slice, by its name or its address. Raises the same."""
-    command = split_words(SSH_TPU, arguments, ("name", "host"))
-    if arguments.host is None:  # one word only: the default cluster's
-        arguments.name, arguments.host = None, arguments.name
     if arguments.host is None:
         raise UsageError("Say on which host: tradewind cluster ssh-tpu CLUSTER SLICE[:N], or its address.")
     there = ClusterHosts(fleet.cluster(arguments.name))
     [host] = there.reachable(there.named([arguments.host])[:1])
-    return _on_one(host, command, arguments.run_env)
+    return _on_one(host, arguments.command_words, arguments.run_env)
 
 
 def exec_command(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -52,7 +49,7 @@ def exec_command(arguments: argparse.Namespace, fleet: Fleet) -> int:
         UsageError: What was asked makes no sense.
         FleetError: Google Cloud does not say where that is, or the only machine is not reached.
     """
-    command = split_words(EXEC, arguments, ("name",))
+    command = arguments.command_words
     if not command:
         raise UsageError("There is no command: tradewind cluster exec CLUSTER [--host SLICE[:N]] -- COMMAND ...")
     cluster = fleet.cluster(arguments.name)
@@ -117,14 +114,26 @@ def told_results(results: Sequence[HostResult]) -> int:
     return 1 if bad else 0
 
 
-def split_words(command: Command, arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Put what stands before ``--`` where it belongs, and return what stands behind it.
+_NAMED: Final[Mapping[str, tuple[Command, tuple[str, ...]]]] = {
+    SSH_HEAD.name: (SSH_HEAD, ("name",)),
+    SSH_TPU.name: (SSH_TPU, ("name", "host")),
+    EXEC.name: (EXEC, ("name",)),
+}
+"""The commands that run another one, and what may stand before that."""
+
+
+def split_words(command_name: str, arguments: argparse.Namespace) -> None:
+    """Of a command that runs another one, put what stands before ``--`` where it belongs, and what stands behind it
+    into ``command_words``.
 
     ``argparse`` takes everything behind the first word that is no option as one list, options among them.
 
     Raises:
         UsageError: There is something before ``--`` that the command does not know.
     """
+    if command_name not in _NAMED:
+        return
+    command, names = _NAMED[command_name]
     words = list(arguments.words)
     cut = words.index(_SEPARATOR) if _SEPARATOR in words else len(words)
     inner = _InnerParser(prog=f"tradewind cluster {command.name}", add_help=False, allow_abbrev=False)
@@ -140,7 +149,9 @@ def split_words(command: Command, arguments: argparse.Namespace, names: Sequence
         setattr(arguments, option_name, value)
     for name, value in zip(names, [*before.given, *[None] * len(names)], strict=False):
         setattr(arguments, name, value)
-    return words[cut + 1 :]
+    if "host" in names and arguments.host is None:  # one word only: of the default cluster, or that of an option
+        arguments.name, arguments.host = None, arguments.name
+    arguments.command_words = words[cut + 1 :]
 
 
 class _InnerParser(argparse.ArgumentParser):

@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from tradewind.cli.fleet.which_options import WHICH_CLUSTER
 from tradewind.cli.options import Command, Option, count, option, port
-
-_FLEET: Final = option(
-    "--fleet", metavar="PATH",
-    help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
-)  # fmt: skip
 
 HEAD_WORD: Final = "head"
 """What ``--host`` calls the head."""
@@ -23,7 +19,7 @@ DASHBOARD: Final = Command(
         option("--all", action="store_true", help="every cluster of the file"),
         option("--open", action=argparse.BooleanOptionalAction, default=True, help="in a browser"),
         option("--port", metavar="N", type=port, default=0, help="of the page; default: a free one"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
     "Ray asks for the token: 'tradewind cluster auth' copies it.",
 )
@@ -35,7 +31,7 @@ ANNOUNCE: Final = Command(
         option("message", metavar="MESSAGE", help="what they are told"),
         option("--all", action="store_true", help="it is about every cluster of the file"),
         option("--dry-run", action="store_true", help="only say through which notifiers"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
 )
 _RUN_ENV: Final = ("auto", "docker", "host")
@@ -59,7 +55,7 @@ SSH_HEAD: Final = Command(
     "a shell on the head of a cluster",
     (
         option("--run-env", choices=_RUN_ENV, default="auto", help=f"{_WHERE}; default: auto"),
-        _FLEET,
+        *WHICH_CLUSTER,
         _words("[CLUSTER] [-- COMMAND ...]"),
     ),
     "Ends with what the shell or the command ended with.",
@@ -69,7 +65,7 @@ SSH_TPU: Final = Command(
     "a shell on a host of a slice",
     (
         option("--run-env", choices=_RUN_ENV, default="host", help=f"{_WHERE}; default: host"),
-        _FLEET,
+        *WHICH_CLUSTER,
         _words("[CLUSTER] SLICE[:N] [-- COMMAND ...]"),
     ),
     "The host may be given by its address too. Ends with what the shell or the command ended with.",
@@ -80,7 +76,7 @@ EXEC: Final = Command(
     (
         *_HOSTS,
         option("--run-env", choices=_RUN_ENV, default="auto", help=f"{_WHERE}; default: auto"),
-        _FLEET,
+        *WHICH_CLUSTER,
         _words("[CLUSTER] -- COMMAND ..."),
     ),
     "One word behind -- is a line for the shell there; several are a command and its arguments as they are. Ends with "
@@ -98,7 +94,7 @@ SHOW_LOGS: Final = Command(
             "--file", metavar="PATTERN", action="append", default=[],
             help="only logs of this name, such as raylet.out or 'worker-*'; repeatable",
         ),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
 )  # fmt: skip
 MONITOR: Final = Command(
@@ -107,7 +103,7 @@ MONITOR: Final = Command(
     (
         option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
         option("-n", "--lines", metavar="N", type=count, default=100, help="from so many lines before; default 100"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
 )
 PUSH_ENV: Final = Command(
@@ -122,7 +118,7 @@ PUSH_ENV: Final = Command(
         ),
         option("--dry-run", action="store_true", help="write nothing; say what differs"),
         option("--json", action="store_true", help="as JSON"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
     "Each host fetches the newest versions from Secret Manager itself. Ray is not restarted, so its processes keep the "
     "variables that they have; the command says which. The token is not touched: see rotate-token. Ends with 1 if a "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import time
 
 from tradewind.cli.errors import UsageError
 from tradewind.cli.fleet.lifecycle.consent import agree, tell_of_jobs
@@ -16,6 +18,8 @@ from tradewind.fleet.lifecycle.acts import ClusterActs, delete_nodes
 from tradewind.fleet.lifecycle.inventory import Inventory
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.of_fleet import acts_on, cluster_file
+from tradewind.fleet.lifecycle.preserving.kept_note import BadNoteError, interruption
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.readiness import Readiness
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.lifecycle.teardown import Teardown
@@ -52,15 +56,28 @@ def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
         say(f"Cluster {cluster.name}: {found.state.value}. 'restart' would run: ray up {cluster_file(cluster, fleet)}")
         return 0
     agree(arguments, f"Restart cluster {cluster.name}?")
-    kept = KeptJobs(cluster, say) if arguments.preserve_jobs else None
-    lost = tell_of_lost(ClusterRestart(cluster, acts, ClusterMarker.of(cluster), kept, say).run())
+    jobs = jobs_to_preserve(arguments, cluster)
+    lost = tell_of_lost(ClusterRestart(acts, ClusterMarker.of(cluster), jobs, say).run())
     return max(lost, wait_until_ready(arguments, cluster))
 
 
 def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Have a cluster follow its file. Raises the same."""
-    cluster = fleet.cluster(arguments.name)
-    acts_of(cluster, fleet).apply(is_dry=arguments.dry_run)
+    """Have a cluster follow its file. Raises the same.
+
+    Raises:
+        UsageError: JSON is asked for, and it is not a dry run.
+    """
+    if arguments.json and not arguments.dry_run:
+        raise UsageError("--json goes with --dry-run: it has what would be done. Nothing was done.")
+    acts = acts_of(fleet.cluster(arguments.name), fleet)
+    plan = acts.plan_apply()
+    if arguments.json:
+        write_lines([json.dumps(plan.to_json(), indent=2)])
+    plan.check()
+    if arguments.dry_run or plan.is_current:
+        say(plan.sentence)
+    else:
+        acts.apply(plan)
     return 0
 
 
@@ -73,6 +90,7 @@ def stop(arguments: argparse.Namespace, fleet: Fleet) -> int:
     found = acts.inventory()
     is_something = _list_teardown(arguments, cluster.name, found, cluster.state_disk)
     tell_of_jobs(cluster, found)
+    _tell_of_kept(cluster)
     if arguments.dry_run:
         return 0
     if is_something:
@@ -101,6 +119,16 @@ def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
     return 0
 
 
+def _tell_of_kept(cluster: FleetCluster) -> None:
+    """Say whose jobs an interrupted restart has kept, which nobody brings back by himself after a stop."""
+    try:
+        sentences = interruption(ClusterMarker.of(cluster).read(), cluster.name, time.time())
+    except BadNoteError as error:  # a stop is the way out of that
+        sentences = str(error)
+    if sentences:
+        say(sentences)
+
+
 def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, disk: str) -> bool:
     """Print what a stop deletes and keeps; whether it deletes anything."""
     plan = Teardown.of(found, include_reserved=arguments.include_reserved)
@@ -123,6 +151,17 @@ def acts_of(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) 
         FleetError: Its file is not as the fleet file has it, or Google Cloud cannot be asked.
     """
     return acts_on(cluster, fleet, say, _echo, must_be_fresh=must_be_fresh)
+
+
+def jobs_to_preserve(arguments: argparse.Namespace, cluster: FleetCluster) -> PreservedJobs:
+    """The jobs of people on a cluster that is to be restarted, as the options have it."""
+    return PreservedJobs(
+        cluster,
+        KeptJobs(cluster, say),
+        say,
+        is_to_keep=arguments.preserve_jobs,
+        may_abandon=arguments.abandon_kept_jobs,
+    )
 
 
 def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> int:

@@ -7,7 +7,7 @@ import sys
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.output import as_text, say, write_lines
-from tradewind.fleet.access.reached import reached
+from tradewind.fleet.access.reached import reached_anyhow
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.inventory import Inventory
@@ -23,7 +23,7 @@ def tell_of_jobs(cluster: FleetCluster, found: Inventory) -> None:
     if not found.heads:
         return
     try:
-        with reached(cluster) as there:
+        with reached_anyhow(cluster) as there:
             jobs = [job for job in RayJobs(there).jobs() if not job.has_ended]
     except (FleetError, RayJobsError) as error:
         say(f"Whose jobs run there is not known: {error}")

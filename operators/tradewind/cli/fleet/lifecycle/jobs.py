@@ -22,8 +22,8 @@ def backup_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:
     Raises:
         FleetError: They cannot be kept.
     """
-    backup = KeptJobs(fleet.cluster(arguments.name), say).keep(uuid.uuid4().hex[:_ID_LENGTH])
-    write_lines([backup.restart])
+    kept = KeptJobs(fleet.cluster(arguments.name), say).keep(uuid.uuid4().hex[:_ID_LENGTH])
+    write_lines([kept.backup.restart])
     return 0
 
 

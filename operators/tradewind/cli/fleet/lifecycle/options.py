@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Final
 
+from tradewind.cli.fleet.which_options import WHICH_CLUSTER
 from tradewind.cli.options import Command, option
 
 _YES_WORDS: Final = ("1", "true", "yes")
@@ -29,10 +30,6 @@ class YesByItself(argparse.Action):
         setattr(namespace, self.dest, values is not False)
 
 
-_FLEET: Final = option(
-    "--fleet", metavar="PATH",
-    help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
-)  # fmt: skip
 _ONE: Final = option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file")
 _YES: Final = option("--yes", "-y", action="store_true", help="do not ask")
 _DRY: Final = option("--dry-run", action="store_true", help="only say what would be done")
@@ -44,10 +41,22 @@ _WAIT: Final = (
     option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="wait for so long; default: 1800"),
 )  # fmt: skip
 
+_PRESERVE: Final = (
+    option(
+        "--preserve-jobs", metavar="0|1", nargs="?", type=is_yes, action=YesByItself, default=True,
+        dest="preserve_jobs", help="bring the jobs of people back afterwards; the default",
+    ),
+    option("--no-preserve-jobs", action="store_false", dest="preserve_jobs", help="let them end"),
+    option(
+        "--abandon-kept-jobs", action="store_true",
+        help="go on with what was interrupted without the jobs that somebody has kept elsewhere",
+    ),
+)  # fmt: skip
+
 START: Final = Command(
     "start",
     "start a cluster with Ray's launcher",
-    (_ONE, *_WAIT, _DRY, _FLEET),
+    (_ONE, *_WAIT, _DRY, *WHICH_CLUSTER),
     "Run again after an interruption, it goes on where it was. A cluster that runs is left alone.",
 )
 STOP: Final = Command(
@@ -59,7 +68,7 @@ STOP: Final = Command(
         option("--zone", metavar="Z", help="with --project"),
         option("--include-reserved", action="store_true", help="reserved slices and queued resources too"),
         option("--delete-state", action="store_true", help="the disk too, with what is known of jobs, and their logs"),
-        _YES, _DRY, _FLEET,
+        _YES, _DRY, *WHICH_CLUSTER,
     ),
     "Lists what it deletes and whose jobs run, and asks. Run again after an interruption, it deletes the rest.",
 )  # fmt: skip
@@ -68,32 +77,28 @@ RESTART: Final = Command(
     "end Ray on the head of a cluster, and start it again as the fleet file has it",
     (
         _ONE,
-        option(
-            "--preserve-jobs", metavar="0|1", nargs="?", type=is_yes, action=YesByItself, default=True,
-            dest="preserve_jobs", help="bring the jobs of people back afterwards; the default",
-        ),
-        option("--no-preserve-jobs", action="store_false", dest="preserve_jobs", help="let them end"),
-        _YES, *_WAIT, _DRY, _FLEET,
+        *_PRESERVE,
+        *(_YES, *_WAIT, _DRY, *WHICH_CLUSTER),
     ),
     "Lists whose jobs run, and asks. Those of Airflow's tasks and of steps go on by themselves. Run again after an "
     "interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
-)  # fmt: skip
+)
 BACKUP_JOBS: Final = Command(
     "backup-jobs",
     "keep the jobs of people that run or wait on a cluster, so that restore-jobs can bring them back",
-    (_ONE, _FLEET),
+    (_ONE, *WHICH_CLUSTER),
     "They go on. The backup is a folder for you alone, since it holds their variables; its id is the output.",
 )
 RESTORE_JOBS: Final = Command(
     "restore-jobs",
     "bring kept jobs back that do not run on the cluster any more, and delete the backup",
-    (_ONE, option("--backup", metavar="ID", help="which backup, if there are several"), _FLEET),
+    (_ONE, option("--backup", metavar="ID", help="which backup, if there are several"), *WHICH_CLUSTER),
     "Each comes back once, however often this is run. Ends with 1 if a job could not be brought back.",
 )
 APPLY: Final = Command(
     "apply",
     "have a cluster follow its changed file, while everything goes on that runs there",
-    (_ONE, _DRY, _FLEET),
+    (_ONE, _DRY, option("--json", action="store_true", help="with --dry-run: as JSON"), *WHICH_CLUSTER),
     "Refused if Ray would make the head or a slice anew.",
 )
 STATUS: Final = Command(
@@ -102,7 +107,7 @@ STATUS: Final = Command(
     (
         option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
         option("--json", action="store_true", help="as JSON"),
-        _FLEET,
+        *WHICH_CLUSTER,
     ),
 )
 ROTATE_TOKEN: Final = Command(
@@ -110,11 +115,12 @@ ROTATE_TOKEN: Final = Command(
     "give clusters a new token, which restarts all that share it",
     (
         option("name", metavar="CLUSTER", nargs="*", help="the clusters; default: default_cluster of the file"),
-        _YES, *_WAIT, _DRY, _FLEET,
+        *_PRESERVE,
+        *(_YES, *_WAIT, _DRY, *WHICH_CLUSTER),
     ),
-    "Lists whose jobs run, and asks: they end. The old version is disabled when all clusters answer with the new one. "
-    "Run again after an interruption, it goes on where it was.",
-)  # fmt: skip
+    "Lists whose jobs run, and asks. The old version is disabled when all clusters answer with the new one. Run again "
+    "after an interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
+)
 ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
 """What people have in their fingers → the command."""
 LIFECYCLE: Final = (

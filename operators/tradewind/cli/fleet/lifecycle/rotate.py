@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 
 from tradewind.cli.fleet.connections import renew_connections
-from tradewind.cli.fleet.lifecycle.commands import acts_of, look_for_image, wait_until_ready
+from tradewind.cli.fleet.lifecycle.commands import acts_of, jobs_to_preserve, look_for_image, wait_until_ready
 from tradewind.cli.fleet.lifecycle.consent import agree, tell_of_jobs
+from tradewind.cli.fleet.lifecycle.jobs import tell_of_lost
 from tradewind.cli.output import say
 from tradewind.fleet.access.kept_token import fetched_token
 from tradewind.fleet.cloud.token_secret import TokenSecret, sharing
@@ -15,6 +16,7 @@ from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.lifecycle.acts import ClusterActs
 from tradewind.fleet.lifecycle.rotation import TokenRotation
 from tradewind.fleet.marker import ClusterMarker
+from tradewind.ray_jobs.keeping.returning import JobReturn
 
 
 def rotate_token(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -32,11 +34,10 @@ def rotate_token(arguments: argparse.Namespace, fleet: Fleet) -> int:
         return 0
     names = ", ".join(one.name for one in running)
     agree(arguments, f"Rotate the token, and restart {names}?" if running else "Rotate the token?")
-    for group in groups.values():
-        _rotate(group, acts)
+    found = [one for group in groups.values() for one in _rotate(arguments, group, acts)]
     for one in running:
         wait_until_ready(arguments, one)
-    return 0
+    return tell_of_lost(found)
 
 
 def _tell_what_follows(
@@ -50,16 +51,19 @@ def _tell_what_follows(
         tell_of_jobs(one, acts[one.name].inventory())
 
 
-def _rotate(group: Sequence[FleetCluster], acts: Mapping[str, ClusterActs]) -> None:
+def _rotate(
+    arguments: argparse.Namespace, group: Sequence[FleetCluster], acts: Mapping[str, ClusterActs]
+) -> list[JobReturn]:
     def hand_out(version: int) -> None:
         fetched_token(group[0], str(version))
         renew_connections(group)
 
-    TokenRotation(
+    return TokenRotation(
         group,
         TokenSecret(group[0].project, group[0].token_secret),
         acts=acts,
         markers={one.name: ClusterMarker.of(one) for one in group},
+        jobs={one.name: jobs_to_preserve(arguments, one) for one in group},
         hand_out=hand_out,
         tell=say,
     ).run()

@@ -19,6 +19,7 @@ from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.inventory import Inventory
 from tradewind.fleet.lifecycle.of_fleet import config_hash
+from tradewind.fleet.lifecycle.preserving.kept_note import interruption
 from tradewind.fleet.lifecycle.report import ClusterReport, RaySide
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterMarker
@@ -112,9 +113,11 @@ def _marker(cluster: FleetCluster, now: float) -> str:
     marker = ClusterMarker.of(cluster)
     try:
         found = marker.read()
-    except StorageError as error:
+        if found is not None and found.is_held:
+            return found.sentence(cluster.name, now)
+        return interruption(found, cluster.name, now)
+    except (StorageError, FleetError) as error:
         return str(error)
-    return found.sentence(cluster.name, now) if found and (found.is_held or found.is_interrupted) else ""
 
 
 def _orphans(fleet: Fleet, zones: Mapping[tuple[str, str], Inventory | CloudError]) -> Iterator[dict[str, Any]]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from tradewind.cli.fleet.which_options import WHICH_FLEET
 from tradewind.cli.options import Command, option
 
-_FLEET: Final = option(
-    "--fleet", metavar="PATH",
-    help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
-)  # fmt: skip
 _NAME: Final = option("name", metavar="CLUSTER", help="the cluster")
 _SLICE: Final = option("slice", metavar="SLICE", help="the slice, by its name")
 _YES: Final = option("--yes", "-y", action="store_true", help="do not ask")
@@ -30,7 +27,7 @@ ADD_WORKER: Final = Command(
             help="what it stands on; default: the cluster's",
         ),
         option("--slice", metavar="SLICE", help="its name; default: a new one"),
-        *_WAIT, _FLEET,
+        *_WAIT, *WHICH_FLEET,
     ),
     "Its hosts join Ray by themselves, and join a restarted head again. With --slice it can be run again after an "
     "interruption.",
@@ -38,7 +35,7 @@ ADD_WORKER: Final = Command(
 REMOVE_WORKER: Final = Command(
     "remove-worker",
     "delete a slice that somebody added, if nobody uses it",
-    (_NAME, _SLICE, _YES, _FLEET),
+    (_NAME, _SLICE, _YES, *WHICH_FLEET),
 )
 RESIZE: Final = Command(
     "resize",
@@ -47,7 +44,7 @@ RESIZE: Final = Command(
         _NAME,
         _SLICE,
         option("type", metavar="TYPE", nargs="+", help="the types of the new ones, such as v4-64 v4-64"),
-        *(_YES, *_WAIT, _FLEET),
+        *(_YES, *_WAIT, *WHICH_FLEET),
     ),
     "Run again after an interruption, it goes on where it was.",
 )

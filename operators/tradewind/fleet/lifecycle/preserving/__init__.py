@@ -1,0 +1,1 @@
+"""The jobs of people over whatever restarts their cluster."""

@@ -1,0 +1,92 @@
+"""What the marker of a cluster says of the jobs that were kept: which, by whom, and where they lie.
+
+It is for people, and to see what would be lost. Nothing is ever read from the place that it names: whoever can write
+the bucket could name any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.marker_value import FoundMarker
+
+_HOST: Final = "kept_on"
+_FOLDER: Final = "kept_in"
+_BY: Final = "kept_by"
+_JOBS: Final = "kept_jobs"
+_KEYS: Final = frozenset({_HOST, _FOLDER, _BY, _JOBS})
+_MOST_NAMED: Final = 5
+_LONGEST: Final = 4096
+
+
+class BadNoteError(FleetError):
+    """The marker does not say which jobs were kept, so nobody knows what would be lost."""
+
+
+@dataclass(frozen=True)
+class KeptNote:
+    """Jobs that were kept and are not back.
+
+    Attributes:
+        by: Who kept them.
+        host: On which machine they lie.
+        folder: In which folder there.
+        jobs: Their ids.
+    """
+
+    by: str
+    host: str
+    folder: str
+    jobs: tuple[str, ...]
+
+    @staticmethod
+    def of(details: Mapping[str, Any], cluster: str) -> KeptNote | None:
+        """That in the marker of ``cluster``; None if nothing was kept.
+
+        Raises:
+            BadNoteError: It cannot be read.
+        """
+        if not _KEYS & details.keys():
+            return None
+        words, jobs = [details.get(key) for key in (_BY, _HOST, _FOLDER)], details.get(_JOBS)
+        texts = [*words, *jobs] if isinstance(jobs, list) else [None]
+        if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts):
+            raise BadNoteError(
+                f"Cluster {cluster}: its marker does not say which jobs of people were kept: ask who began, and have "
+                "what was begun ended with 'tradewind cluster stop', or put the marker right."
+            )
+        by, host, folder = map(str, words)
+        return KeptNote(by, host, folder, tuple(map(str, jobs or ())))
+
+    def to_details(self) -> dict[str, Any]:
+        """The same for the marker."""
+        return {_BY: self.by, _HOST: self.host, _FOLDER: self.folder, _JOBS: list(self.jobs)}
+
+    def lies_in(self, host: str, folder: str) -> bool:
+        """Whether it is about what lies there."""
+        return (self.host, self.folder) == (host, folder)
+
+    def missing(self, found: Collection[str]) -> list[str]:
+        """Which of the jobs are not among those that were ``found``."""
+        return [job for job in self.jobs if job not in found]
+
+    def sentence(self, jobs: Collection[str]) -> str:
+        """Whose ``jobs`` of it are and where, as the end of a sentence."""
+        count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+        return f"{count} of people that {self.by} kept on {self.host} in {self.folder} ({_named(list(jobs))})"
+
+
+def interruption(found: FoundMarker | None, cluster: str, now: float) -> str:
+    """Who left ``cluster`` half-changed, and whose jobs are kept since then, in sentences; empty if nobody did."""
+    if found is None or not found.is_interrupted:
+        return ""
+    sentence, note = found.sentence(cluster, now), KeptNote.of(found.marker.details, cluster)
+    return f"{sentence} Not back yet: {note.sentence(note.jobs)}." if note is not None and note.jobs else sentence
+
+
+def _named(jobs: list[str]) -> str:
+    more = len(jobs) - _MOST_NAMED
+    return ", ".join([*jobs[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
