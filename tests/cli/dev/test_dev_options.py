@@ -59,7 +59,8 @@ def test_the_cluster_may_be_the_path_of_its_generated_file(
     update(write_fleet(tmp_path, "owner: hero\n"))
     ended, err = said(capfd, "allocate", "v4-8", "--cluster", str(tmp_path / "clusters" / "here.yaml"))
     assert ended == 2 and "Cluster here takes only jobs of hero" in err
-    ended, err = said(capfd, "allocate", "v4-8", "--cluster", str(tmp_path / "fleet.yaml"))
+    file = str(tmp_path / "fleet.yaml")
+    ended, err = said(capfd, "allocate", "v4-8", "--cluster", file, "--fleet", file)
     assert ended == 2 and "was not written by 'tradewind cluster update-configs'" in err
 
 
