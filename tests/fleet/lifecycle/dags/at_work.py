@@ -53,7 +53,9 @@ def train(config: Config) -> dict[str, float]:
     rank = int(os.environ["TRADEWIND_PROCESS_ID"])
     slope = jax.jit(jax.grad(lambda weight: (weight - TARGET) ** 2))
     step, weight = newest(config.output_path)
-    note(f"trains-{rank}-from-{step}")
+    note(f"trains-{rank}")
+    if rank == 0:
+        note(f"from-{step}")
     while not GATE.exists():
         step, weight = step + 1, weight - RATE * float(slope(weight))
         if rank == 0:
