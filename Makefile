@@ -85,7 +85,7 @@ bench-plans: init ## measure plans in which all is finished, beside what must be
 bench-pods: init ## measure what a lost slice costs, beside Ray Train's JaxTrainer (fewer minutes: ARGS="--quick")
 	$(BIN)/python -m benchmarks.pods $(ARGS)
 
-bench-fleet: init ## measure a round of repair over 1,024 slices in 8 zones and the files of 100 clusters (fewer: ARGS="--quick")
+bench-fleet: init ## measure a repair of 1,024 slices in 8 zones, a restart with 50 jobs, files of 100 clusters (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.fleet $(ARGS)
 
 screenshots: init ## write docs/images from the running demo

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fleet [--quick]``: a round of repair over a fleet, and its cluster files, in seconds.
+"""``python -m benchmarks.fleet [--quick]``: a round of repair, a restart with many jobs, and cluster files, in seconds.
 
 The Cloud TPU of the rehearsal serves eight zones in a process of its own and takes 50 ms for every answer; the records
 are in a store that takes as long. Figures are comparable within one run only.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from benchmarks.fleet import configs, rounds
+from benchmarks.fleet import configs, restart, rounds
+from benchmarks.fleet.restart import RestartCost
 from benchmarks.fleet.rounds import KINDS, ZONES, Round
 from benchmarks.harness import Goal, at_most, bench
 from benchmarks.processes import in_fresh_process
@@ -53,6 +54,25 @@ def rounds_table(found: Sequence[Round], per_zone: int) -> Table:
     return table
 
 
+def bench_restart(quick: bool) -> Iterator[Table | Goal]:
+    """Measure a restart, in a process of its own."""
+    one = RestartCost(**in_fresh_process(restart.measure, *((4, 2) if quick else (40, 10))))
+    table = Table(
+        f"restart: a head with {one.people + one.tasks} running jobs, {one.tasks} of them of Airflow's tasks",
+        ("jobs", "kept in", "without a head", "back after", "lost", "twice", "retries spent"),
+        notes=(
+            "kept in: the jobs of people are read, and all of them run on.",
+            "without a head: the longest time without an answer of the Jobs API; Ray's launcher is not in it.",
+            "back after: from the head's answer until every job of a person is submitted again.",
+        ),
+    )
+    times = map(seconds, (one.kept_s, one.headless_s, one.returned_s))
+    table.add(str(one.people + one.tasks), *times, *map(str, (one.lost, one.twice, one.retries)))
+    yield table
+    for what, count in (("jobs lost", one.lost), ("jobs twice", one.twice), ("retries spent", one.retries)):
+        yield at_most(f"a restart: {what}", count, 0, "{:.0f}".format)
+
+
 def bench_configs(quick: bool) -> Iterator[Table | Goal]:
     """Measure ``update-configs``."""
     cost = configs.measure(10 if quick else 100)
@@ -64,4 +84,4 @@ def bench_configs(quick: bool) -> Iterator[Table | Goal]:
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    bench("fleet", __doc__, {"rounds": bench_rounds, "configs": bench_configs})
+    bench("fleet", __doc__, {"rounds": bench_rounds, "restart": bench_restart, "configs": bench_configs})

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
-import fsspec
 import pytest
 
-from tests.fleet.lifecycle.worlds import IMAGE_TAG, PROJECT, TOKEN, ZONE, update, write_key, write_world_fleet
-from tests.fleet.sshd import find_sshd
+from tests.fleet.lifecycle.machine_world import (
+    AT_WORK,
+    CHECKPOINTS,
+    SECRET,
+    World,
+    WorldAirflow,
+    running_airflow,
+    running_world,
+    until,
+)
+from tests.fleet.lifecycle.worlds import PROJECT, TOKEN, update
 from tradewind.cli.main import main
 from tradewind.fleet.access.reached import reached
 from tradewind.fleet.file.load import load_fleet
@@ -20,69 +27,26 @@ from tradewind.fleet.lifecycle.launcher import RayLauncher
 from tradewind.fleet.marker import ClusterMarker
 from tradewind.fleet.marker_value import MarkerState
 from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.errors import RayAuthenticationError
+from tradewind.ray_jobs.probe import glance
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.local.ray_node import node_env
-from tradewind.rehearsal.machines.machine import missing_for_machines
-from tradewind.rehearsal.machines.machines import SimulatedMachines
-from tradewind.rehearsal.machines.network import NetworkError
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-@dataclass
-class World:
-    """A fleet, and the cloud that it is in."""
-
-    fleet: Path
-    google: LocalGoogle
-    machines: SimulatedMachines
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with pytest.MonkeyPatch.context() as patch, running_world(tmp_path_factory.mktemp("machines"), patch) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    find_sshd()
-    if (missing := missing_for_machines()) is not None:
-        pytest.skip(missing)
-    folder = tmp_path_factory.mktemp("machines")
-    key = write_key(folder)
-    env = {name: value for name, value in node_env(folder / "home").items() if name.startswith("RAY_")}
-    machines = SimulatedMachines(
-        folder / "hosts",
-        user="ray",
-        public_key=key.with_suffix(".pub").read_text(),
-        env={**env, "RAY_AUTH_MODE": "token"},
-    )
-    google = LocalGoogle((PROJECT, ZONE), machines=machines.of_compute, hosts=machines.of_slices)
-    google.secrets.put(f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN", TOKEN)
-    google.secrets.put(f"projects/{PROJECT}/secrets/hugging", "as it began")
-    storage = LocalCloudStorage()
-    try:
-        machines.network.start()
-    except NetworkError as error:  # root of a container may lack the right to
-        pytest.skip(str(error))
-    for server in (google, storage):
-        server.start()
-    storage.buckets.create("my-bucket")
-    machines.serve(google)
-    google.registry.tags.add(IMAGE_TAG)
-    endpoints = ("COMPUTE", "TPU", "SECRET_MANAGER", "ARTIFACT_REGISTRY")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in endpoints:
-            patch.setenv(f"TRADEWIND_{name}_ENDPOINT", google.url)
-        patch.setenv("STORAGE_EMULATOR_HOST", storage.url)
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        fsspec.get_filesystem_class("gs").clear_instance_cache()
-        fleet = write_world_fleet(folder / "infra", key, "    environment: {HF_TOKEN: hugging}\n")
-        patch.setenv("TRADEWIND_FLEET", str(fleet))
-        try:
-            yield World(fleet, google, machines)
-        finally:
-            google.end_all()
-            machines.network.stop()
-            for server in (google, storage):
-                server.stop()
+def house(world: World) -> Iterator[WorldAirflow]:
+    with running_airflow(world) as house:
+        yield house
+
+
+DAGS = {"jobs_at_work": {"command": AT_WORK}, "steps_at_work": {}}
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -100,6 +64,12 @@ def run_patiently(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int,
     if "Failed to setup head node" in err:
         code, _, err = run(capsys, *words)
     return code, out, err
+
+
+def statuses(world: World) -> dict[str, str]:
+    """Job → its status, as Ray tells it."""
+    with reached(load_fleet(world.fleet).cluster()) as there:
+        return {job.job: job.status for job in RayJobs(there).jobs()}
 
 
 def test_a_cluster_comes_up_with_its_slices_in_ray(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,19 +131,98 @@ def test_more_slices_are_added_while_ray_runs_and_a_new_head_is_refused(
     assert [name for name in world.machines.running if "head" in name] == [head]
 
 
-def test_a_restart_says_whose_jobs_end_and_the_slices_come_back(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_restart_that_nobody_agrees_to_is_none(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with reached(load_fleet(world.fleet).cluster()) as there:
-        RayJobs(there).submit_or_attach(JobRequest("long", "sleep 4242", metadata={"user": "ada"}))
-    before = dict(world.machines.running)
-    assert run(capsys, "restart")[0] == 2, "nobody agreed"
-    code, out, err = run_patiently(capsys, "restart", "--yes", "--timeout", "180")
-    assert code == 0, err
-    assert out.split()[::2] == ["long", "ada"] and err.endswith("tradewind: Cluster here is ready.\n")
-    assert world.machines.running == before
-    (cluster,) = json.loads(run(capsys, "status", "--json")[1])["clusters"]
-    assert cluster["nodes"][1]["in_ray"] == 2
+        for name in ("ada", "bob"):
+            RayJobs(there).submit_or_attach(JobRequest(name, AT_WORK.replace("NAME", name), metadata={"user": name}))
+        RayJobs(there).submit_or_attach(JobRequest("eve", "true", resources={"never": 1.0}, metadata={"user": "eve"}))
+    code, out, err = run(capsys, "restart")
+    assert code == 2 and "Nobody can be asked here" in err
+    assert sorted(line.split()[::2] for line in out.splitlines()) == [["ada", "ada"], ["bob", "bob"], ["eve", "eve"]]
+
+
+def test_a_restart_by_the_dag_loses_nothing_and_has_nothing_twice(world: World, house: WorldAirflow) -> None:
+    """Three tasks in the middle of a job, a pod in training, two jobs of people that run and one that waits."""
+    runs = {dag: house.begin(dag, conf) for dag, conf in DAGS.items()}
+    at_work = {"ada", "bob", "on_head", "on_host", "step", "trains-0", "trains-1", "from-0"}
+    until(lambda: world.starts().keys() == at_work, "all to be at work", world.starts)
+    until(lambda: world.saved_steps() > 1, "the training to have come further")
+    machines, saved = dict(world.machines.running), world.saved_steps()
+    run_id = house.begin("cluster_restart", {"cluster": "here", "reason": "its memory is full"})
+    until(lambda: house.states("cluster_restart", run_id)["approve"][0] == "awaiting_input", "somebody to be asked")
+    assert sorted(house.api.xcom("cluster_restart", run_id, "people")["jobs"]) == ["ada", "bob", "eve"]
+    house.api.answer("cluster_restart", run_id, "approve", "Approve")
+    ends = house.end("cluster_restart", run_id)
+    assert set(ends.values()) == {("success", 1)}, house.log("cluster_restart", run_id, "restart")
+    told = house.api.xcom("cluster_restart", run_id, "restart")["jobs"]
+    new = {one["job"]: one["new"] for one in told}
+    assert world.machines.running == machines
+
+    again = ("on_head", "step", "trains-0", "trains-1")
+    until(lambda: all(world.starts()[name] == 2 for name in again), "all to go on", world.starts)
+    world.open_gate()
+    for dag, run_of in runs.items():
+        assert set(house.end(dag, run_of).values()) == {("success", 1)}, dag
+    check_people(world, new)
+    check_tasks(world, house, runs)
+    check_training(world, saved)
+
+
+def check_people(world: World, new: dict[str, str | None]) -> None:
+    """Each job of a person came back once, under the id of the one restart."""
+    assert sorted(new) == ["ada", "bob", "eve"]
+    (restart,) = {str(name).rpartition("-r-")[2] for name in new.values()}
+    assert new == {name: f"{name}-r-{restart}" for name in new}
+    until(lambda: statuses(world)[f"bob-r-{restart}"] == "SUCCEEDED", "the job to end", lambda: statuses(world))
+    until(lambda: statuses(world)[f"ada-r-{restart}"] == "SUCCEEDED", "the job to end", lambda: statuses(world))
+    found = statuses(world)
+    assert [name for name, status in found.items() if status in ("RUNNING", "PENDING")] == [f"eve-r-{restart}"]
+    assert {name for name in found if "-r-" in name} == set(new.values())
+    assert world.starts()["ada"] == world.starts()["bob"] == 2
+
+
+def check_tasks(world: World, house: WorldAirflow, runs: dict[str, str]) -> None:
+    """What ran on the head was made once more, and what ran on a host went on; each line was told once."""
+    assert (world.starts()["on_head"], world.starts()["on_host"], world.starts()["step"]) == (2, 1, 2)
+    for task, begun in (("on_head", 2), ("on_host", 1)):
+        log = house.log("jobs_at_work", runs["jobs_at_work"], task)
+        assert (log.count(f"{task} began"), log.count(f"{task} ended")) == (begun, 1), log
+    assert world.read("work/step-*/made") == [b"made"]
+
+
+def check_training(world: World, saved: int) -> None:
+    """It went on from its newest checkpoint, on both hosts, and made each step as if nothing had been."""
+    assert world.starts()["trains-0"] == world.starts()["trains-1"] == 2
+    first, second = sorted(int(name.removeprefix("from-")) for name in world.starts() if name.startswith("from-"))
+    assert first == 0 and second >= saved
+    steps = sorted((json.loads(text) for text in world.read(CHECKPOINTS)), key=lambda one: one["step"])
+    assert [one["step"] for one in steps] == list(range(1, len(steps) + 1)) and len(steps) > second
+    for one in steps:
+        assert one["weight"] == pytest.approx(3.0 * (1 - 0.8 ** one["step"]), rel=1e-4)
+
+
+def test_a_token_is_rotated_under_tasks_that_wait(
+    world: World, house: WorldAirflow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.close_gate()
+    before = world.starts()
+    run_id = house.begin("jobs_at_work", DAGS["jobs_at_work"])
+    until(lambda: (world.starts() - before).keys() == {"on_head", "on_host"}, "both to be at work")
+    code, _, err = run_patiently(capsys, "rotate-token", "--yes", "--timeout", "180")
+    assert code == 0 and err.endswith("tradewind: Cluster here is ready.\n"), err
+    assert [world.google.secrets.state(f"{SECRET}/versions/{number}") for number in (1, 2)] == ["DISABLED", "ENABLED"]
+    with reached(load_fleet(world.fleet).cluster()) as there:
+        assert there.token != TOKEN
+        with pytest.raises(RayAuthenticationError):
+            glance(replace(there, token=TOKEN))
+    until(lambda: set((world.starts() - before).values()) == {2}, "both to be made once more", world.starts)
+    world.open_gate()
+    assert house.end("jobs_at_work", run_id) == {"on_head": ("success", 1), "on_host": ("success", 1)}
+    for task in ("on_head", "on_host"):
+        log = house.log("jobs_at_work", run_id, task)
+        assert (log.count(f"{task} began"), log.count(f"{task} ended")) == (2, 1), log
+        assert TOKEN not in log
+    assert world.starts() - before == {"on_head": 2, "on_host": 2}
 
 
 def test_what_is_stopped_is_gone_but_its_state(world: World, capsys: pytest.CaptureFixture[str]) -> None:

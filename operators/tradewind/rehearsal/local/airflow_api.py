@@ -125,6 +125,11 @@ class AirflowApi:
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}"
         self._request("PATCH", path, json={"new_state": state})
 
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
+        """Answer a task that waits for a person with one of its options, as the form in the UI does."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/-1/hitlDetails"
+        self._request("PATCH", path, json={"chosen_options": [option]})
+
     def links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
         """The task's extra links: name → address."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/links"

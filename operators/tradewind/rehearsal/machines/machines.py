@@ -53,14 +53,20 @@ class SimulatedMachines:
         self._user = user
         self._public_key = public_key
         self._env = dict(env)
-        self._server: LoopbackServer | None = None
-        self._listeners: dict[str, asyncio.Server] = {}
+        self._google = ""
+        self._servers: tuple[LoopbackServer, ...] = ()
+        self._listeners: dict[str, list[tuple[LoopbackServer, asyncio.Server]]] = {}
         self._lock = threading.Lock()
         self._count = 0
 
-    def serve(self, server: LoopbackServer) -> None:
-        """Let every machine that is started from now on reach ``server`` where this machine does."""
-        self._server = server
+    def serve(self, google: LoopbackServer, *others: LoopbackServer) -> None:
+        """Let every machine that is started from now on reach these servers where this machine does.
+
+        Args:
+            google: Has the Secret Manager of which the machines fetch their secrets.
+        """
+        self._google = google.url
+        self._servers = (google, *others)
 
     @property
     def of_compute(self) -> HeadMachines:
@@ -86,12 +92,15 @@ class SimulatedMachines:
             disk=self._folder / "disks" / disk if disk else None,
         )  # fmt: skip
         machine.start()
-        assert self._server is not None, "told of the server first"
+        assert self._servers, "told of the servers first"
         gcloud = folder / "bin" / "gcloud"
-        gcloud.write_text(gcloud_program(self._server.url))
+        gcloud.write_text(gcloud_program(self._google))
         gcloud.chmod(0o755)
-        port = int(self._server.url.rpartition(":")[2])
-        self._listeners[name] = self._server.serve_also(listening_socket_in(machine.pid, port))
+        listeners = []
+        for server in self._servers:
+            port = int(server.url.rpartition(":")[2])
+            listeners.append((server, server.serve_also(listening_socket_in(machine.pid, port))))
+        self._listeners[name] = listeners
         with self._lock:
             self.running[name] = machine
         return machine
@@ -102,8 +111,8 @@ class SimulatedMachines:
             machine = self.running.pop(name, None)
         if machine is not None:
             machine.kill()
-            assert self._server is not None
-            self._server.serve_no_more(self._listeners.pop(name))
+            for server, listener in self._listeners.pop(name):
+                server.serve_no_more(listener)
 
 
 class HeadMachines:

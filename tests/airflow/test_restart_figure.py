@@ -1,0 +1,21 @@
+"""The figure of a restart: on a small head, with tasks of the Airflow of all tests here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fleet.restart import DAG_FILE, WaitingTasks, measure_on
+from tests.airflow.conftest import House
+
+pytestmark = [pytest.mark.airflow, pytest.mark.ray]
+
+
+def test_a_restart_loses_no_job_has_none_twice_and_spends_no_retry(house: House, tmp_path: Path) -> None:
+    shutil.copy(DAG_FILE, house.dags)
+    cost = measure_on(tmp_path, 2, WaitingTasks(house.api, 2))
+    assert (cost.people, cost.tasks) == (2, 2)
+    assert (cost.lost, cost.twice, cost.retries) == (0, 0, 0)
+    assert cost.headless_s > 0
