@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from click import ClickException
 from google.cloud.tpu_v2 import types
 from ray.autoscaler._private.commands import _bootstrap_config, _set_up_config_for_head_node
 from ray.autoscaler._private.providers import _get_node_provider_cls
-from ray.autoscaler._private.util import prepare_config
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from tests.fleet.fleets import SHIPPED
@@ -25,23 +23,9 @@ from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback import HttpRequest
 from tradewind.rehearsal.tpu.state import NodeState
 
-ZONE = "projects/my-project/zones/us-central2-b"
 SUBNET = "https://www.googleapis.com/compute/v1/projects/my-project/regions/us-central2/subnetworks/default"
 WORKER = {"ray-node-name": "ray-us-central2-worker", "ray-node-type": "worker", "ray-user-node-type": "tpu_worker"}
 HEAD_TAGS = {"ray-node-name": "ray-us-central2-head", "ray-node-type": "head", "ray-user-node-type": "head_default"}
-
-
-@pytest.fixture
-def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoogle]:
-    """A Google Cloud with the state disk of ``us-central2``."""
-    server = LocalGoogle(("my-project", "us-central2-b"), ("my-project", "us-east5-b"))
-    server.start()
-    server.compute.state.add(f"{ZONE}/disks/ray-us-central2-state", {})
-    monkeypatch.setenv("TRADEWIND_COMPUTE_ENDPOINT", server.url)
-    monkeypatch.setenv("TRADEWIND_TPU_ENDPOINT", server.url)
-    yield server
-    server.end_all()
-    server.stop()
 
 
 @pytest.fixture
@@ -50,19 +34,6 @@ def requests(google: LocalGoogle) -> list[HttpRequest]:
     seen: list[HttpRequest] = []
     google.seen = seen.append
     return seen
-
-
-@pytest.fixture
-def config() -> dict[str, Any]:
-    """A cluster file as Ray's launcher has it before it asks the provider."""
-    text = (SHIPPED.parent / "clusters" / "us-central2.yaml").read_text()
-    return dict(prepare_config(yaml.safe_load(text)))
-
-
-@pytest.fixture
-def provider(google: LocalGoogle, config: dict[str, Any]) -> TradewindNodeProvider:
-    """The provider of that cluster."""
-    return TradewindNodeProvider(TradewindNodeProvider.bootstrap_config(config)["provider"], "us-central2")
 
 
 def test_the_cluster_files_name_a_class_that_ray_finds(config: dict[str, Any]) -> None:
