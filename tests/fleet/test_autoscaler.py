@@ -15,11 +15,10 @@ from ray.autoscaler._private.load_metrics import LoadMetrics
 from ray.autoscaler._private.providers import _clear_provider_cache
 from ray.exceptions import RpcError
 
+from tests.fleet.autoscaled import POD, put_head, resolved
 from tradewind.fleet import provider as ours
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
-POD: Final = "tpu_slice_v4_16"
-"""A type whose slices have two hosts."""
 WHOLE: Final = {"TPU-v4-16-head": 1.0}
 HOST: Final = {"CPU": 120.0, "TPU": 4.0}
 HEAD_IP: Final = "10.130.0.1"
@@ -66,7 +65,7 @@ class Cluster:
         """One round as Ray's monitor has it: read, then act. The slices that are there then."""
         firsts = {self.hosts(name)[0] for name in self.google.slices()}
         for ip, idle_s in {HEAD_IP: 0.0, **self.idle_s}.items():
-            has = {**HOST, **WHOLE} if ip in firsts else HOST if ip != HEAD_IP else {}
+            has: Any = {**HOST, **WHOLE} if ip in firsts else HOST if ip != HEAD_IP else {}
             self.books.update(ip, ip.encode(), has, has if idle_s else {}, idle_s, self.wanted)
         self.autoscaler.update()
         return self.slices()
@@ -86,22 +85,10 @@ class Cluster:
 @pytest.fixture
 def cluster(google: LocalGoogle, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """One that wants no slice."""
-    labels = {"ray-cluster-name": "us-central2", "ray-node-type": "head", "ray-user-node-type": "head_default"}
-    google.compute.state.add(
-        "projects/my-project/zones/us-central2-b/instances/ray-us-central2-head-1-compute",
-        {"labels": labels, "status": "RUNNING", "networkInterfaces": [{"networkIP": HEAD_IP}]},
-    )
-    key = tmp_path / "key"
-    key.write_text("a key")
-    config["auth"]["ssh_private_key"] = str(key)
-    resolved = ours.TradewindNodeProvider.bootstrap_config(
-        ours.TradewindNodeProvider.fillout_available_node_types_resources(config)
-    )
-    # Nobody logs in there, and a slice is there when the round is over.
-    resolved["provider"] |= {"disable_node_updaters": True, "foreground_node_launch": True}
-    for node_type in resolved["available_node_types"].values():
-        node_type["min_workers"] = 0
-    made = Cluster(google, resolved)
+    put_head(google, HEAD_IP)
+    settled = resolved(config, tmp_path)
+    settled["provider"]["foreground_node_launch"] = True  # so that a slice is there when the round is over
+    made = Cluster(google, settled)
     monkeypatch.setattr(ours, "idle_seconds", made.ask)
     made.start()
     return made
@@ -176,8 +163,9 @@ def test_a_slice_whose_host_1_is_lost_is_given_up_unless_its_host_0_works(
     cluster.start()
     name, first, second = one_slice(cluster)
     cluster.want(1, 2)
-    (found,) = cluster.autoscaler.provider.non_terminated_nodes({"ray-node-type": "worker"})
-    cluster.autoscaler.provider.set_node_tags(found, {"ray-node-status": "up-to-date"})
+    provider: Any = cluster.autoscaler.provider
+    (found,) = provider.non_terminated_nodes({"ray-node-type": "worker"})
+    provider.set_node_tags(found, {"ray-node-status": "up-to-date"})
     for idle_s in (0.0, 299.0):
         cluster.idle_s = {first: idle_s}
         assert cluster.round() == [name]

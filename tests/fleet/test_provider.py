@@ -57,7 +57,7 @@ def test_the_bootstrap_only_looks_for_a_subnet(requests: list[HttpRequest], conf
     resolved = TradewindNodeProvider.bootstrap_config(config)
     path = "/compute/v1/projects/my-project/regions/us-central2/subnetworks"
     assert [(call.method, call.path) for call in requests] == [("GET", path)]
-    assert resolved["provider"]["_has_tpus"] is True
+    assert resolved["provider"]["_has_tpus"] is True and resolved["provider"]["idle_timeout_minutes"] == 5
     types = resolved["available_node_types"]
     assert types["tpu_worker"]["node_config"]["networkConfig"] == {"subnetwork": SUBNET}
     assert types["head_default"]["node_config"]["networkInterfaces"][0]["subnetwork"] == SUBNET
@@ -175,20 +175,46 @@ def test_who_vanishes_between_two_looks_is_gone_and_no_error(
     gone = "ray-us-central2-head-00000000-compute"
     assert provider.is_terminated(gone) and provider.external_ip(gone) is None
     provider.terminate_node(found)
+    for vanished in (found, gone):
+        provider.set_node_tags(vanished, {"ray-node-status": "update-failed"})
 
 
-def test_a_creation_that_takes_long_keeps_nobody_from_looking(
+def test_a_slice_that_vanishes_while_it_is_labelled_is_no_error(
+    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
+) -> None:
+    (name,) = make_slices(provider, config, 1)
+    (found,) = provider.non_terminated_nodes({})
+    place = google.tpu["my-project", "us-central2-b"].service.state
+
+    def drop_it_first(call: HttpRequest) -> None:
+        if call.method == "PATCH":
+            with place.changed:
+                place.drop(place.nodes[found])
+
+    google.seen = drop_it_first
+    provider.set_node_tags(found, {"ray-node-status": "setting-up"})
+    assert google.slices() == {}
+
+
+def test_what_takes_google_long_keeps_nobody_from_looking(
     google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
 ) -> None:
     looks = []
 
-    def look_while_it_is_created(call: HttpRequest) -> None:
-        if "/operations/" in call.path and not looks:
+    def look_meanwhile(call: HttpRequest) -> None:
+        if "/operations/" in call.path or call.method == "PATCH":
             looks.append(provider.lock.acquire(blocking=False))
+            if looks[-1]:
+                provider.lock.release()
 
-    google.seen = look_while_it_is_created
+    google.seen = look_meanwhile
     make_slices(provider, config, 1)
-    assert looks == [True], "another thread could take the lock meanwhile"
+    assert looks and all(looks), "another thread could take the lock meanwhile"
+    looks.clear()
+    (found,) = provider.non_terminated_nodes({})
+    provider.set_node_tags(found, {"ray-node-status": "up-to-date"})
+    assert looks and all(looks)
+    assert provider.node_tags(found)["ray-node-type"] == "worker", "the others stay"
 
 
 def test_what_google_refuses_is_said_in_its_words(

@@ -6,9 +6,17 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from ray.core.generated.autoscaler_pb2 import NodeState, NodeStatus
 from ray.exceptions import RpcError
 
-from tradewind.fleet.on_google.representatives import Look, Representatives, idle_seconds, representative, woken_slices
+from tradewind.fleet.on_google.representatives import (
+    Look,
+    Representatives,
+    idle_of,
+    idle_seconds,
+    representative,
+    woken_slices,
+)
 
 HOSTS = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 FIRST, SECOND, THIRD = HOSTS
@@ -63,6 +71,18 @@ def test_a_slice_that_was_to_be_deleted_and_is_taken_into_use_is_noticed() -> No
     assert woken_slices(look(0, a=200.0), look(5, a=1.0), TIMEOUT_S) == [], "nobody would have deleted it"
     assert woken_slices(look(0, a=float("inf")), look(5, a=1.0), TIMEOUT_S) == [], "its hosts came back"
     assert woken_slices(look(0), look(5, a=0.0), TIMEOUT_S) == [], "it is new"
+
+
+def test_of_each_address_the_living_node_counts_that_was_used_last() -> None:
+    seen = [
+        (FIRST, NodeStatus.IDLE, 900_000),
+        (SECOND, NodeStatus.RUNNING, 0),
+        (THIRD, NodeStatus.DEAD, 0),
+        (FIRST, NodeStatus.DEAD, 0),
+        (SECOND, NodeStatus.IDLE, 4_000),
+    ]
+    nodes = [NodeState(node_ip_address=ip, status=status, idle_duration_ms=ms) for ip, status, ms in seen]
+    assert idle_of(nodes) == {FIRST: 900.0, SECOND: 0.0}
 
 
 class Cluster:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ray.autoscaler.v2.sdk import get_cluster_resource_state
-from ray.core.generated.autoscaler_pb2 import NodeStatus
+from ray.core.generated.autoscaler_pb2 import NodeState, NodeStatus
 from ray.exceptions import RayError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
@@ -39,8 +39,13 @@ def idle_seconds() -> dict[str, float]:
     client = internal_kv_get_gcs_client()
     if client is None:
         raise FleetError("Only Ray's first autoscaler may ask which hosts work.")
+    return idle_of(get_cluster_resource_state(client).node_states)
+
+
+def idle_of(nodes: Iterable[NodeState]) -> dict[str, float]:
+    """The same, of the nodes as GCS describes them, among which dead ones stay for long."""
     idle: dict[str, float] = {}
-    for node in get_cluster_resource_state(client).node_states:
+    for node in nodes:
         if node.status != NodeStatus.DEAD:
             address = node.node_ip_address
             idle[address] = min(idle.get(address, math.inf), node.idle_duration_ms / 1000)
