@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ray.autoscaler.v2.sdk import get_cluster_resource_state
-from ray.core.generated.autoscaler_pb2 import NodeState, NodeStatus
+from ray.core.generated.autoscaler_pb2 import NodeState, NodeStatus  # type: ignore[attr-defined]
 from ray.exceptions import RayError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
