@@ -6,7 +6,8 @@ What may be done is decided by what there is, read anew once the marker is held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -85,7 +86,9 @@ class ClusterActs:
             return
         with self._marker.take("start", "making the head") as held:
             found = self.inventory()
-            if not self._is_started(found):
+            with _over_if_refused(held):
+                is_started = self._is_started(found)
+            if not is_started:
                 self._prepare(found, held)
                 self._launcher.up()
                 self._label_head()
@@ -140,23 +143,32 @@ class ClusterActs:
             WrongStateError: There is no head that was set up.
             RelaunchRefusedError: That would end what runs.
         """
-        found = self.inventory()
-        self._want(found, ClusterState.UP)
-        if found.heads[0].labels.get(CONFIG_LABEL) == self._config_hash:
-            self._tell(f"Cluster {self._cluster.name} is as its file has it: nothing was done.")
+        if self._is_applied(self.inventory()):
             return
-        if again := relaunched(found, self._launcher.launch_hashes()):
-            raise RelaunchRefusedError(
-                f"Cluster {self._cluster.name}: Ray would make {', '.join(again)} anew, and end what runs there: "
-                f"'tradewind cluster restart {self._cluster.name}' does that, and asks first. Nothing was changed."
-            )
         if is_dry:
             self._tell(f"Cluster {self._cluster.name} can follow its file while it runs.")
             return
         with self._marker.take("apply", "changing the autoscaler's file") as held:
-            self._launcher.up(is_restart=False)
-            self._label_head()
+            with _over_if_refused(held):
+                is_applied = self._is_applied(self.inventory())
+            if not is_applied:
+                self._launcher.up(is_restart=False)
+                self._label_head()
             held.finish()
+
+    def _is_applied(self, found: Inventory) -> bool:
+        """Whether the cluster is as its file has it; if not, it can follow that while it runs."""
+        self._want(found, ClusterState.UP)
+        name = self._cluster.name
+        if found.heads[0].labels.get(CONFIG_LABEL) == self._config_hash:
+            self._tell(f"Cluster {name} is as its file has it: nothing was done.")
+            return True
+        if again := relaunched(found, self._launcher.launch_hashes()):
+            raise RelaunchRefusedError(
+                f"Cluster {name}: Ray would make {', '.join(again)} anew, and end what runs there: 'tradewind cluster "
+                f"restart {name}' does that, and asks first. Nothing was changed."
+            )
+        return False
 
     def _is_started(self, found: Inventory) -> bool:
         """Whether there is nothing to start."""
@@ -194,6 +206,16 @@ class ClusterActs:
         (head,) = self.inventory().heads
         if head.labels.get(CONFIG_LABEL) != self._config_hash:
             self._zone.label_machine(head.name, {CONFIG_LABEL: self._config_hash})
+
+
+@contextmanager
+def _over_if_refused(held: MarkerHolding) -> Iterator[None]:
+    """Where nothing may be done, nothing is left half-done that would keep others from the cluster."""
+    try:
+        yield
+    except (WrongStateError, RelaunchRefusedError):
+        held.finish()
+        raise
 
 
 def delete_nodes(
