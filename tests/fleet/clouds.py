@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,17 @@ from tradewind.deployment.fleet_connection import head_addresses
 from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES
 from tradewind.rehearsal.cloud.loopback import LoopbackServer
 from tradewind.rehearsal.cloud.services.compute import LocalCompute
+from tradewind.rehearsal.tpu.hosts import NoHosts, SliceFacts
+
+
+class NumberedHosts(NoHosts):
+    """Nothing runs there, but no two hosts have the same address."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(2)
+
+    def start(self, facts: SliceFacts) -> list[str]:
+        return [f"10.130.0.{next(self._numbers)}" for _ in range(facts.shape.hosts)]
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from click import ClickException
 from google.cloud.tpu_v2 import types
 from ray.autoscaler._private.commands import _bootstrap_config, _set_up_config_for_head_node
 from ray.autoscaler._private.providers import _get_node_provider_cls
-from ray.autoscaler._private.util import prepare_config
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from tests.fleet.fleets import SHIPPED
@@ -25,23 +23,9 @@ from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback import HttpRequest
 from tradewind.rehearsal.tpu.state import NodeState
 
-ZONE = "projects/my-project/zones/us-central2-b"
 SUBNET = "https://www.googleapis.com/compute/v1/projects/my-project/regions/us-central2/subnetworks/default"
 WORKER = {"ray-node-name": "ray-us-central2-worker", "ray-node-type": "worker", "ray-user-node-type": "tpu_worker"}
 HEAD_TAGS = {"ray-node-name": "ray-us-central2-head", "ray-node-type": "head", "ray-user-node-type": "head_default"}
-
-
-@pytest.fixture
-def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoogle]:
-    """A Google Cloud with the state disk of ``us-central2``."""
-    server = LocalGoogle(("my-project", "us-central2-b"), ("my-project", "us-east5-b"))
-    server.start()
-    server.compute.state.add(f"{ZONE}/disks/ray-us-central2-state", {})
-    monkeypatch.setenv("TRADEWIND_COMPUTE_ENDPOINT", server.url)
-    monkeypatch.setenv("TRADEWIND_TPU_ENDPOINT", server.url)
-    yield server
-    server.end_all()
-    server.stop()
 
 
 @pytest.fixture
@@ -50,19 +34,6 @@ def requests(google: LocalGoogle) -> list[HttpRequest]:
     seen: list[HttpRequest] = []
     google.seen = seen.append
     return seen
-
-
-@pytest.fixture
-def config() -> dict[str, Any]:
-    """A cluster file as Ray's launcher has it before it asks the provider."""
-    text = (SHIPPED.parent / "clusters" / "us-central2.yaml").read_text()
-    return dict(prepare_config(yaml.safe_load(text)))
-
-
-@pytest.fixture
-def provider(google: LocalGoogle, config: dict[str, Any]) -> TradewindNodeProvider:
-    """The provider of that cluster."""
-    return TradewindNodeProvider(TradewindNodeProvider.bootstrap_config(config)["provider"], "us-central2")
 
 
 def test_the_cluster_files_name_a_class_that_ray_finds(config: dict[str, Any]) -> None:
@@ -86,7 +57,7 @@ def test_the_bootstrap_only_looks_for_a_subnet(requests: list[HttpRequest], conf
     resolved = TradewindNodeProvider.bootstrap_config(config)
     path = "/compute/v1/projects/my-project/regions/us-central2/subnetworks"
     assert [(call.method, call.path) for call in requests] == [("GET", path)]
-    assert resolved["provider"]["_has_tpus"] is True
+    assert resolved["provider"]["_has_tpus"] is True and resolved["provider"]["idle_timeout_minutes"] == 5
     types = resolved["available_node_types"]
     assert types["tpu_worker"]["node_config"]["networkConfig"] == {"subnetwork": SUBNET}
     assert types["head_default"]["node_config"]["networkInterfaces"][0]["subnetwork"] == SUBNET
@@ -204,20 +175,46 @@ def test_who_vanishes_between_two_looks_is_gone_and_no_error(
     gone = "ray-us-central2-head-00000000-compute"
     assert provider.is_terminated(gone) and provider.external_ip(gone) is None
     provider.terminate_node(found)
+    for vanished in (found, gone):
+        provider.set_node_tags(vanished, {"ray-node-status": "update-failed"})
 
 
-def test_a_creation_that_takes_long_keeps_nobody_from_looking(
+def test_a_slice_that_vanishes_while_it_is_labelled_is_no_error(
+    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
+) -> None:
+    (name,) = make_slices(provider, config, 1)
+    (found,) = provider.non_terminated_nodes({})
+    place = google.tpu["my-project", "us-central2-b"].service.state
+
+    def drop_it_first(call: HttpRequest) -> None:
+        if call.method == "PATCH":
+            with place.changed:
+                place.drop(place.nodes[found])
+
+    google.seen = drop_it_first
+    provider.set_node_tags(found, {"ray-node-status": "setting-up"})
+    assert google.slices() == {}
+
+
+def test_what_takes_google_long_keeps_nobody_from_looking(
     google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
 ) -> None:
     looks = []
 
-    def look_while_it_is_created(call: HttpRequest) -> None:
-        if "/operations/" in call.path and not looks:
+    def look_meanwhile(call: HttpRequest) -> None:
+        if "/operations/" in call.path or call.method == "PATCH":
             looks.append(provider.lock.acquire(blocking=False))
+            if looks[-1]:
+                provider.lock.release()
 
-    google.seen = look_while_it_is_created
+    google.seen = look_meanwhile
     make_slices(provider, config, 1)
-    assert looks == [True], "another thread could take the lock meanwhile"
+    assert looks and all(looks), "another thread could take the lock meanwhile"
+    looks.clear()
+    (found,) = provider.non_terminated_nodes({})
+    provider.set_node_tags(found, {"ray-node-status": "up-to-date"})
+    assert looks and all(looks)
+    assert provider.node_tags(found)["ray-node-type"] == "worker", "the others stay"
 
 
 def test_what_google_refuses_is_said_in_its_words(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
+from ray.autoscaler._private.constants import AUTOSCALER_HEARTBEAT_TIMEOUT_S
 from ray.autoscaler._private.gcp import config as gcp
 from ray.autoscaler._private.gcp.node import GCPNodeType
 from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider
@@ -20,19 +21,32 @@ from ray.autoscaler.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_
 
 from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES, google_api
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.on_google.resources import Slices, VirtualMachines, only_not_found
+from tradewind.fleet.on_google.representatives import Representatives, idle_seconds
+from tradewind.fleet.on_google.resources import SliceNode, Slices, VirtualMachines, only_not_found
 
 _ENDPOINTS: Final = {f"{api}_endpoint": ENDPOINT_VARIABLES[api] for api in ("compute", "tpu")}
 """The provider's own settings, and the variables that they come from on the machine that runs ``ray up``."""
 _PROXY: Final = "ssh_proxy_command"
+_IDLE_TIMEOUT: Final = "idle_timeout_minutes"
+_USUAL_IDLE_MINUTES: Final = 5
+"""Ray's own, where a config does not say it."""
 
 
 class TradewindNodeProvider(GCPNodeProvider):
     """``GCPNodeProvider`` for clusters whose service accounts and keys exist and are named.
 
     Its settings are Ray's for ``gcp``, ``labels``: what every node that it creates carries besides Ray's labels, and
-    what ``bootstrap_config`` adds: other endpoints than Google's, and by which command one gets from node to node.
+    what ``bootstrap_config`` adds: other endpoints than Google's, by which command one gets from node to node, and
+    after how long without use the autoscaler deletes a slice.
     """
+
+    def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
+        super().__init__(provider_config, cluster_name)
+        self._representatives = Representatives(
+            idle_seconds,
+            idle_timeout_s=60 * provider_config.get(_IDLE_TIMEOUT, _USUAL_IDLE_MINUTES),
+            lost_after_s=AUTOSCALER_HEARTBEAT_TIMEOUT_S,
+        )
 
     def _construct_clients(self) -> None:
         settings = self.provider_config
@@ -65,6 +79,7 @@ class TradewindNodeProvider(GCPNodeProvider):
         provider |= {name: os.environ[variable] for name, variable in _ENDPOINTS.items() if os.environ.get(variable)}
         if _PROXY in config["auth"]:
             provider[_PROXY] = config["auth"][_PROXY]
+        provider[_IDLE_TIMEOUT] = config.get(_IDLE_TIMEOUT, _USUAL_IDLE_MINUTES)
         return dict(gcp._configure_subnet(config, google_api("compute", provider.get("compute_endpoint"))))
 
     def prepare_for_head_node(self, cluster_config: dict[str, Any]) -> dict[str, Any]:
@@ -73,6 +88,34 @@ class TradewindNodeProvider(GCPNodeProvider):
         if _PROXY in self.provider_config:
             config["auth"] = {**config["auth"], _PROXY: self.provider_config[_PROXY]}
         return config
+
+    def safe_to_scale(self) -> bool:
+        """Whether the autoscaler may act in this round, of which it asks after it has listed the nodes.
+
+        Not while nobody knows which hosts work: it deletes slices that it takes for idle.
+        """
+        with self.lock:
+            slices = {
+                name: [address for number in range(node.num_workers) if (address := node.get_internal_ip(number))]
+                for name, node in self.cached_nodes.items()
+                if isinstance(node, SliceNode) and node.is_running()
+            }
+        return self._representatives.choose(slices)
+
+    def internal_ip(self, node_id: str) -> str:
+        """By which the autoscaler knows a node: a machine's own, and that of the host that stands for its slice."""
+        address: str = self._representatives.of(node_id) or super().internal_ip(node_id)
+        return address
+
+    def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
+        """Label a node, unless it is gone, where Ray's own fails. That also holds the lock until Google has done it."""
+        node = self._get_node(node_id)
+        if node.is_terminated():
+            return
+        try:
+            self._get_resource_depending_on_node_name(node_id).set_labels(node=node, labels=tags)
+        except HttpError as error:
+            only_not_found(error)
 
     def create_node(self, base_config: dict[str, Any], tags: dict[str, str], count: int) -> dict[str, dict[str, Any]]:
         """Create nodes. Ray's own holds the lock that all else waits for until the last one is there."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ray.autoscaler._private.util import with_envs
 
 from tests.fleet.fleets import SHIPPED, TEMPLATE, write_fleet
 from tradewind.fleet.configs.template import HEADER, ClusterTemplate
@@ -29,7 +30,7 @@ printf "%s" "it's \\"$secret\\" \\$HOME" > "$file"
 """
 RAY = """#!/usr/bin/env bash
 echo "$*" >> "$HOME/ray.log"
-env | grep -E '^(HF_TOKEN|RAY_gcs)' | sort >> "$HOME/ray.log" || true
+env | grep -E '^(HF_TOKEN|RAY_gcs|RAY_enable)' | sort >> "$HOME/ray.log" || true
 """
 
 
@@ -130,6 +131,12 @@ def test_token_and_secrets_come_into_files_for_one_user_and_from_there_to_ray(
     assert 'HF_TOKEN=it\'s "hugging" $HOME' in env
     assert ("RAY_gcs_storage=rocksdb" in env) == (kind == "head")
     assert "--project=my-project" in (node.home / "gcloud.log").read_text()
+
+
+def test_a_plain_ray_up_starts_the_first_autoscaler_too(node: Node, tmp_path: Path) -> None:
+    as_of_plain = with_envs(content(tmp_path)["head_start_ray_commands"], {"RAY_enable_autoscaler_v2": "1"})
+    assert node.run(as_of_plain[-1]) == 0
+    assert "RAY_enable_autoscaler_v2=0" in (node.home / "ray.log").read_text().splitlines()
 
 
 def test_a_secret_that_cannot_be_had_ends_the_start_and_leaves_the_old_token(node: Node, tmp_path: Path) -> None:

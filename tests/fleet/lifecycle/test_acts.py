@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,13 +21,14 @@ from tradewind.fleet.cloud.google_api import CloudDeniedError
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import ClusterActs, OtherConfigError, WrongStateError
-from tradewind.fleet.lifecycle.inventory import ClusterState, Inventory
+from tradewind.fleet.lifecycle.inventory import LAUNCH_LABEL, ClusterState, Inventory
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
+from tradewind.fleet.lifecycle.relaunch import RelaunchRefusedError
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.lifecycle.zone import CloudZone
-from tradewind.fleet.marker import ClusterBusyError, ClusterMarker
+from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, MarkerHolding
 from tradewind.fleet.marker_value import MarkerState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
@@ -47,9 +48,9 @@ class Act:
     file: Path
     told: list[str] = field(default_factory=list)
 
-    def acts(self, config_hash: str = "c0ffee") -> ClusterActs:
+    def acts(self, config_hash: str = "c0ffee", marker: ClusterMarker | None = None) -> ClusterActs:
         return ClusterActs(
-            self.cluster, config_hash, zone=self.zone, marker=self.marker, tell=self.told.append,
+            self.cluster, config_hash, zone=self.zone, marker=marker or self.marker, tell=self.told.append,
             launcher=RayLauncher(self.file, self.told.append, RAYLIKE),
         )  # fmt: skip
 
@@ -220,6 +221,30 @@ def test_while_somebody_else_changes_it_nothing_is_done(act: Act) -> None:
                 what()
     assert {call.method for call in seen} <= {"GET"}
     act.acts().stop()
+
+
+@dataclass
+class LateMarker:
+    """One that somebody else has held until now: what they did is done just before it is taken."""
+
+    marker: ClusterMarker
+    did: Callable[[], None]
+
+    def take(self, *args: Any, **kwargs: Any) -> MarkerHolding:
+        self.did()
+        return self.marker.take(*args, **kwargs)
+
+
+def test_what_others_did_before_the_marker_was_free_is_minded_and_holds_up_nobody(act: Act) -> None:
+    started = LateMarker(act.marker, act.put_head)
+    with pytest.raises(OtherConfigError):
+        act.acts("beef", cast(ClusterMarker, started)).start()
+    assert act.marked() == ("start", MarkerState.DONE)
+    (head,) = act.there().heads
+    made_anew = LateMarker(act.marker, lambda: act.zone.label_machine(head.name, {LAUNCH_LABEL: "of-another-file"}))
+    with pytest.raises(RelaunchRefusedError, match=f"Ray would make {head.name} anew"):
+        act.acts("beef", cast(ClusterMarker, made_anew)).apply()
+    assert act.marked() == ("apply", MarkerState.DONE) and act.launches() == []
 
 
 def test_a_permission_that_is_missing_is_named_and_the_stop_can_be_run_again(act: Act) -> None:

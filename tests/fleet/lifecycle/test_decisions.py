@@ -48,15 +48,17 @@ ZONE = Inventory(
         tpu("a-b-2", "a-b", queue="q-a-b"),
         tpu("mixed-1", queue="q-mixed"),
         tpu("mixed-2", "a-b", queue="q-mixed"),
+        tpu("given-away", "a-b", queue="q-given-away"),
         TpuNode("ray-a-worker-like", "READY"),
     ],
-    queues=[queue("q-a"), queue("q-a-b"), queue("q-labelled", labels("a")), queue("q-mixed"), queue("q-nobodys")],
+    queues=[queue("q-a"), queue("q-a-b"), queue("q-labelled", labels("a")), queue("q-mixed"), queue("q-nobodys")]
+    + [queue("q-given-away", labels("a"))],
 )
 
 
 def test_a_thing_is_a_clusters_by_equality_of_its_label_and_by_nothing_else() -> None:
     assert names(ZONE.of("a")) == ["a-head", "a-1", "a-2", "mixed-1", "q-a", "q-labelled"]
-    assert names(ZONE.of("a-b")) == ["a-b-head", "a-b-1", "a-b-2", "mixed-2", "q-a-b"]
+    assert names(ZONE.of("a-b")) == ["a-b-head", "a-b-1", "a-b-2", "mixed-2", "given-away", "q-a-b"]
     assert ZONE.clusters() == ["a", "a-b"]
     assert names(ZONE.of("")) == []
 

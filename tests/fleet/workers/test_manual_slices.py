@@ -17,6 +17,7 @@ from tradewind.cloud_tpu.ray_labels import SLICE_NAME_LABEL
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.terms import Scope
 from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.fleet.cloud.google_api import CloudDeniedError
 from tradewind.fleet.clusters import CLUSTER_LABEL, Capacity, FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.marker import ClusterMarker
@@ -27,6 +28,7 @@ from tradewind.ray_jobs.nodes.nodes import NodeFacts
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback import HttpRequest
+from tradewind.rehearsal.tpu.refusals import RefusedCallError
 
 BIG, SMALL = slice_type("v4-16"), slice_type("v4-8")
 SCRIPT = "#!/bin/bash\n# joins with {} chips\n"
@@ -193,6 +195,66 @@ def test_a_slice_in_use_is_not_cut_and_nothing_is_left_half_done(yard: Yard) -> 
         yard.slices.resize("hero", [SMALL, SMALL], yard.marker)
     with pytest.raises(WrongSliceError, match="have 12 chips together, slice hero has 8"):
         yard.slices.resize("hero", [BIG, SMALL], yard.marker)
+    found = yard.marker.read()
+    assert found is not None and found.marker.state is MarkerState.DONE
+    yard.upkeep()
+    assert set(yard.there()) == {"hero"}
+
+
+def queued(name: str, *slices: str, cluster: str = "here") -> dict[str, object]:
+    """What asks for these slices together, as people do it by hand."""
+    body = {
+        "acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base",
+        "labels": {CLUSTER_LABEL: cluster, "ray-node-type": "unmanaged"},
+    }  # fmt: skip
+    return {"guaranteed": {}, "tpu": {"nodeSpec": [{"nodeId": one, "node": body} for one in slices]}}
+
+
+def test_a_slice_that_came_with_others_goes_neither_by_its_name_nor_by_theirs(yard: Yard) -> None:
+    yard.api.create("both", queued("both", "one", "two"))
+    yard.slices.wait("one", 10.0)
+    yard.nodes = [host("one", "10.0.0.1"), host("two", "10.0.0.2", used=4.0)]
+    for name in ("one", "both"):
+        for act in (yard.slices.remove, lambda name: yard.slices.resize(name, [SMALL], yard.marker)):
+            with pytest.raises(WrongSliceError, match=f"Slice {name} came with .* of both"):
+                act(name)
+    assert set(yard.there()) == {"one", "two"}
+
+
+def test_a_slice_is_in_use_by_whichever_of_its_names_it_is_called(yard: Yard) -> None:
+    yard.api.create("asked", queued("asked", "one"))
+    yard.slices.wait("one", 10.0)
+    yard.nodes = [host("one", "10.0.0.1", used=4.0)]
+    for name in ("one", "asked"):
+        with pytest.raises(SliceInUseError, match="4 TPU on 10.0.0.1"):
+            yard.slices.remove(name)
+        with pytest.raises(SliceInUseError, match="4 TPU on 10.0.0.1"):
+            yard.slices.resize(name, [SMALL], yard.marker)
+    assert set(yard.there()) == {"one"}
+
+
+def test_a_cut_whose_deletion_nobody_could_see_ending_loses_no_slice(yard: Yard) -> None:
+    yard.slices.add("hero", BIG, Capacity.PREEMPTIBLE)
+
+    def go_silent(call: HttpRequest) -> None:
+        if call.method == "DELETE":
+            yard.google.failures, yard.google.failure_status = 10**6, 403
+
+    yard.google.seen = go_silent
+    with pytest.raises(CloudDeniedError):
+        yard.slices.resize("hero", [SMALL, SMALL], yard.marker)
+    yard.google.failures, yard.google.seen = 0, lambda call: None
+    assert "hero" not in yard.there()
+    assert yard.slices.resize("hero", [SMALL, SMALL], yard.marker) == ["hero-1", "hero-2"]
+    assert set(yard.there()) == {"hero-1", "hero-2"}
+
+
+def test_a_cut_whose_deletion_is_refused_leaves_all_as_it_was(yard: Yard) -> None:
+    yard.slices.add("hero", BIG, Capacity.PREEMPTIBLE)
+    refusal = RefusedCallError("PERMISSION_DENIED", "Permission 'tpu.nodes.delete' denied")
+    yard.google.tpu[PROJECT, ZONE].service.state.faults.refuse(1, refusal, "DeleteNode")
+    with pytest.raises(CloudDeniedError):
+        yard.slices.resize("hero", [SMALL, SMALL], yard.marker)
     found = yard.marker.read()
     assert found is not None and found.marker.state is MarkerState.DONE
     yard.upkeep()

@@ -6,7 +6,8 @@ What may be done is decided by what there is, read anew once the marker is held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -19,7 +20,7 @@ from tradewind.fleet.lifecycle.inventory import (
     Inventory,
 )
 from tradewind.fleet.lifecycle.launcher import RayLauncher
-from tradewind.fleet.lifecycle.relaunch import ApplyPlan, relaunched
+from tradewind.fleet.lifecycle.relaunch import ApplyPlan, RelaunchRefusedError, relaunched
 from tradewind.fleet.lifecycle.teardown import Teardown
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
@@ -81,7 +82,9 @@ class ClusterActs:
             return
         with self._marker.take("start", "making the head") as held:
             found = self.inventory()
-            if not self._is_started(found):
+            with _over_if_refused(held):
+                is_started = self._is_started(found)
+            if not is_started:
                 self._prepare(found, held)
                 self._launcher.up()
                 self._label_head()
@@ -138,18 +141,22 @@ class ClusterActs:
             return ApplyPlan(self._cluster.name, is_current=True)
         return ApplyPlan(self._cluster.name, relaunched=tuple(relaunched(found, self._launcher.launch_hashes())))
 
-    def apply(self, plan: ApplyPlan) -> None:
-        """Have it follow the file; nothing if it does.
+    def apply(self) -> None:
+        """Have it follow the file; nothing if it does. What there was before this had the marker does not count.
 
         Raises:
+            WrongStateError: There is no head that was set up.
             RelaunchRefusedError: That would end what runs.
         """
-        if plan.is_current:
-            return
-        plan.check()
         with self._marker.take("apply", "changing the autoscaler's file") as held:
-            self._launcher.up(is_restart=False)
-            self._label_head()
+            with _over_if_refused(held):
+                plan = self.plan_apply()
+                plan.check()
+            if plan.is_current:
+                self._tell(plan.sentence)
+            else:
+                self._launcher.up(is_restart=False)
+                self._label_head()
             held.finish()
 
     def _is_started(self, found: Inventory) -> bool:
@@ -188,6 +195,16 @@ class ClusterActs:
         (head,) = self.inventory().heads
         if head.labels.get(CONFIG_LABEL) != self._config_hash:
             self._zone.label_machine(head.name, {CONFIG_LABEL: self._config_hash})
+
+
+@contextmanager
+def _over_if_refused(held: MarkerHolding) -> Iterator[None]:
+    """Where nothing may be done, nothing is left half-done that would keep others from the cluster."""
+    try:
+        yield
+    except (WrongStateError, RelaunchRefusedError):
+        held.finish()
+        raise
 
 
 def delete_nodes(

@@ -128,8 +128,8 @@ class Inventory:
         return ClusterState.DOUBLE
 
     def _owner_of(self, queue: QueuedTpu) -> str | None:
-        """The cluster that a queued resource is labelled with, or else all of the slices that it brought."""
-        if (named := queue.labels.get(CLUSTER_LABEL)) is not None:
-            return named
-        brought = {one.labels.get(CLUSTER_LABEL) for one in self.slices if one.queue == queue.name}
-        return brought.pop() if len(brought) == 1 else None
+        """The one cluster that a queued resource and all of the slices that it brought are labelled with."""
+        labels = {one.labels.get(CLUSTER_LABEL) for one in self.slices if one.queue == queue.name}
+        if CLUSTER_LABEL in queue.labels:
+            labels.add(queue.labels[CLUSTER_LABEL])
+        return labels.pop() if len(labels) == 1 else None

@@ -61,6 +61,13 @@ class ManualSlice:
         return unit
 
     @property
+    def hosts_as(self) -> str:
+        """The name that its hosts have in Ray: that of the node, also where people call it by the queued resource's."""
+        if self.node is not None:
+            return self.node.name
+        return self.queue.nodes[0] if self.queue is not None and self.queue.nodes else self.name
+
+    @property
     def kind(self) -> SliceType:
         """Its type. Raises ``UnknownSliceTypeError``."""
         return slice_type(self.node.slice_type if self.node else self._spec["acceleratorType"])
@@ -177,13 +184,18 @@ class ManualSlices:
         """The slice called ``name``.
 
         Raises:
-            WrongSliceError: There is none, or it is none that people added to this cluster.
+            WrongSliceError: There is none, it is none that people added to this cluster, or others came with it.
         """
         if (there := self._found(name)) is None:
             with in_fleet_words():
                 names = [one.name for one in self._api.nodes() if one.labels.get(CLUSTER_LABEL) == self._cluster.name]
             raise WrongSliceError(f"Cluster {self._cluster.name} has no slice {name}: {meant(name, names)}")
         self._check_ours(there)
+        if there.queue is not None and len(there.queue.nodes) != 1:
+            raise WrongSliceError(
+                f"Slice {name} came with others ({', '.join(there.queue.nodes)}) of {there.queue.name}, which goes "
+                "whole or not at all: 'stop --include-reserved' deletes it with the cluster."
+            )
         return there
 
     def is_awaited(self, name: str) -> bool:
@@ -208,7 +220,8 @@ class ManualSlices:
         """
         there = self.find(name)
         self._delete(there)
-        self._records.forget(name, time.time())
+        for known in {name, there.unit.name}:
+            self._records.forget(known, time.time())
         self._tell(f"Removed slice {name}.")
 
     def resize(self, name: str, kinds: Sequence[SliceType], marker: ClusterMarker) -> list[str]:
@@ -225,7 +238,6 @@ class ManualSlices:
             if cut is None:
                 try:
                     cut = self._planned(name, kinds)
-                    self._check_unused(name)
                 except FleetError:
                     held.finish()
                     raise
@@ -240,16 +252,13 @@ class ManualSlices:
 
     def _planned(self, name: str, kinds: Sequence[SliceType]) -> _Cut:
         old = self.find(name)
-        if old.queue is not None and len(old.queue.nodes) != 1:
-            raise WrongSliceError(
-                f"Slice {name} came with others from {old.queue.name}, which goes whole or not at all."
-            )
         chips = sum(kind.chips for kind in kinds)
         if chips > old.kind.chips:
             raise WrongSliceError(
                 f"{', '.join(kind.name for kind in kinds)} have {chips} chips together, slice {name} has "
                 f"{old.kind.chips}: add the rest with add-worker."
             )
+        self._check_unused(old)
         bodies: dict[str, Mapping[str, Any]] = {}
         for kind in kinds:
             new = next(
@@ -272,15 +281,24 @@ class ManualSlices:
             try:
                 self._delete(there)
             except FleetError:
-                for new in cut.bodies:
-                    self._records.forget(new, now)
-                held.finish()
+                if self._is_still(cut):
+                    for new in cut.bodies:
+                        self._records.forget(new, now)
+                    held.finish()
                 raise
             self._tell(f"Deleted slice {cut.name}.")
         held.advance("creating")
         for new, body in cut.bodies.items():
             held.check()
             self._create(new, body, held)
+
+    def _is_still(self, cut: _Cut) -> bool:
+        """Whether the slice that could not be deleted is there all the same; not, if nobody can see that."""
+        try:
+            there = self._found(cut.name)
+        except FleetError:
+            return False
+        return there is not None and there.unit.identity == cut.identity and "DELETING" not in there.state
 
     def _create(self, name: str, body: Mapping[str, Any], held: MarkerHolding) -> None:
         with in_fleet_words():
@@ -297,17 +315,17 @@ class ManualSlices:
         self._tell(f"Asked for slice {name}.")
 
     def _delete(self, there: ManualSlice) -> None:
-        self._check_unused(there.name)
+        self._check_unused(there)
         with in_fleet_words():
             if there.queue is not None:
                 self._api.delete_queued_resource(there.queue.name, there.queue.identity)
             elif there.node is not None:
                 self._api.delete_node(there.name, there.node.identity)
 
-    def _check_unused(self, name: str) -> None:
+    def _check_unused(self, there: ManualSlice) -> None:
         nodes = self._nodes()
         if nodes is not None:
-            check_unused(nodes, name)
+            check_unused(nodes, there.hosts_as)
 
     def _found(self, name: str) -> ManualSlice | None:
         """A slice and its queued resource, either of which may have the name."""

@@ -77,7 +77,7 @@ def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
     if arguments.dry_run or plan.is_current:
         say(plan.sentence)
     else:
-        acts.apply(plan)
+        acts.apply()
     return 0
 
 

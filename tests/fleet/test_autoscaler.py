@@ -1,0 +1,189 @@
+"""Ray's own autoscaler with our provider: which slices it deletes, by what Ray's GCS says of each host."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from googleapiclient.errors import HttpError
+from ray.autoscaler._private.autoscaler import StandardAutoscaler
+from ray.autoscaler._private.load_metrics import LoadMetrics
+from ray.autoscaler._private.providers import _clear_provider_cache
+from ray.exceptions import RpcError
+
+from tests.fleet.autoscaled import POD, put_head, resolved
+from tradewind.fleet import provider as ours
+from tradewind.rehearsal.cloud.google import LocalGoogle
+
+WHOLE: Final = {"TPU-v4-16-head": 1.0}
+HOST: Final = {"CPU": 120.0, "TPU": 4.0}
+HEAD_IP: Final = "10.130.0.1"
+AGES_S: Final = 900.0
+"""Longer than the five minutes after which the cluster files have the autoscaler delete what is idle."""
+
+
+class Cluster:
+    """The process of an autoscaler, but for its loop: what Ray's GCS would tell it is what the test says.
+
+    Attributes:
+        idle_s: Address of each living host → for how long nothing has used it.
+        later_s: The same when the provider asks, where that differs.
+        gcs_answers: Whether Ray's GCS does when the provider asks.
+        wanted: Resources that wait for a node.
+    """
+
+    def __init__(self, google: LocalGoogle, config: dict[str, Any]) -> None:
+        self.google = google
+        self.config = config
+        self.idle_s: dict[str, float] = {}
+        self.later_s: dict[str, float] = {}
+        self.gcs_answers = True
+        self.wanted: list[dict[str, float]] = []
+        self.books = LoadMetrics()
+
+    def start(self) -> None:
+        """With a provider of its own: Ray would give it an earlier one with the same settings."""
+        _clear_provider_cache()
+        self.autoscaler = StandardAutoscaler(
+            lambda: copy.deepcopy(self.config), self.books, gcs_client=None, update_interval_s=0
+        )
+
+    def ask(self) -> Mapping[str, float]:
+        if not self.gcs_answers:
+            raise RpcError("Deadline Exceeded")
+        return {**self.idle_s, **self.later_s}
+
+    def want(self, least: int, most: int) -> None:
+        """So many slices of two hosts."""
+        self.config["available_node_types"][POD] |= {"min_workers": least, "max_workers": most}
+
+    def round(self) -> list[str]:
+        """One round as Ray's monitor has it: read, then act. The slices that are there then."""
+        firsts = {self.hosts(name)[0] for name in self.google.slices()}
+        for ip, idle_s in {HEAD_IP: 0.0, **self.idle_s}.items():
+            has: Any = {**HOST, **WHOLE} if ip in firsts else HOST if ip != HEAD_IP else {}
+            self.books.update(ip, ip.encode(), has, has if idle_s else {}, idle_s, self.wanted)
+        self.autoscaler.update()
+        return self.slices()
+
+    def slices(self) -> list[str]:
+        """Those that nobody has deleted."""
+        state = self.google.tpu["my-project", "us-central2-b"].service.state
+        with state.changed:
+            going = [held for held in self.google.slices().values() if held.node.state.name == "DELETING"]
+            assert state.changed.wait_for(lambda: not {held.id for held in going} & self.google.slices().keys(), 20.0)
+        return sorted(self.google.slices())
+
+    def hosts(self, name: str) -> list[str]:
+        return [end.ip_address for end in self.google.slices()[name].node.network_endpoints]
+
+
+@pytest.fixture
+def cluster(google: LocalGoogle, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """One that wants no slice."""
+    put_head(google, HEAD_IP)
+    settled = resolved(config, tmp_path)
+    settled["provider"]["foreground_node_launch"] = True  # so that a slice is there when the round is over
+    made = Cluster(google, settled)
+    monkeypatch.setattr(ours, "idle_seconds", made.ask)
+    made.start()
+    return made
+
+
+def one_slice(cluster: Cluster) -> tuple[str, str, str]:
+    """A slice of two hosts, which may be deleted when it is idle; its name and its hosts."""
+    cluster.want(1, 2)
+    (name,) = cluster.round()
+    cluster.want(0, 2)
+    first, second = cluster.hosts(name)
+    return name, first, second
+
+
+def test_a_slice_of_which_any_host_works_stays_and_one_that_is_idle_goes(cluster: Cluster) -> None:
+    name, first, second = one_slice(cluster)
+    cluster.idle_s = {first: AGES_S, second: 0.0}
+    assert [cluster.round() for _ in range(3)] == [[name]] * 3
+    cluster.idle_s = {first: AGES_S, second: 200.0}
+    assert cluster.round() == [name], "its last work is not over for long"
+    cluster.idle_s = {first: 0.0, second: AGES_S}
+    assert cluster.round() == [name]
+    cluster.idle_s = {first: AGES_S, second: AGES_S}
+    assert cluster.round() == []
+
+
+def test_nothing_is_deleted_while_gcs_does_not_answer(cluster: Cluster) -> None:
+    name, first, second = one_slice(cluster)
+    cluster.idle_s = {first: AGES_S, second: AGES_S}
+    cluster.gcs_answers = False
+    cluster.want(0, 0)
+    assert cluster.round() == [name]
+    cluster.gcs_answers = True
+    assert cluster.round() == []
+
+
+def test_a_slice_that_is_taken_into_use_between_two_looks_stays(cluster: Cluster) -> None:
+    name, first, second = one_slice(cluster)
+    cluster.want(1, 2)
+    cluster.idle_s = {first: AGES_S, second: AGES_S}
+    assert cluster.round() == [name]
+    cluster.want(0, 2)
+    cluster.later_s = {second: 0.0}
+    assert cluster.round() == [name]
+    cluster.idle_s = {first: AGES_S, second: 0.0}
+    assert cluster.round() == [name]
+
+
+def test_of_too_many_slices_one_that_nobody_uses_goes(cluster: Cluster) -> None:
+    name, first, second = one_slice(cluster)
+    cluster.want(2, 2)
+    cluster.idle_s = {first: 250.0, second: 0.0}
+    (other,) = set(cluster.round()) - {name}
+    cluster.idle_s |= dict.fromkeys(cluster.hosts(other), 60.0)
+    cluster.want(0, 1)
+    assert cluster.round() == [name]
+
+
+def test_a_free_slice_is_known_as_free_and_one_with_a_busy_host_is_not(cluster: Cluster) -> None:
+    name, first, second = one_slice(cluster)
+    cluster.idle_s = {first: 63.0, second: 60.0}
+    cluster.wanted = [WHOLE]
+    assert cluster.round() == [name]
+    cluster.idle_s = {first: 63.0, second: 0.0}
+    assert len(cluster.round()) == 2
+
+
+def test_a_slice_whose_host_1_is_lost_is_given_up_unless_its_host_0_works(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ours, "AUTOSCALER_HEARTBEAT_TIMEOUT_S", 0)
+    cluster.start()
+    name, first, second = one_slice(cluster)
+    cluster.want(1, 2)
+    provider: Any = cluster.autoscaler.provider
+    (found,) = provider.non_terminated_nodes({"ray-node-type": "worker"})
+    provider.set_node_tags(found, {"ray-node-status": "up-to-date"})
+    for idle_s in (0.0, 299.0):
+        cluster.idle_s = {first: idle_s}
+        assert cluster.round() == [name]
+        assert second not in cluster.books.last_heartbeat_time_by_ip
+    cluster.idle_s = {first: AGES_S}
+    assert cluster.round() == [name]
+    cluster.books.last_heartbeat_time_by_ip[second] -= 3600  # an hour later
+    (new,) = cluster.round()
+    assert new != name
+
+
+def test_an_autoscaler_whom_google_refused_often_still_acts(cluster: Cluster) -> None:
+    name, first, second = one_slice(cluster)
+    cluster.idle_s = {first: AGES_S, second: AGES_S}
+    cluster.google.failures = 10**6
+    for _ in range(2 * cluster.autoscaler.max_failures):
+        with suppress(HttpError):  # Ray's monitor goes on after it, too
+            cluster.round()
+    assert cluster.autoscaler.num_failures > cluster.autoscaler.max_failures
+    cluster.google.failures = 0
+    assert cluster.round() == []
