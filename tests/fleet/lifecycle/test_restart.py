@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -25,9 +26,11 @@ from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
 from tradewind.fleet.marker_value import MarkerState
+from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.keeping.gcs_reader import read_head
+from tradewind.ray_jobs.nodes.settling import HeadView, fetch_view
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.processes import LocalStack
@@ -180,6 +183,17 @@ def read_now(head: Head) -> Any:
     return read_head(head.ray.gcs_address, head.ray.token, folder)[0]
 
 
+def settled(head: Head) -> bool:
+    """Whether a wait for the cluster would count what there is."""
+
+    async def view() -> HeadView:
+        async with JobsApi(head.there) as api:
+            return await fetch_view(api)
+
+    found = asyncio.run(view())
+    return [node.is_head for node in found.nodes if node.is_alive] == [True] and found.looked_at is not None
+
+
 def marker_of(head: Head) -> Any:
     found = ClusterMarker.of(head.cluster).read()
     assert found is not None
@@ -197,6 +211,7 @@ def test_jobs_come_back_to_a_head_that_forgot_everything(fleet_cluster: FleetClu
         assert marker_of(head).state is MarkerState.DONE
         assert list((tmp_path / "state" / "my-project" / "here").iterdir()) == [], "the backup is gone"
         assert HIDDEN not in " ".join(head.told) and HIDDEN not in json.dumps(marker_of(head).details)
+        until(lambda: settled(head), "the head to have heard of its node, and its autoscaler to have looked")
 
 
 def killed_at(point: str) -> Callable[[str], None]:
