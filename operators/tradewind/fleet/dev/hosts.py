@@ -59,7 +59,10 @@ class DevHosts:
         Args:
             name: What it is called: an earlier run of this name is ended first.
         """
-        return runs.run(self.machines, lambda host: self.command(host, "run", line=line, env=env, run=name))
+        # With the host's own name, since in a rehearsal several hosts see each other's processes.
+        return runs.run(
+            self.machines, lambda host: self.command(host, "run", line=line, env=env, run=f"{name}@{host.name}")
+        )
 
     def command(
         self, host: SshHost, what: str, *, is_terminal: bool = False, env: Mapping[str, str] | None = None, **more: Any
