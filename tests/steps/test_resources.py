@@ -39,12 +39,18 @@ def test_resources_are_outside_the_version() -> None:
     assert len({resolve([step], "/prefix").of(step).hash for step in steps}) == 1
 
 
-def test_the_head_node_is_asked_for_few_cpus() -> None:
-    assert on_head_node().num_cpus < 1
+def test_the_head_node_is_asked_for_no_cpus_as_the_heads_of_a_fleet_have_none() -> None:
+    assert on_head_node().num_cpus == 0
+
+
+@pytest.mark.parametrize("amount", [-1, math.nan, math.inf, True, False, "2"])
+def test_an_amount_that_no_head_can_have_is_refused(amount: Any) -> None:
+    with pytest.raises(ValueError, match="needs a number above zero"):
+        on_head_node(amount)
 
 
 @pytest.mark.parametrize("amount", [0, -1, math.nan, math.inf, True, "2"])
-@pytest.mark.parametrize("make", [Cpu, Gpu, lambda amount: Gpu(1, num_cpus=amount), on_head_node])
+@pytest.mark.parametrize("make", [Cpu, Gpu, lambda amount: Gpu(1, num_cpus=amount)])
 def test_an_amount_that_no_node_can_have_is_refused(make: Callable[..., Resources], amount: object) -> None:
     with pytest.raises(ValueError, match="needs a number above zero"):
         make(amount)

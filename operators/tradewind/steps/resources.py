@@ -10,7 +10,7 @@ from typing import Final
 from tradewind.steps.values.amounts import MOST
 from tradewind.steps.values.shortened import shortened
 
-_HEAD_CPUS: Final = 0.1
+_HEAD_CPUS: Final = 0.0
 _MAX_PREEMPTIONS: Final = 1_000_000
 _MAX_FAILURES: Final = 10
 _STALL_LIMIT_S: Final = 1200.0
@@ -145,7 +145,8 @@ class HeadNode:
     memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        _check_amount("on_head_node", "num_cpus", self.num_cpus)
+        if self.num_cpus != 0 or isinstance(self.num_cpus, bool):
+            _check_amount("on_head_node", "num_cpus", self.num_cpus)
         _check_memory("on_head_node", self.memory_bytes)
 
 
@@ -157,7 +158,8 @@ class AirflowWorker:
 def on_head_node(num_cpus: float = _HEAD_CPUS, memory_bytes: int | None = None) -> HeadNode:
     """Run the step on the cluster's head node, for the rare thing that must not be preempted.
 
-    The head serves the whole cluster: what runs there should be small, and wait rather than compute.
+    The head serves the whole cluster: what runs there should be small, and wait rather than compute. The heads of a
+    fleet have no CPUs for work, so none is asked for; a head that has some may be asked.
     """
     return HeadNode(num_cpus, memory_bytes)
 

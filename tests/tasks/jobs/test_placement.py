@@ -31,7 +31,7 @@ from tradewind.tasks.jobs.placement import Placement, check_function_place, plac
         (Cpu(4, 10**9), Placement(num_cpus=4, memory_bytes=10**9)),
         (Gpu(2, num_cpus=8), Placement(num_cpus=8, num_gpus=2.0)),
         (Gpu(1, "A100"), Placement(num_cpus=1.0, num_gpus=1.0, resources={"accelerator_type:A100": 0.001})),
-        (on_head_node(), Placement(num_cpus=0.1, resources={"node:__internal_head__": 0.001})),
+        (on_head_node(), Placement(num_cpus=0.0, resources={"node:__internal_head__": 0.001})),
         (TpuSlice("v4-16"), Placement(num_cpus=0.0)),
         (TpuSlice("v4-16", num_slices=(2, 1)), Placement(num_cpus=0.0)),
         (Hosts(2, num_cpus=8, gpus=4), Placement(num_cpus=0.0)),

@@ -41,6 +41,7 @@ hostname {name}
 mount -t tmpfs tmpfs /run; mkdir /run/sshd
 mount -t tmpfs tmpfs /var/lib; mkdir /var/lib/ray-gcs
 mount --bind {folder}/passwd /etc/passwd
+mount --bind {folder}/hosts /etc/hosts
 {disk}
 {code}
 mount --rbind {folder} /tmp
@@ -161,6 +162,7 @@ class Machine:
         # It comes first, because ssh takes for the home of user 0 that of the first one.
         users = f"{self._user}:x:0:0::{HOME}:/bin/bash\n{Path('/etc/passwd').read_text()}"
         (self.folder / "passwd").write_text(users)
+        (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {self.name}\n")
         exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in self._env.items())
         (home / ".bashrc").write_text(f"{exports}export PATH=/tmp/bin:{Path(sys.executable).parent}:$PATH\n")
         (sshd / "config").write_text(_SSHD_CONFIG.format(address=self.address))
