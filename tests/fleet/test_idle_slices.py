@@ -98,6 +98,7 @@ def world(config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     finally:
         ray.stop()
         google.end_all()
+        ray.stack.stop()  # of a slice that was coming up just then
         for server in (google, metadata):
             server.stop()
 
@@ -111,10 +112,11 @@ def test_a_slice_stays_while_its_host_1_works_and_goes_when_it_is_idle(world: Wo
     before = world.slices()
     jobs = RayJobs(RayCluster("here", world.ray.address))
     stop = world.ray.config.with_name("stop")
-    work = f"echo at work; until [ -e {stop} ]; do sleep 0.1; done"
+    began = stop.with_name("began")
+    work = f"touch {began}; until [ -e {stop} ]; do sleep 0.1; done"
     on_host_1 = {"ray.io/tpu-worker-id": "1"}
     jobs.submit_or_attach(JobRequest("works", work, resources={"TPU": 4}, label_selector=on_host_1))
-    until(lambda: "at work" in (jobs.log_text("works") or ""), "the job")
+    until(began.exists, "the job")
     world.want(0)
     since = time.monotonic()
     until(lambda: world.looks[-1] > since + 3 * IDLE_S, "the autoscaler to look three times as long as it waits")
