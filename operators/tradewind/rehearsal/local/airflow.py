@@ -169,22 +169,27 @@ class LocalAirflow:
     def kill_component(self, name: str) -> None:
         """Kill one component and all that it started, as the loss of its machine does."""
         child = self._children.pop(name)
-        for process in [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]:
+        for process in _with_descendants(child):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         child.wait()
 
     def stop_components(self, grace_seconds: float = 10.0) -> None:
         """End the components that this object started; whatever runs beside them in the stack goes on."""
+        started = {child.pid: _with_descendants(child) for child in self._children.values()}
         for child in self._children.values():
             child.terminate()
         deadline = time.monotonic() + grace_seconds
         for child in self._children.values():
-            try:
-                child.wait(timeout=max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if not _ends_within(child, max(0.0, deadline - time.monotonic())):
+                started[child.pid] |= _with_descendants(child)
                 child.kill()
                 child.wait()
+            # A component that is ended while it starts, or by force, leaves behind what it has started itself.
+            for process in started[child.pid]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(started[child.pid], timeout=grace_seconds)
         self._children.clear()
 
     def raise_if_a_component_died(self) -> None:
@@ -238,6 +243,15 @@ class LocalAirflow:
             return answer.ok and all_healthy(answer.json(), started_at)
         except requests.RequestException:  # not listening yet, or not answering JSON
             return False
+
+
+def _with_descendants(child: subprocess.Popen[bytes]) -> set[psutil.Process]:
+    """The process and all that it has started; nothing once it has ended."""
+    try:
+        process = psutil.Process(child.pid)
+        return {process, *process.children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return set()
 
 
 def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
