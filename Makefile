@@ -20,7 +20,7 @@ IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet screenshots house lock
+.PHONY: help init demo stop test test-fast test-matrix coverage chaos machines-test mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet screenshots house lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -59,6 +59,9 @@ chaos: init ## train under the faults of 20 seeds, and nights of DAGs of 5 (othe
 	CHAOS_SEEDS="$${CHAOS_SEEDS:-$$(seq -s ' ' 0 19)}" NIGHT_SEEDS="$${NIGHT_SEEDS:-$$(seq -s ' ' 0 4)}" \
 	    NIGHT_TROUBLES="$${NIGHT_TROUBLES:-10}" NIGHT_DATABASES="$${NIGHT_DATABASES:-postgres sqlite}" \
 	    $(BIN)/python -m pytest tests/chaos $(ARGS)
+
+machines-test: init ## start, restart, rotate the token of and stop a cluster on simulated machines: for root, minutes
+	ROTATE_ON_MACHINES=1 $(BIN)/python -m pytest tests/fleet/lifecycle/test_on_machines.py $(ARGS)
 
 mutants: init ## break each guard on purpose and see a test fail (some of them: ARGS="records keeper")
 	$(BIN)/python -m scripts.mutants $(ARGS)

@@ -34,7 +34,7 @@ from tradewind.rehearsal.machines.network import NetworkError
 
 BUCKET = "my-bucket"
 SECRET = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"
-HEARTBEAT_S = 6.0
+HEARTBEAT_S = 12.0
 RUN_S = 300.0
 _ENDPOINTS = ("COMPUTE", "TPU", "SECRET_MANAGER", "ARTIFACT_REGISTRY")
 AT_WORK = "echo NAME >> /tmp/starts; echo NAME began; until [ -e /tmp/gate ]; do sleep 0.2; done; echo NAME ended"
