@@ -14,8 +14,10 @@ import requests
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import tpu_v2
+from googleapiclient.errors import HttpError
 
 from tests.listening import check_strangers_are_refused
+from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES, google_api
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
 from tradewind.rehearsal.local.processes import LocalStack
@@ -59,6 +61,19 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 def env_of_host(cloud: RehearsalCloud, name: str, worker: int) -> dict[str, str]:
     return cloud.ray.host_stack(name, worker).processes()[0].environ()
+
+
+def test_whoever_has_its_environment_never_reaches_google_itself(cloud, monkeypatch):
+    for name in ENDPOINT_VARIABLES.values():
+        monkeypatch.delenv(name, raising=False)
+    for name, value in cloud.env().items():
+        monkeypatch.setenv(name, value)
+    for name in ENDPOINT_VARIABLES.values():
+        assert "127.0.0.1:" in os.environ[name]
+    machines = google_api("compute").instances()
+    with pytest.raises(HttpError) as refused:
+        machines.list(project=cloud.project, zone=cloud.zone).execute()
+    assert "is not served by the rehearsal" in str(refused.value) and refused.value.uri.startswith(cloud.url)
 
 
 def test_what_listens_beyond_the_loopback_answers_nobody_without_the_token(cloud):

@@ -17,6 +17,7 @@ from typing import Any, Final
 import psutil
 from google.cloud.tpu_v2 import types
 
+from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.control import ControlServer
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
@@ -126,8 +127,13 @@ class RehearsalCloud:
         write_private(folder / CONTROL_FILE, self.control.to_json())
 
     def env(self) -> dict[str, str]:
-        """What lets the client libraries of a process find this cloud."""
+        """What lets the client libraries of a process find this cloud, and never Google's own.
+
+        Those of its APIs that it lacks, such as that of virtual machines, say so: whoever has credentials here would
+        otherwise look, with the fleet file of a rehearsal, for the real heads.
+        """
         return {
+            **dict.fromkeys(ENDPOINT_VARIABLES.values(), self.tpu.url),
             "STORAGE_EMULATOR_HOST": self.storage.url,
             "TENSORSTORE_GCS_HTTP_URL": self.storage.url,
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": TOKEN,
