@@ -23,6 +23,7 @@ from benchmarks.harness import WAIT_S, until
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
+from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
 from tradewind.ray_jobs.client import RayJobs
@@ -234,4 +235,4 @@ def restarted(head: BenchHead, folder: Path) -> list[JobReturn]:
         cluster, told.append, root=folder / "state", reach=head.reach, reach_memory=head.reach_memory
     )  # fmt: skip
     marker = ClusterMarker(cluster.name, str(folder / "marker.json"))
-    return ClusterRestart(cluster, head, marker, kept, told.append).run()
+    return ClusterRestart(head, marker, PreservedJobs(cluster, kept, told.append), told.append).run()
