@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -210,9 +211,17 @@ def queued(name: str, *slices: str, cluster: str = "here") -> dict[str, object]:
     return {"guaranteed": {}, "tpu": {"nodeSpec": [{"nodeId": one, "node": body} for one in slices]}}
 
 
+def granted(yard: Yard, name: str, *slices: str) -> None:
+    """These slices, of one queued resource: Google makes them some time after it has answered."""
+    yard.api.create(name, queued(name, *slices))
+    deadline = time.monotonic() + 10.0
+    while {one.name for one in yard.api.nodes() if one.state == "READY"} != set(slices):
+        assert time.monotonic() < deadline, yard.there()
+        time.sleep(0.02)
+
+
 def test_a_slice_that_came_with_others_goes_neither_by_its_name_nor_by_theirs(yard: Yard) -> None:
-    yard.api.create("both", queued("both", "one", "two"))
-    yard.slices.wait("one", 10.0)
+    granted(yard, "both", "one", "two")
     yard.nodes = [host("one", "10.0.0.1"), host("two", "10.0.0.2", used=4.0)]
     for name in ("one", "both"):
         for act in (yard.slices.remove, lambda name: yard.slices.resize(name, [SMALL], yard.marker)):
@@ -222,8 +231,7 @@ def test_a_slice_that_came_with_others_goes_neither_by_its_name_nor_by_theirs(ya
 
 
 def test_a_slice_is_in_use_by_whichever_of_its_names_it_is_called(yard: Yard) -> None:
-    yard.api.create("asked", queued("asked", "one"))
-    yard.slices.wait("one", 10.0)
+    granted(yard, "asked", "one")
     yard.nodes = [host("one", "10.0.0.1", used=4.0)]
     for name in ("one", "asked"):
         with pytest.raises(SliceInUseError, match="4 TPU on 10.0.0.1"):
