@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
 from tradewind.deployment.fleet_connection import head_addresses
-from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES
 from tradewind.rehearsal.cloud.loopback import LoopbackServer
 from tradewind.rehearsal.cloud.services.compute import LocalCompute
 from tradewind.rehearsal.tpu.hosts import NoHosts, SliceFacts

@@ -312,6 +312,16 @@ def test_what_is_no_marker_is_neither_taken_over_nor_followed(text: str, tmp_pat
     assert file.read_text() == text
 
 
+@pytest.mark.parametrize("run", ["", "../other", "/tmp/abc", "..", "0" * 31, "0" * 32 + "\n", "G" * 32, "-" * 32])
+def test_a_run_that_is_none_of_ours_is_not_gone_on_with_since_folders_are_called_by_it(run: str) -> None:
+    store = Store()
+    taken(store).leave()
+    assert store.text is not None
+    store.write("marker", json.dumps({**json.loads(store.text), "run": run}), str(len(store.texts)))
+    with pytest.raises(BadRecordError, match="run"):
+        taken(store)
+
+
 def test_each_cluster_has_its_own_in_its_bucket(tmp_path: Path) -> None:
     fleet = load_fleet(write_fleet(tmp_path))
     assert marker_path(fleet.cluster()) == "gs://my-bucket/.tradewind/clusters/here/marker.json"

@@ -9,6 +9,15 @@ from urllib.parse import urlsplit
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._\-:\[\]]+")
 
+ENDPOINT_VARIABLES: Final = {
+    "artifactregistry": "TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT",
+    "cloudresourcemanager": "TRADEWIND_RESOURCE_MANAGER_ENDPOINT",
+    "compute": "TRADEWIND_COMPUTE_ENDPOINT",
+    "secretmanager": "TRADEWIND_SECRET_MANAGER_ENDPOINT",
+    "tpu": "TRADEWIND_TPU_ENDPOINT",
+}
+"""API → the variable that names its endpoint."""
+
 
 def parse_endpoint(endpoint: str) -> tuple[str, str, bool] | None:
     """Scheme, host with port, and whether it is on this machine.

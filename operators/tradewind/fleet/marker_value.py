@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -124,9 +125,11 @@ class Marker:
 
 
 _WORDS: Final = Kind(lambda value: is_text(value) and len(value) <= _LONGEST_WORDS, "a short text")
+_RUN: Final = re.compile(r"[0-9a-f]{32}")
+"""The names of folders and the ids of jobs are made of it, and whoever can write the bucket can write a marker."""
 _KINDS: Final = {
     "operation": _WORDS,
-    "run": _WORDS,
+    "run": Kind(lambda value: is_text(value) and _RUN.fullmatch(value) is not None, "32 hexadecimal digits"),
     "phase": _WORDS,
     "holder": _WORDS,
     "token": _WORDS,

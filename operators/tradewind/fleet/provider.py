@@ -19,7 +19,8 @@ from ray.autoscaler._private.util import check_legacy_fields
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
 
-from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES, google_api
+from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
+from tradewind.fleet.cloud.google_api import google_api
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.on_google.representatives import Representatives, idle_seconds
 from tradewind.fleet.on_google.resources import SliceNode, Slices, VirtualMachines, only_not_found

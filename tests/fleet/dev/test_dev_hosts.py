@@ -84,6 +84,17 @@ def test_a_host_has_what_is_here_and_gets_only_what_it_lacks(hosts: DevHosts, th
     assert there.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_file_becomes_a_folder_and_a_folder_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    order = {"folder": DEV_FOLDER, "session": SESSION}
+    for number, files in enumerate(({"a": "1"}, {"a/b": "2"}, {"a": "3"})):
+        tree, packed = write(tmp_path / str(number), files), io.BytesIO()
+        tree.pack(tree.listing(), files, packed)
+        packed.seek(0)
+        on_host.put(order, packed)
+        assert found(Path(on_host.tree_of(order))) == files
+
+
 def test_a_file_that_changes_while_it_is_read_is_not_sent_by_halves(
     hosts: DevHosts, there: Path, tmp_path: Path
 ) -> None:

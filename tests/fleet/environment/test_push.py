@@ -30,6 +30,10 @@ def test_anything_else_is_a_failure(told: object) -> None:
     assert pushed(told) == HostPush("one:0", PushState.FAILED, why="the command there ended with 0: bash: no python3")
 
 
+def test_an_answer_that_is_nested_without_end_is_a_failure() -> None:
+    assert HostPush.of(HostResult("one:0", 0, ""), "[" * 200_000, "", is_dry=False).state is PushState.FAILED
+
+
 def test_a_host_that_ended_badly_or_was_not_reached_says_why() -> None:
     assert pushed(FULL, 1).why == "the command there ended with 1: bash: no python3"
     assert pushed(FULL, None, why="Cluster here: it did not answer.").why == "Cluster here: it did not answer."

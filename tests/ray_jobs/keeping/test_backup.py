@@ -75,3 +75,11 @@ def test_the_ending_of_a_job_is_remembered(tmp_path: Path) -> None:
 def test_a_package_lies_in_the_backup_and_nowhere_else(tmp_path: Path, uri: str) -> None:
     with pytest.raises(BadBackupError, match="no package of Ray's"):
         JobBackup(tmp_path).package(uri)
+
+
+def test_the_ending_of_a_job_is_remembered_however_long_its_id_is_and_whatever_it_holds(tmp_path: Path) -> None:
+    backup = JobBackup(tmp_path / "1a2b")
+    for job in ("a" * 200, "../b", "\ud800"):
+        assert not backup.is_ended_by_us(job)
+        backup.note_ending(job)
+        assert backup.is_ended_by_us(job)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tradewind.ray_jobs.details import JobDetails
-from tradewind.ray_jobs.keeping.kept_job import KeptJob
+from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR, KeptJob
 from tradewind.ray_jobs.keeping.returning import JobReturn, ReturnMove, decide_return
 
 JOB = KeptJob("a", "RUNNING", "true")
@@ -50,3 +52,17 @@ def test_a_job_that_runs_only_in_the_heads_memory_comes_back() -> None:
     found = JobDetails("a", "RUNNING")
     for waited_s, what in ((25, ReturnMove.LOOK_AGAIN), (95, ReturnMove.SUBMIT)):
         assert decide_return(JOB, found, waited_s=waited_s, is_ended_by_us=False, is_node_gone=True)[0] is what
+
+
+@pytest.mark.parametrize("labels", ["{oops", "[" * 100_000, "[1]", '"a"', '{"a": 1}'], ids=lambda text: text[:9])
+def test_a_job_whose_metadata_hold_no_labels_is_not_back_and_keeps_no_other_from_it(labels: str) -> None:
+    job = KeptJob("a", "RUNNING", "true", metadata={LABEL_SELECTOR: labels})
+    what, why = decide_return(job, None, waited_s=0, is_ended_by_us=False)
+    assert what is ReturnMove.LOST and LABEL_SELECTOR in why
+
+
+@pytest.mark.parametrize("labels", ["", "{}", '{"ray.io/market-type": "spot"}'])
+def test_a_job_with_labels_or_none_is_submitted_with_them(labels: str) -> None:
+    job = KeptJob("a", "RUNNING", "true", metadata={LABEL_SELECTOR: labels})
+    assert decide_return(job, None, waited_s=0, is_ended_by_us=False)[0] is ReturnMove.SUBMIT
+    assert job.submission("1")["entrypoint_label_selector"] == (json.loads(labels) if labels else None)

@@ -17,7 +17,8 @@ from google.cloud import tpu_v2
 from googleapiclient.errors import HttpError
 
 from tests.listening import check_strangers_are_refused
-from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES, google_api
+from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
+from tradewind.fleet.cloud.google_api import google_api
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
 from tradewind.rehearsal.local.processes import LocalStack

@@ -11,17 +11,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from tradewind.cloud_tpu.endpoints import parse_endpoint
+from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES, parse_endpoint
 from tradewind.fleet.errors import FleetError
 
-ENDPOINT_VARIABLES: Final = {
-    "artifactregistry": "TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT",
-    "cloudresourcemanager": "TRADEWIND_RESOURCE_MANAGER_ENDPOINT",
-    "compute": "TRADEWIND_COMPUTE_ENDPOINT",
-    "secretmanager": "TRADEWIND_SECRET_MANAGER_ENDPOINT",
-    "tpu": "TRADEWIND_TPU_ENDPOINT",
-}
-"""API → the variable that names its endpoint."""
 _VERSIONS: Final = {"cloudresourcemanager": "v3", "tpu": "v2alpha1"}
 _USUAL_VERSION: Final = "v1"
 _BASE_PATHS: Final = {"compute": "/compute/v1/"}

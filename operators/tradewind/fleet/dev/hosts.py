@@ -81,7 +81,7 @@ class DevHosts:
             self._check(result, said.get((result.host, True), ""))
             try:
                 has = json.loads(said.get((result.host, False), ""))
-            except ValueError:
+            except (ValueError, RecursionError):
                 has = None
             if not isinstance(has, dict):
                 raise SshError(f"Host {result.host} does not say which files it has.")

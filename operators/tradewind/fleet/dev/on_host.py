@@ -54,12 +54,12 @@ def put(order: dict[str, Any], stream: BinaryIO) -> None:
                 raise ValueError("only files are sent")
             if listing is None:
                 listing = {path: tuple(facts) for path, facts in json.loads(content.read()).items() if _is_inside(path)}
+                for path in before.keys() - listing.keys():  # first, since a folder may come in the place of a file
+                    _remove(tree, path)
                 continue
             _write(tree, member.name, content, *listing[member.name])
     if listing is None:
         raise ValueError("nothing was sent")
-    for path in before.keys() - listing.keys():
-        _remove(tree, path)
     aside = os.path.join(os.path.dirname(tree), LISTING + ".new")
     with open(aside, "w") as file:
         json.dump(listing, file)

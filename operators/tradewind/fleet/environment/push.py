@@ -77,7 +77,7 @@ class HostPush:
             told = json.loads(printed) if result.code == 0 else {}
             changed, removed, restart = (_names(told.get(key, [])) for key in ("changed", "removed", "restart"))
             has_ray, why = told.get("ray"), str(told.get("why", ""))[:_LONGEST_WHY]
-        except (ValueError, AttributeError, TypeError):
+        except (ValueError, AttributeError, TypeError, RecursionError):
             has_ray, why = None, ""
         if has_ray is False:
             return HostPush(result.host, PushState.NO_RAY)

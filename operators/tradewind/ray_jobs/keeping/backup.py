@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -110,7 +111,7 @@ class JobBackup:
             shutil.rmtree(gone)
 
     def _ending(self, job: str) -> Path:
-        return self.folder / _ENDING / job.encode().hex()
+        return self.folder / _ENDING / sha256(job.encode(errors="surrogatepass")).hexdigest()
 
 
 def backups_of(folder: Path) -> list[JobBackup]:

@@ -68,6 +68,15 @@ class KeptJob:
         """The packages of its environment that only the head has."""
         return sorted(set(_packages_in(self.runtime_env)))
 
+    @property
+    def has_readable_labels(self) -> bool:
+        """Whether its metadata hold labels, or none: a job of somebody else may have anything there."""
+        try:
+            labels = json.loads(self.metadata.get(LABEL_SELECTOR) or "{}")
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(labels, dict) and all(isinstance(value, str) for value in labels.values())
+
     def submission(self, restart: str) -> dict[str, Any]:
         """What brings it back, in the fields of Ray's Jobs API."""
         labels = self.metadata.get(LABEL_SELECTOR)

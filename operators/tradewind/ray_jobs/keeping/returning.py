@@ -19,7 +19,7 @@ from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayJobRefusedError, RayUnreachableError
 from tradewind.ray_jobs.follow.stopping import stop_job
 from tradewind.ray_jobs.keeping.backup import BadBackupError, JobBackup
-from tradewind.ray_jobs.keeping.kept_job import KeptJob, returned_id
+from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR, KeptJob, returned_id
 from tradewind.ray_jobs.nodes.nodes import fetch_living
 
 _PENDING_S: Final = 20.0
@@ -53,6 +53,8 @@ def decide_return(
     """
     if job.missing:
         return ReturnMove.LOST, f"the head had lost {', '.join(job.missing)} before it could be kept"
+    if not job.has_readable_labels:
+        return ReturnMove.LOST, f"what its metadata have as {LABEL_SELECTOR} are no labels"
     if found is None or found.status == "FAILED":
         return ReturnMove.SUBMIT, ""
     if found.status == "SUCCEEDED":

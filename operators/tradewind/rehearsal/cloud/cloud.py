@@ -17,7 +17,7 @@ from typing import Any, Final
 import psutil
 from google.cloud.tpu_v2 import types
 
-from tradewind.fleet.cloud.google_api import ENDPOINT_VARIABLES
+from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.control import ControlServer
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
