@@ -7,7 +7,6 @@ holds those of jobs that this package submitted.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -18,7 +17,6 @@ from tradewind.ray_jobs.keeping.owners import is_gone_on_with
 LABEL_SELECTOR: Final = "tradewind_label_selector"
 PACKAGE_SCHEME: Final = "gcs://"
 """Of packages that the head itself keeps, and loses with its memory."""
-_RETURNED: Final = re.compile(r"-r-[0-9a-f]+\Z")
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,11 @@ def jobs_to_keep(infos: Mapping[str, Mapping[str, Any]]) -> list[KeptJob]:
 
 
 def returned_id(job: str, restart: str) -> str:
-    """The id under which ``job`` comes back after ``restart``; one that came back before gets no second ending."""
-    return f"{_RETURNED.sub('', job)}-r-{restart}"
+    """The id under which ``job`` comes back after ``restart``: no two jobs have the same.
+
+    So nothing is taken from an id, not even the ending of a restart before: people end names like that, too.
+    """
+    return f"{job}-r-{restart}"
 
 
 def _packages_in(value: Any) -> Iterator[str]:
