@@ -22,6 +22,7 @@ from benchmarks.airflow.house import bench_airflow
 from benchmarks.harness import WAIT_S, until
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
@@ -142,8 +143,12 @@ class BenchHead:
     def reach_memory(self, cluster: FleetCluster) -> Iterator[str]:
         yield self.ray.gcs_address
 
-    def check_restartable(self) -> None:
+    def check_restartable(self, *, is_begun: bool) -> None:
         """There is one head."""
+
+    def inventory(self) -> Inventory:
+        """The same for what looks at it."""
+        return Inventory([VirtualMachine("head", "RUNNING", {"ray-node-type": "head"})])
 
     def relaunch(self, held: MarkerHolding) -> None:
         held.check()

@@ -26,9 +26,9 @@ from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.relaunch import RelaunchRefusedError
-from tradewind.fleet.lifecycle.restart import ClusterRestart
+from tradewind.fleet.lifecycle.restart import RESTART, ClusterRestart, RestartPhase
 from tradewind.fleet.lifecycle.zone import CloudZone
-from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, MarkerHolding
+from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, InterruptedOperationError, MarkerHolding
 from tradewind.fleet.marker_value import MarkerState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
@@ -302,3 +302,26 @@ def test_a_start_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) 
         assert len(act.there().machines) == 1
         act.acts().stop(delete_state=True)
     assert number > 8, "there was something to interrupt"
+
+
+@pytest.mark.parametrize("phase", [RestartPhase.RESTARTING, RestartPhase.RETURNING])
+def test_a_restart_whose_head_is_lost_while_it_is_interrupted_makes_one(act: Act, phase: RestartPhase) -> None:
+    """Ray deletes a head that it makes anew before the next one is there; and nothing else may start the cluster."""
+    act.acts().start()
+    held = act.marker.take(RESTART, phase)
+    held.leave()
+    act.zone.delete_machines(act.there().machines)
+    with pytest.raises(InterruptedOperationError, match="Run 'restart' again"):
+        act.acts().start()
+    act.restart()
+    assert act.there().state is ClusterState.UP and act.marked() == (RESTART, MarkerState.DONE)
+    assert len(act.launches()) == 2
+
+
+def test_with_two_heads_an_interrupted_restart_is_not_gone_on_with(act: Act) -> None:
+    act.acts().start()
+    act.marker.take(RESTART, RestartPhase.RESTARTING).leave()
+    act.put_head()
+    with pytest.raises(WrongStateError, match="more than one head"):
+        act.restart()
+    assert len(act.launches()) == 1 and act.marked() == (RESTART, MarkerState.LEFT)

@@ -21,6 +21,7 @@ from tests.fleet.fleets import write_fleet
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import ClusterActs
+from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
@@ -92,8 +93,11 @@ class LocalActs:
     def __init__(self, relaunch: Callable[[], None]) -> None:
         self._relaunch = relaunch
 
-    def check_restartable(self) -> None:
+    def check_restartable(self, *, is_begun: bool) -> None:
         pass
+
+    def inventory(self) -> Inventory:
+        return Inventory([VirtualMachine("head", "RUNNING", {"ray-node-type": "head"})])
 
     def relaunch(self, held: MarkerHolding) -> None:
         held.check()

@@ -27,6 +27,7 @@ from tradewind.fleet.lifecycle.acts import WrongStateError
 from tradewind.fleet.lifecycle.kept_jobs import JobsNotBackError, JobsNotKeptError
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import JobsLeftBehindError
 from tradewind.fleet.lifecycle.rotation import OPERATION, RotationPhase, RotationUnfinishedError
+from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, InterruptedOperationError
 from tradewind.fleet.marker_value import MarkerState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
@@ -280,3 +281,13 @@ def test_jobs_that_came_after_the_first_look_come_back_too(world: World) -> None
     world.google.seen = look
     rotation(world.file, world.told.append).run()
     assert world.endings()[1] == ["here-a-r-*", "here-b-r-*", "here-c-r-*"]
+
+
+def test_a_head_that_is_lost_before_its_jobs_are_back_is_made_again_for_them(world: World) -> None:
+    with pytest.raises(RotationUnfinishedError):
+        rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
+    zone = CloudZone(PROJECT, ZONE)
+    zone.delete_machines(zone.inventory().of("here").machines)
+    rotation(world.file, world.told.append).run()
+    check_rotated(world)
+    assert len(zone.inventory().of("here").heads) == 1 and world.launches() == 3

@@ -105,13 +105,17 @@ class ClusterActs:
                 self._tell(f"Deleted disk {self._cluster.state_disk}.")
             held.finish()
 
-    def check_restartable(self) -> None:
+    def check_restartable(self, *, is_begun: bool = False) -> None:
         """Refuse a restart of what is not there.
+
+        Args:
+            is_begun: One was interrupted, which may have left no head; then nothing but this restart makes one.
 
         Raises:
             WrongStateError: There is no head, or more than one.
         """
-        self._want(self.inventory(), ClusterState.UP, ClusterState.HALF_MADE)
+        headless = (ClusterState.ABSENT, ClusterState.HEADLESS) if is_begun else ()
+        self._want(self.inventory(), ClusterState.UP, ClusterState.HALF_MADE, *headless)
 
     def relaunch(self, held: MarkerHolding) -> None:
         """End Ray on the head, and start it again from the file as it is now; a head that is not there is made.

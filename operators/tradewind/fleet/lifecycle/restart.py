@@ -49,18 +49,20 @@ class ClusterRestart:
             holder: Who does it; default: this user on this machine.
 
         Raises:
-            WrongStateError: There is no head, or more than one.
+            WrongStateError: There is no head, and no restart was interrupted; or there is more than one.
             JobsNotKeptError: Jobs could not be kept. Ray was not touched.
             JobsNotBackError: Ray was started, and does not take its jobs back yet.
             JobsLeftBehindError: They are kept elsewhere, and nobody said that they may be left there.
             FleetError: Any other that ``ClusterActs`` raises.
         """
-        self._acts.check_restartable()
+        over = self._marker.read()
+        is_begun = over is not None and over.is_interrupted and over.marker.operation == RESTART
+        self._acts.check_restartable(is_begun=is_begun)
         first = RestartPhase.KEEPING if self._jobs.is_to_keep else RestartPhase.RESTARTING
         with self._marker.take(RESTART, first, holder=holder) as held:
             if held.is_resumed:
                 self._tell(f"Going on with the restart that was interrupted in phase {held.marker.phase}.")
-            if held.marker.phase != RestartPhase.RETURNING:
+            if held.marker.phase != RestartPhase.RETURNING or not self._acts.inventory().heads:
                 held.advance(RestartPhase.RESTARTING, **self._jobs.keep(held))
                 self._acts.relaunch(held)
                 held.advance(RestartPhase.RETURNING)

@@ -282,8 +282,13 @@ class TokenRotation:
         """What became of the jobs of all; one whose jobs do not come back does not keep those of others away."""
         found, problems = list[JobReturn](), list[FleetError]()
         for cluster in self._clusters:
+            acts, jobs, held = self._acts[cluster.name], self._jobs[cluster.name], self._held[cluster.name]
+            if jobs.are_awaited(held) and not acts.inventory().heads:  # lost meanwhile; nobody else may start it
+                self._check()
+                acts.relaunch(held)
+                self._tell(f"Cluster {cluster.name} had lost its head, for which jobs wait: it was made again.")
             try:
-                found += self._jobs[cluster.name].bring_back(self._held[cluster.name])
+                found += jobs.bring_back(held)
             except (JobsNotBackError, JobsLeftBehindError) as error:
                 problems.append(error)
         if problems:

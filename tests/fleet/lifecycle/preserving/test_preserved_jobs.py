@@ -15,6 +15,7 @@ from tests.fleet.lifecycle.preserving.filed_jobs import FiledJobs
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import ClusterActs
+from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
 from tradewind.fleet.lifecycle.kept_jobs import JobsNotBackError, JobsNotKeptError, this_host
 from tradewind.fleet.lifecycle.preserving.kept_note import BadNoteError, KeptNote
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import JobsLeftBehindError, PreservedJobs
@@ -54,8 +55,11 @@ class Laptop:
         assert found is not None
         return found.marker
 
-    def check_restartable(self) -> None:
+    def check_restartable(self, *, is_begun: bool) -> None:
         pass
+
+    def inventory(self) -> Inventory:
+        return Inventory([VirtualMachine("head", "RUNNING", {"ray-node-type": "head"})])
 
     def relaunch(self, held: MarkerHolding) -> None:
         self._die_at("before Ray ends")
@@ -100,6 +104,12 @@ def interrupted(laptop: Laptop, point: str) -> Iterator[str]:
 def test_jobs_come_back_once_and_nothing_of_them_is_left(ada: Laptop) -> None:
     assert ada.restart() == ada.kept.running and len(ada.kept.running) == 2
     assert ada.backups() == [] and ada.marked.state is MarkerState.DONE and ada.marked.details["kept_jobs"] == []
+
+
+def test_jobs_whose_names_end_as_if_they_had_come_back_do_not_take_each_others_ids(ada: Laptop) -> None:
+    """Ray would refuse the second of them, which would look as if it had been submitted before."""
+    ada.kept.file.write_text("sweep-r-1 sweep-r-2 sweep-r-0123abcd sweep")
+    assert len(set(ada.restart())) == 4 == len(ada.kept.running)
 
 
 @pytest.mark.parametrize("point", ["before Ray ends", "after Ray ended"])

@@ -89,6 +89,11 @@ class PreservedJobs:
 
         return self._kept.bring_back(backup, held.check, note_rest)
 
+    def are_awaited(self, held: MarkerHolding) -> bool:
+        """Whether some were kept that are not back."""
+        note = self._note(held)
+        return note is not None and bool(note.jobs)
+
     def forget(self, held: MarkerHolding) -> None:
         """Delete what was kept, where nothing was restarted after all."""
         self._backup(held).delete()
