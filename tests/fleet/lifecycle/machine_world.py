@@ -107,6 +107,15 @@ class WorldAirflow:
         self.api.wait_for_run(dag_id, run_id, RUN_S, on_poll=lambda run: self.airflow.raise_if_a_component_died())
         return self.states(dag_id, run_id)
 
+    def is_left(self, dag_id: str, task_id: str) -> bool:
+        """Whether the scheduler knows that the task's process has ended.
+
+        Airflow 3.3 fails a task that waits if it is answered, and queued again, before that (apache/airflow#67287): so
+        fast is no person.
+        """
+        log = (self.airflow.stack.logs / "airflow-scheduler.log").read_text(errors="replace")
+        return f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id}," in log
+
     def log(self, dag_id: str, run_id: str, task_id: str) -> str:
         """That of the task's first try."""
         return self.api.task_log(dag_id, run_id, task_id, 1)

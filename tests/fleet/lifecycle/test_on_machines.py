@@ -152,9 +152,9 @@ def test_a_restart_by_the_dag_loses_nothing_and_has_nothing_twice(world: World, 
     run_id = house.begin("cluster_restart", {"cluster": "here", "reason": "its memory is full"})
     until(lambda: house.states("cluster_restart", run_id)["approve"][0] == "awaiting_input", "somebody to be asked")
     assert sorted(house.api.xcom("cluster_restart", run_id, "people")["jobs"]) == ["ada", "bob", "eve"]
+    until(lambda: house.is_left("cluster_restart", "approve"), "its process to have ended")
     house.api.answer("cluster_restart", run_id, "approve", "Approve")
-    ends = house.end("cluster_restart", run_id)
-    assert set(ends.values()) == {("success", 1)}, house.log("cluster_restart", run_id, "restart")
+    assert set((ends := house.end("cluster_restart", run_id)).values()) == {("success", 1)}, ends
     told = house.api.xcom("cluster_restart", run_id, "restart")["jobs"]
     new = {one["job"]: one["new"] for one in told}
     assert world.machines.running == machines
