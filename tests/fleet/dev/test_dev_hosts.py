@@ -147,6 +147,14 @@ def test_a_command_has_the_folder_the_variables_and_the_mark(
     assert (result.code, lines.told) == (7, [f"it|of the cluster|a b $HOME|{MARK}"])
 
 
+def test_a_host_that_ends_no_line_fills_no_memory(hosts: DevHosts) -> None:
+    lines = Lines()
+    runs = HostRuns(lines.write, longest_bytes=1000)
+    [result] = runs.run(hosts.machines, r"head -c 20000000 /dev/zero | tr '\0' a; echo; echo next")
+    assert result.code == 0
+    assert lines.told == ["a" * 1000 + " ... (cut: the line has 1,000 bytes or more)", "next"]
+
+
 STUBBORN = "trap '' TERM; (setsid sleep 4242 &) ; echo up; sleep 4343"
 
 
