@@ -97,14 +97,16 @@ class KeptJobs:
         try:
             with tempfile.TemporaryDirectory(prefix=".reading-", dir=self.folder) as aside:
                 with self._reach(self._cluster) as there, self._reach_memory(self._cluster) as memory:
-                    jobs, packages = read_head(memory, there.token, Path(aside))
+                    found = read_head(memory, there.token, Path(aside))
                     heads = asyncio.run(_heads(there))
-                    jobs = [replace(job, on_head=job.node_id in heads) for job in jobs]
+                    jobs = [replace(job, on_head=job.node_id in heads) for job in found.jobs]
                     over = [job.job for job in RayJobs(there).jobs() if job.status in _OVER]
-                backup.add(jobs, packages, without=over)
+                backup.add(jobs, found.packages, without=over)
         except (FleetError, RayJobsError, GcsReadError, BadBackupError) as error:
             raise JobsNotKeptError(f"Cluster {self._cluster.name}: its jobs cannot be kept: {error}") from None
         self._tell(f"Kept {_counted(len(jobs))} of people in {backup.folder}.")
+        for unkept in found.unkept:
+            self._tell(unkept.sentence)
         for job in jobs:
             if job.missing:
                 self._tell(f"Job {job.job} cannot be brought back: the head has lost {', '.join(job.missing)}.")
