@@ -1,7 +1,8 @@
-"""Paths on this machine as people write them, with ``~``: a home that nobody has is told by where it stands."""
+"""Paths on this machine: as people write them, with ``~``, and where what is kept of them lies."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tradewind.fleet.errors import FleetError
@@ -27,3 +28,9 @@ def expanded(text: str | Path, source: str) -> Path:
         raise BadPathError(
             f"{source} {text}: this machine does not know whose home {user} is: write the whole path."
         ) from None
+
+
+def state_folder() -> Path:
+    """Where this user's own records are: ``$XDG_STATE_HOME/tradewind``, else ``~/.local/state/tradewind``."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "tradewind"

@@ -6,7 +6,6 @@ Those that belong to Airflow's tasks or to steps are left alone: who waits for t
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Final
 from tradewind.fleet.access.reached import reached_anyhow, reached_memory
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
+from tradewind.fleet.local_paths import state_folder
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -164,9 +164,7 @@ class KeptJobs:
 
 def backups_root() -> Path:
     """Where this user's backups are: ``$XDG_STATE_HOME/tradewind/jobs``, else ``~/.local/state/tradewind/jobs``."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return folder / "tradewind" / "jobs"
+    return state_folder() / "jobs"
 
 
 def this_host() -> str:
