@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,13 @@ from typing import Any
 import pytest
 
 from tests.hostile.harness import attack
+from tradewind.cli.fleet.access.machines import PrefixedLines
+from tradewind.cli.fleet.lifecycle.commands import _echo
+from tradewind.cli.fleet.lifecycle.consent import agree
 from tradewind.cli.main import parser
-from tradewind.cli.output import as_text, say, write_lines
+from tradewind.cli.output import as_line, as_text, json_lines, say, write_lines
+from tradewind.fleet.access.ssh import SshHost
+from tradewind.fleet.marker import _warn
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
 from tradewind.rehearsal.cloud.control_arguments import BadArgumentError, read_arguments
 
@@ -102,6 +110,48 @@ def test_nothing_from_a_record_steers_the_terminal(write: Callable[[str], None],
     assert as_text(text).isprintable()
 
 
+FORGED = "the step failed\ntradewind: all is well\n\r\ntradewind: Token: "
+
+
+def test_what_is_told_makes_no_sentence_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    say(FORGED)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "tradewind: the step failed" and all(line.startswith("    ") for line in others)
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+@pytest.mark.parametrize("names", [["one:0"], ["one:0", "one:1"]], ids=len)
+def test_a_line_stays_one_line_whoever_writes_it(
+    names: list[str], is_error: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(["before", FORGED])
+    hosts = [SshHost("here", name, "10.0.0.2", "ray", "key", ()) for name in names]
+    PrefixedLines(hosts).write(hosts[0], FORGED, is_error)
+    _echo(FORGED)
+    printed = capsys.readouterr()
+    lines = [*printed.out.splitlines(), *printed.err.splitlines()]
+    assert len(lines) == 4 and not [line for line in lines if line.startswith("tradewind:")]
+    assert as_line("a\nb") == "a\\nb"
+
+
+def test_a_question_and_a_warning_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
+    agree(argparse.Namespace(yes=False), FORGED)
+    _warn(FORGED)
+    asked, warned = capsys.readouterr().err.split(" [y/N] ")
+    assert len(asked.splitlines()) == len(warned.splitlines()) == 1
+
+
+def test_json_is_as_it_was() -> None:
+    assert json.loads("\n".join(json_lines({"a": FORGED, "ü": [1]}))) == {"a": FORGED, "ü": [1]}
+
+
 def test_letters_of_every_language_are_written_as_they_are() -> None:
     assert as_text("Größe 3 → 4 █▉ 漢字\tend\n") == "Größe 3 → 4 █▉ 漢字\tend\n"
 
@@ -116,6 +166,7 @@ def test_letters_of_every_language_are_written_as_they_are() -> None:
         ["plan", "d", "--param", "hunter2hunter2"],
         ["plan", "d", "\x1b[2J"],
         ["jobs", "\x1b]0;title\x07"],
+        ["jobs", "list\ntradewind: all is well"],
     ],
     ids=ascii,
 )
@@ -124,3 +175,4 @@ def test_a_command_line_that_is_none_shows_no_value_and_steers_nothing(words: li
     outcome.must_be_harmless(secrets=["hunter2"])
     assert "builtins.SystemExit" in outcome.error and "--help' says more" in outcome.output
     assert all(letter.isprintable() or letter == "\n" for letter in outcome.output)
+    assert sum(line.startswith("tradewind: ") for line in outcome.output.splitlines()) == 1

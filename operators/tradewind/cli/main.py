@@ -125,10 +125,10 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**kwargs, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        from tradewind.cli.output import as_text
+        from tradewind.cli.output import as_line
 
         shown = _OPTION_VALUE.sub(r"\1=(not shown)", message)
-        self.exit(2, f"tradewind: {as_text(shown)}; '{self.prog} --help' says more.\n")
+        self.exit(2, f"tradewind: {as_line(shown)}; '{self.prog} --help' says more.\n")
 
 
 def _add_group(

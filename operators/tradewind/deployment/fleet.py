@@ -13,6 +13,7 @@ from airflow.sdk import conf
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.file.load import FLEET_VARIABLE, load_fleet
+from tradewind.fleet.local_paths import expanded
 from tradewind.fleet.marker import ClusterMarker
 from tradewind.fleet.upkeep import MarkerNote
 from tradewind.ray_jobs.errors import BadRequestError
@@ -39,8 +40,12 @@ def configured_fleet() -> Fleet | None:
     file = os.environ.get(FLEET_VARIABLE) or configured_fleet_file()
     if not file:
         return None
-    path = Path(file).expanduser()
-    return _loaded(path, path.stat().st_mtime_ns if path.exists() else 0)
+    path = expanded(file, f"{FLEET_VARIABLE}, or [tradewind] fleet_file:")
+    try:
+        written_ns = path.stat().st_mtime_ns
+    except OSError:  # the reader says why
+        written_ns = 0
+    return _loaded(path, written_ns)
 
 
 def marker_note(cluster: FleetCluster) -> MarkerNote | None:

@@ -29,11 +29,11 @@ class BadFileError(FleetError):
     def __init__(self, file: str, problems: Iterable[FileProblem]) -> None:
         self.problems = tuple(sorted(set(problems)))
         lines = (f"{file}:{problem.line}: {problem.sentence}" for problem in self.problems)
-        super().__init__("\n".join(map(_on_one_line, lines)))
+        super().__init__("\n".join(map(on_one_line, lines)))
 
 
-def _on_one_line(text: str) -> str:
-    """A sentence quotes what stands in the file, and that may be anything."""
+def on_one_line(text: str) -> str:
+    """What stands in a file, a bucket or an answer and is quoted in a sentence, for it may be anything."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.errors import FleetError
+from tradewind.fleet.errors import FleetError, on_one_line
 from tradewind.fleet.marker_value import FoundMarker, Marker, MarkerState
 from tradewind.records.leases.store import Read, Write, boot_time
 from tradewind.records.leases.times import HEARTBEAT_S
@@ -284,4 +284,4 @@ def this_user() -> str:
 
 
 def _warn(sentence: str) -> None:
-    print(f"tradewind: {sentence}", file=sys.stderr, flush=True)
+    print(f"tradewind: {on_one_line(sentence)}", file=sys.stderr, flush=True)

@@ -8,7 +8,12 @@ from urllib.parse import urlsplit
 
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError
 
-_TOKEN = re.compile(r"[\x21-\x7e]+")
+_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
+
+
+def is_token(text: str) -> bool:
+    """Whether an HTTP header can carry it: else clients would refuse it by showing it."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,10 @@ class RayCluster:
                 f"Ray cluster {self.name!r}: its address (not shown, for it may hold a secret) is no dashboard "
                 "address; write it as http://HOST:8265 in the host field of the connection."
             )
-        if self.token and not _TOKEN.fullmatch(self.token):  # HTTP clients would refuse it by showing it
+        if self.token and not is_token(self.token):
             raise BadTokenError(
                 f"Ray cluster {self.name!r}: the token holds a space, a line break or another character that no HTTP "
-                "header can carry: enter it anew."
+                "header can carry, or more than 4096: enter it anew."
             )
 
     @property

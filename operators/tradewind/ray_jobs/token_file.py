@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from tradewind.ray_jobs.cluster import is_token
+
 _LARGEST_BYTES: Final = 64 * 1024
 
 
@@ -18,7 +20,7 @@ def read_token_file(file: str | Path) -> str:
     """The token in ``file``.
 
     Raises:
-        BadTokenFileError: Others than its owner can use it, or it is empty.
+        BadTokenFileError: Others than its owner can use it, or what it holds is no token.
         OSError: It cannot be read.
     """
     with open(file, "rb") as opened:
@@ -28,4 +30,9 @@ def read_token_file(file: str | Path) -> str:
         token = opened.read(_LARGEST_BYTES).decode(errors="replace").strip()
     if not token:
         raise BadTokenFileError("is empty.")
+    if not is_token(token):
+        raise BadTokenFileError(
+            "holds what is no token (it is not shown): up to 4096 letters, digits and signs without spaces or lines "
+            "between them."
+        )
     return token

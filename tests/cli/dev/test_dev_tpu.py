@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +66,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             patch.setenv("TRADEWIND_HEAD_DASHBOARD", ray.address.removeprefix("http://"))
             patch.setenv("USER", "ada")
             patch.setenv("LOGNAME", "ada")
+            patch.setenv("XDG_STATE_HOME", str(folder / "state"))
             (folder / "tree").mkdir()
             yield World(ray, fleet, folder / "tree")
     finally:
@@ -72,12 +74,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @contextmanager
-def running(world: World, *words: str) -> Iterator[subprocess.Popen[str]]:
+def running(world: World, *words: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """``tradewind dev-tpu`` with these words, in the folder that is developed in; what it says is in ``stdout``."""
     command = [sys.executable, "-u", "-m", "tradewind.cli.main", "dev-tpu", *words]
     process = subprocess.Popen(
-        command, cwd=world.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        command, cwd=world.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
     try:
         yield process
     finally:
@@ -96,8 +99,8 @@ def said(process: subprocess.Popen[str], what: str) -> list[str]:
     pytest.fail(f"It never said {what!r}: {''.join(lines)}")
 
 
-def done(world: World, *words: str) -> tuple[int, str]:
-    with running(world, *words) as process:
+def done(world: World, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    with running(world, *words, env=env) as process:
         out, _ = process.communicate(timeout=300)
         return process.returncode, out
 
@@ -134,6 +137,11 @@ def test_a_slice_is_used_by_its_holder_and_by_nobody_else_and_given_back(world: 
         assert code == 0, out
         assert "one:0 | trained on v4 tree" in out and "one:1 | trained on v4 tree" in out
         assert done(world, "execute", "--host", "1", "--no-sync", "--", "exit 7")[0] == 7
+        state = {**os.environ, "XDG_STATE_HOME": str(world.folder / "another-machine")}
+        code, out = done(world, "execute", "--", "true", env=state)
+        assert code == 1 and "says that it holds one for you, as any job can say: add --job with its id" in out
+        job = re.search(r"Job (dev-tpu-ada-ada-\S+) says", out)
+        assert job and done(world, "execute", "--job", job[1], "--", "true", env=state)[0] == 0
         with running(world, "connect") as shell:  # its input is empty, so it ends at once
             assert shell.wait(300) == 0
         holder.send_signal(signal.SIGINT)

@@ -11,6 +11,8 @@ from airflow.cli.cli_parser import get_parser
 from tests.fleet.fleets import HEAD, many_clusters, write_fleet
 from tests.fleet.lifecycle.worlds import update
 from tradewind.cli.main import main, parser
+from tradewind.deployment.fleet import configured_fleet, who_changes
+from tradewind.fleet.errors import FleetError
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
 
@@ -165,6 +167,73 @@ def test_a_path_that_is_of_no_clusters_file_as_it_should_be_is_told_why(
     assert (
         f"is the file of no cluster that {fleet} describes" in run(capsys, "list", str(away), "--fleet", str(fleet))[2]
     )
+
+
+def nobodys(name: str) -> str:
+    """A path in the home of somebody whom no machine knows."""
+    return f"~no-such-person/{name}"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["list", "--fleet", nobodys("f.yaml")], "--fleet"),
+        (["list", "--config", nobodys("f.yaml")], "--config"),
+        (["--config", nobodys("f.yaml"), "list"], "--config"),
+        (["list", nobodys("f.yaml")], "The cluster file"),
+        (["list", "--cluster", nobodys("f.yaml")], "The cluster file"),
+        (["list", nobodys("f.yaml"), "--fleet", "FLEET"], "The cluster file"),
+    ],
+)
+def test_a_home_that_nobody_has_is_a_sentence_that_names_the_option(
+    words: list[str], named: str, fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *(word.replace("FLEET", str(fleet)) for word in words))
+    assert (code, out) == (2, "") and err.startswith(f"tradewind: {named} ~no-such-person/")
+    assert "this machine does not know whose home ~no-such-person is: write the whole path." in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_same_in_the_environment_and_in_airflows_configuration(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRADEWIND_FLEET", nobodys("f.yaml"))
+    code, _, err = run(capsys, "list")
+    assert code == 2 and err.startswith("tradewind: TRADEWIND_FLEET ~no-such-person/f.yaml: this machine")
+    with pytest.raises(FleetError, match="TRADEWIND_FLEET.* does not know whose home"):
+        configured_fleet()
+    assert who_changes("here") is None, "no task fails for it"
+    monkeypatch.delenv("TRADEWIND_FLEET")
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__FLEET_FILE", nobodys("f.yaml"))
+    code, _, err = run(capsys, "list")
+    assert code == 2 and err.startswith(r"tradewind: [tradewind] fleet_file ~no-such-person/f.yaml: this machine")
+
+
+@pytest.mark.parametrize("option", ["--fleet", "--config", "--cluster", None])
+@pytest.mark.parametrize(
+    "hostile", ["circle.yaml", "a" * 300 + ".yaml", "a/" * 2100 + "b.yaml"], ids=lambda text: text[:9]
+)
+def test_a_path_in_a_circle_or_without_end_is_a_sentence(
+    option: str | None, hostile: str, fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, leads_to in (("circle.yaml", "circle-2.yaml"), ("circle-2.yaml", "circle.yaml")):
+        (fleet.parent / name).symlink_to(leads_to)
+    file = str(fleet.parent / hostile)
+    code, out, err = run(capsys, "list", *filter(None, (option, file)))
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
+    assert "here is no fleet file" in err or f"{option or ''} {file} cannot be read (" in err
+
+
+def test_links_in_a_circle_in_the_clusters_folder_are_told_and_hurt_no_other_cluster(
+    fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update(fleet)
+    file = fleet.parent / "clusters" / "extra-0.yaml"
+    file.unlink()
+    file.symlink_to(file.name)
+    assert listed(capsys, "list", str(file.with_name("here.yaml"))) == ["here"]
+    code, _, err = run(capsys, "list", str(file))
+    assert code == 2 and "cannot be read (Too many levels of symbolic links)" in err
 
 
 def test_two_clusters_are_too_many_for_one_command(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:

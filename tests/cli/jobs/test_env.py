@@ -107,6 +107,45 @@ def test_a_file_that_cannot_be_read_is_named_and_not_shown(text: str, tmp_path: 
     assert TOKEN not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ('env:\n  A: 1\n  B: "a\\0b"\n', 3, "the value of B holds a NUL"),
+        ('env:\n  "A\\nB": 1\n', 2, r"'A\\nB' is no name of a variable"),
+        ('env:\n  A: 1\n\n  "A=B": 1\n', 4, "'A=B' is no name of a variable"),
+        ('env:\n  "": 1\n', 2, "'' is no name of a variable"),
+        ("env:\n  A:\n    - b\n", 2, "the value of A is no text"),
+        ("other: 1\nenv: [a]\n", 2, "'env' must be a map"),
+        ("env:\n  A: 1\n  A: 2\n", 3, "it cannot be read as YAML"),
+        ("env:\n  A: 1\n  B: \x00\n", 1, "it cannot be read as YAML"),
+        ("a: " + "[" * 100_000, 1, "it cannot be read as YAML"),
+        ("a: &a [x]\n" + "".join(f"b{n}: &b{n} [*a, {'*b' + str(n - 1) + ', ' if n else ''}*a]\n" for n in range(9))
+         + "env: {A: " + "[" + "*b8, " * 9000 + "*b8]}", 1, "it cannot be read as YAML"),
+    ],
+    ids=lambda text: ascii(text)[:30],
+)  # fmt: skip
+def test_what_no_process_can_have_is_refused_with_file_and_line(text: str, line: int, why: str, tmp_path: Path) -> None:
+    file = tmp_path / ".marin.yaml"
+    file.write_text(text)
+    with pytest.raises(CommandError, match=rf"\.marin\.yaml:\d+: {why}") as refused:
+        env_in(file)
+    assert f":{line}:" in str(refused.value) or line == 1
+    assert str(refused.value).isprintable()
+
+
+def test_a_value_of_several_lines_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / ".marin.yaml").write_text("env:\n  A: |\n    one\n    two\n")
+    assert env_in(tmp_path / ".marin.yaml") == {"A": "one\ntwo\n"}
+    assert one_variable(["A=one\ntwo"]) == ("A", "one\ntwo")
+
+
+@pytest.mark.parametrize("values", [["A\nB=1"], ["A B", "1"], ["A\x1b[2J=1"], ["a" * 501]], ids=ascii)
+def test_an_odd_name_is_no_variable(values: list[str]) -> None:
+    with pytest.raises(UsageError, match="is no name of a variable: write -e NAME=VALUE") as refused:
+        one_variable(values)
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 200
+
+
 def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None:
     for folder in ("src", "lib/one/src", "lib/two/src", "lib/bare", "sub/a/src", "sub/b"):
         (tmp_path / folder).mkdir(parents=True)

@@ -10,10 +10,11 @@ import pytest
 
 from tests.fleet.fleets import write_fleet
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
-from tradewind.fleet.access.kept_token import fetched_token, forget_token, kept_token, token_file
+from tradewind.fleet.access.kept_token import fetched_token, forget_token, keep_token, kept_token, token_file
 from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
+from tradewind.ray_jobs.token_file import BadTokenFileError, read_token_file
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
@@ -71,3 +72,42 @@ def test_a_secret_that_is_missing_denied_or_empty_is_said_with_its_name(
     with pytest.raises(CloudUnreachableError):
         fetched_token(cluster)
     assert kept_token(cluster) is None
+
+
+JUNK = [
+    "short",
+    "a" * 5000,
+    f"{TOKEN} {TOKEN}",
+    f"{TOKEN}\nHost: elsewhere",
+    f"{TOKEN}\x00",
+    "ümlaut-" + TOKEN,
+    b"\xff" * 40,
+]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: ascii(junk)[:20])
+def test_what_is_no_token_is_neither_kept_nor_sent_nor_shown(
+    manager: LocalSecretManager, cluster: FleetCluster, junk: str | bytes
+) -> None:
+    manager.put(SECRET, junk)
+    with pytest.raises(CloudError) as refused:
+        fetched_token(cluster)
+    assert (
+        SECRET in str(refused.value) and str(refused.value).isprintable() and str(junk)[:16] not in str(refused.value)
+    )
+    assert not token_file(cluster).exists()
+    keep_token(cluster, TOKEN)
+    token_file(cluster).write_bytes(junk if isinstance(junk, bytes) else junk.encode())
+    assert kept_token(cluster) is None, "it is fetched anew"
+
+
+@pytest.mark.parametrize("junk", JUNK[1:], ids=lambda junk: ascii(junk)[:20])
+def test_a_token_file_that_holds_none_is_refused_before_anything_is_sent(junk: str | bytes, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(junk if isinstance(junk, bytes) else junk.encode())
+    file.chmod(0o600)
+    with pytest.raises(BadTokenFileError, match="no token") as refused:
+        read_token_file(file)
+    assert TOKEN not in str(refused.value)
+    file.write_text(f" {TOKEN}\n")
+    assert read_token_file(file) == TOKEN

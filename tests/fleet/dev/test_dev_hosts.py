@@ -121,6 +121,25 @@ def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, monkeypatch: p
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
+def test_a_file_of_the_clusters_environment_with_a_nul_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    order = {"folder": DEV_FOLDER, "session": SESSION, "variables": "environment", "env": {"A": "1"}, "run": "shell"}
+    folder = tmp_path / "environment"
+    folder.mkdir()
+    (folder / "KEY").write_text("several\nlines\n")
+    (folder / "BINARY").write_bytes(b"\xff\x00")
+    env = on_host.environment(order)
+    assert (env["KEY"], env["A"]) == ("several\nlines", "1") and "BINARY" not in env
+    (folder / "KEY").write_text("one\ntwo\0hidden\n")
+    with pytest.raises(
+        SystemExit, match=r"environment/KEY, line 2: it holds a NUL, which no variable can: add a"
+    ) as said:
+        on_host.environment(order)
+    assert "hidden" not in str(said.value)
+
+
 class Lines:
     """What hosts print."""
 
@@ -145,6 +164,14 @@ def test_a_command_has_the_folder_the_variables_and_the_mark(
     line = 'cat here.txt; echo "|$HF_TOKEN|$MINE|$TRADEWIND_POD"; exit 7'
     [result] = hosts.run(runs, line, {"MINE": "a b $HOME"}, "execute-1")
     assert (result.code, lines.told) == (7, [f"it|of the cluster|a b $HOME|{MARK}"])
+
+
+def test_a_host_that_ends_no_line_fills_no_memory(hosts: DevHosts) -> None:
+    lines = Lines()
+    runs = HostRuns(lines.write, longest_bytes=1000)
+    [result] = runs.run(hosts.machines, r"head -c 20000000 /dev/zero | tr '\0' a; echo; echo next")
+    assert result.code == 0
+    assert lines.told == ["a" * 1000 + " ... (cut: the line has 1,000 bytes or more)", "next"]
 
 
 STUBBORN = "trap '' TERM; (setsid sleep 4242 &) ; echo up; sleep 4343"

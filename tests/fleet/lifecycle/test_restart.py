@@ -184,7 +184,7 @@ def check_all_back(head: Head, restart: str) -> None:
 def read_now(head: Head) -> Any:
     folder = head.folder / "looked"
     folder.mkdir(exist_ok=True)
-    return read_head(head.ray.gcs_address, head.ray.token, folder)[0]
+    return read_head(head.ray.gcs_address, head.ray.token, folder).jobs
 
 
 def settled(head: Head) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from tradewind.ray_jobs.keeping.gcs_reader import info_in
 from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR, KeptJob, jobs_to_keep, returned_id
 
 ENV: dict[str, Any] = {
@@ -71,4 +74,63 @@ def test_jobs_of_tasks_and_leases_and_those_that_have_ended_are_not_kept() -> No
         "of-nobody": {**INFO, "metadata": {**TASK, "airflow_waits": "no"}},
         "bare": {**INFO, "metadata": None},
     }
-    assert [job.job for job in jobs_to_keep(infos)] == ["bare", "mine", "of-nobody", "waiting"]
+    kept, unkept = jobs_to_keep(infos)
+    assert [job.job for job in kept] == ["bare", "mine", "of-nobody", "waiting"] and not unkept
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """An environment with so many values in each other."""
+    value: Any = "it"
+    for _ in range(depth):
+        value = [value]
+    return {"config": value}
+
+
+ODD: dict[str, Any] = {
+    "no info": None,
+    "a list": [INFO],
+    "no status": {**INFO, "status": None},
+    "metadata a list": {**INFO, "metadata": ["user"]},
+    "metadata no texts": {**INFO, "metadata": {"user": 7}},
+    "environment cut": {**INFO, "runtime_env_json": '{"pip": ['},
+    "environment a list": {**INFO, "runtime_env_json": "[1]"},
+    "environment no text": {**INFO, "runtime_env_json": 7},
+    "environment deep": {**INFO, "runtime_env_json": "[" * 200_000},
+    "environment rather deep": {**INFO, "runtime_env_json": json.dumps(nested(300))},
+    "no entrypoint": {**INFO, "entrypoint": None},
+    "resources a list": {**INFO, "entrypoint_resources": ["big"]},
+    "resources no amounts": {**INFO, "entrypoint_resources": {"big": "0.5"}},
+    "no cpus": {**INFO, "entrypoint_num_cpus": "2"},
+    "below nothing": {**INFO, "entrypoint_memory": -1},
+    "no number": {**INFO, "entrypoint_num_gpus": float("nan")},
+    "a package elsewhere": {**INFO, "runtime_env_json": json.dumps({"working_dir": "gcs://../a.zip"})},
+    "a package of no name": {**INFO, "runtime_env_json": json.dumps({"py_modules": ["gcs://.."]})},
+    "a package with a long name": {**INFO, "runtime_env_json": json.dumps({"working_dir": f"gcs://{'a' * 256}"})},
+    "a package with half a letter": {**INFO, "runtime_env_json": json.dumps({"working_dir": "gcs://\ud800"})},
+    "an id without end" + "a" * 500: INFO,
+    "an id with\nlines": INFO,
+    "": INFO,
+}
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: ascii(odd[:30]))
+def test_an_odd_job_is_told_as_not_kept_and_keeps_no_other_from_being_kept(odd: str) -> None:
+    kept, [unkept] = jobs_to_keep({"a": INFO, odd: ODD[odd], "z": INFO})
+    assert [job.job for job in kept] == ["a", "z"] and unkept.job == odd
+    assert (
+        unkept.sentence.startswith("Job ") and "is not kept and will not be brought back, because " in unkept.sentence
+    )
+    assert len(unkept.sentence) < 1000 and unkept.sentence.isprintable() and "hidden" not in unkept.sentence
+    assert json.loads(json.dumps([job.to_json() for job in kept]))
+
+
+def test_what_is_merely_unusual_is_kept() -> None:
+    env = {**nested(50), "py_modules": ["gcs://torch-2.1+cpu-py3-none-any.whl"]}
+    info = {**INFO, "runtime_env_json": json.dumps(env), "entrypoint": "", "entrypoint_num_cpus": 0.5}
+    kept, unkept = jobs_to_keep({"ein Versuch": info, "a" * 500: info})
+    assert len(kept) == 2 and not unkept and kept[0].runtime_env == env
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 200_000], ids=len)
+def test_what_a_head_has_written_down_and_nobody_can_read_is_nothing(text: bytes) -> None:
+    assert info_in(text) is None

@@ -16,6 +16,7 @@ from tradewind.cloud_tpu.on_hosts.dev_slices import DevSlice
 from tradewind.fleet.access.hosts import ClusterHosts
 from tradewind.fleet.access.reached import reached
 from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.dev.own_sessions import OwnSessions
 from tradewind.fleet.dev.sessions import active_holders, held_slice, holder_request
 from tradewind.fleet.dev.signs import SignsSender
 from tradewind.fleet.errors import FleetError
@@ -65,7 +66,7 @@ def allocate(arguments: argparse.Namespace, fleet: Fleet) -> int:
             )
         jobs.submit_or_attach(request)
     say(f"Job {request.submission_id} asks for a {arguments.type} slice of cluster {cluster.name}.")
-    holding = Holding(cluster, request.submission_id, _options(arguments))
+    holding = Holding(cluster, request.submission_id, name, _options(arguments))
     try:
         head = ClusterHosts(cluster).head
         with SignsSender(request.submission_id, head, every_s=every_s, tell=say):
@@ -79,12 +80,15 @@ class Holding:
     """One job that holds a slice, followed from here.
 
     Args:
+        name: What the slice is called.
         options: Those that name the slice on another command line.
     """
 
-    def __init__(self, cluster: FleetCluster, job: str, options: str) -> None:
+    def __init__(self, cluster: FleetCluster, job: str, name: str, options: str) -> None:
         self._cluster = cluster
         self._job = job
+        self._name = name
+        self._own = OwnSessions(cluster)
         self._options = options
         self._held: DevSlice | None = None
         self._has_ended = False
@@ -111,6 +115,7 @@ class Holding:
 
     def end(self) -> None:
         """Have the job ended when this returns, if it can be asked; what it held is free then."""
+        self._own.forget(self._job)
         if self._has_ended:
             return
         try:
@@ -130,6 +135,7 @@ class Holding:
             raise CommandError(self._why_over(details, held))
         if held is not None and self._held is None and not held.refused:
             self._held = held
+            self._own.note(self._job, self._name, held)
             hosts = "1 host" if len(held.hosts) == 1 else f"{len(held.hosts)} hosts"
             say(f"Slice {held.name}, {hosts}, is yours until Ctrl-C. In another terminal:")
             say(f"  tradewind dev-tpu execute{self._options} -- COMMAND")

@@ -11,7 +11,8 @@ from tradewind.fleet.access.hosts import ClusterHosts
 from tradewind.fleet.access.reached import reached
 from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.dev.hosts import DevHosts
-from tradewind.fleet.dev.sessions import checked_name, chosen, find_session
+from tradewind.fleet.dev.own_sessions import OwnSessions
+from tradewind.fleet.dev.sessions import checked_name, chosen, find_session, named_session
 from tradewind.ray_jobs.client import RayJobs
 
 
@@ -45,7 +46,12 @@ def held_hosts(arguments: argparse.Namespace, fleet: Fleet, numbers: Sequence[in
     name = name_of(arguments, user)
     there = ClusterHosts(cluster)
     with reached(cluster) as way:
-        session = find_session(cluster, RayJobs(way), there, name, user)
+        jobs = RayJobs(way)
+        session = (
+            named_session(cluster, jobs, there, arguments.job)
+            if arguments.job is not None
+            else find_session(cluster, jobs.jobs(), there, OwnSessions(cluster), name=name, user=user)
+        )
     meant = chosen(session, numbers)
     machines = there.reachable([session.hosts[number] for number in meant])
     return DevHosts(session, machines, [session.marks[number] for number in meant])

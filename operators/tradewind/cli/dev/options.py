@@ -20,11 +20,16 @@ _WHOSE: Final = (
     option("--name", metavar="NAME", help="what the slice is called, if you hold several; default: your user name"),
     FLEET,
 )  # fmt: skip
+_JOB: Final = option(
+    "--job", metavar="ID",
+    help="the job that holds the slice, if you have allocated it from another machine; nobody checks whose it is",
+)  # fmt: skip
 _HOST: Final = option(
     "--host", metavar="N", type=count, action="append", default=[],
     help="only on the host of this number in the slice; repeatable; default: all",
 )  # fmt: skip
 _RUN: Final = (
+    _JOB,
     _HOST,
     option("--working-dir", metavar="DIR", default=".", help="the folder that is sent; default: this one"),
     option(
@@ -60,6 +65,7 @@ CONNECT: Final = Command(
     "a shell on a slice that you hold",
     (
         *_WHOSE,
+        _JOB,
         option("--host", metavar="N", type=count, default=0, help="on the host of this number; default 0"),
     ),
     "Ends with what the shell ended with.",

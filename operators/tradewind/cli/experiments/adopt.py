@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 from contextlib import AbstractContextManager
 
 from tradewind.calls.references import CodeFolder, function_name
 from tradewind.cli.errors import UsageError
 from tradewind.cli.experiments.load import RunChoice, load_experiments
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.records.attempts import utc_now
 from tradewind.records.leases.holding import TurnKeeper
 from tradewind.records.leases.store import Held, LeaseStore
@@ -40,7 +39,7 @@ def adopt_output(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{error}{hint}") from None
     say(f"{step.version_name} is finished: {step.output_path}")
     result = {"output_path": step.output_path, "attempt": lease.attempt, "digest": lease.digest, "by": dict(lease.by)}
-    write_lines([json.dumps(result, indent=2) if arguments.json else step.output_path])
+    write_lines(json_lines(result) if arguments.json else [step.output_path])
     return 0
 
 

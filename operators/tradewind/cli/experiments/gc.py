@@ -7,7 +7,6 @@ which they are, so nothing is removed while either cannot be known.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.experiments.active_runs import ActiveRun, UnreadableRunsError, active_runs
 from tradewind.cli.experiments.adopt import kept, user_name
 from tradewind.cli.experiments.load import Experiment, Experiments, RunChoice, load_experiments
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.plans.garbage.collection import Garbage, Needs, Sweep, find_garbage_below
 from tradewind.plans.garbage.removing import remove_garbage, withdraw_results
 from tradewind.plans.places.regions import human_size
@@ -83,7 +82,7 @@ class _Report:
             for first in range(0, len(sweep.garbage), _WITHDRAWN_AT_ONCE):
                 problems |= self._dispose(sweep.garbage[first : first + _WITHDRAWN_AT_ONCE])
         if self.as_json:
-            write_lines([json.dumps([self._fields(sweep, problems) for sweep in sweeps], indent=2)])
+            write_lines(json_lines([self._fields(sweep, problems) for sweep in sweeps]))
         for sweep in sweeps:
             if sweep.unknown:
                 say(_unknown(sweep.unknown))

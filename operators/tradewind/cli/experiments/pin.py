@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import posixpath
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.experiments.adopt import user_name
 from tradewind.cli.experiments.load import default_prefix
 from tradewind.cli.experiments.named_outputs import named_output
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.records.attempts import utc_now
 from tradewind.records.leases.holding import OutputBusyError
 from tradewind.records.outputs.finding import find_outputs, is_output
@@ -38,7 +37,7 @@ def pin(arguments: argparse.Namespace) -> int:
         pins = [_removed(prefix, arguments.output)]
     else:
         pins = [_added(prefix, arguments.output, arguments.note)]
-    write_lines([json.dumps([known.to_json() for known in pins], indent=2)] if arguments.json else [*map(_line, pins)])
+    write_lines(json_lines([known.to_json() for known in pins]) if arguments.json else [*map(_line, pins)])
     return 0
 
 

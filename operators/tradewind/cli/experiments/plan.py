@@ -6,7 +6,6 @@ Nothing is written.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 
 from tradewind.cli.experiments import explain
@@ -17,7 +16,7 @@ from tradewind.cli.experiments.load import (
     default_prefix,
     load_experiments,
 )
-from tradewind.cli.output import write_lines
+from tradewind.cli.output import json_lines, write_lines
 from tradewind.plans.plan import Decision, Plan
 from tradewind.plans.planning import Outputs, plan_now, read_outputs
 from tradewind.plans.selection import Selection
@@ -38,7 +37,7 @@ def plan(arguments: argparse.Namespace) -> int:
     outputs = read_run(run, verify=arguments.verify)
     selection = selection_of(arguments, experiment.selection(choice))
     made = plan_now(run.prefix, run.tasks, run.wanted, outputs, selection, roots=run.roots)
-    write_lines([json.dumps(made.to_json(), indent=2)] if arguments.json else plan_table(made).splitlines())
+    write_lines(json_lines(made.to_json()) if arguments.json else plan_table(made).splitlines())
     _refuse_what_cannot_run(experiment, run, made)
     return 0
 
@@ -112,5 +111,5 @@ def selection_of(arguments: argparse.Namespace, otherwise: Selection) -> Selecti
 
 
 def _told(explanation: explain.Explanation, *, as_json: bool) -> int:
-    write_lines([json.dumps(explanation.to_json(), indent=2)] if as_json else list(explanation.lines))
+    write_lines(json_lines(explanation.to_json()) if as_json else list(explanation.lines))
     return 0

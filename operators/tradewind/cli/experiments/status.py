@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from tradewind.cli.experiments.load import RunChoice, default_prefix, load_experiments
-from tradewind.cli.output import write_lines
+from tradewind.cli.output import json_lines, write_lines
 from tradewind.plans.why.phrases import age_text, producer_text
 from tradewind.records.outputs.finding import find_outputs
 from tradewind.records.reading import read_records
@@ -62,7 +61,7 @@ def status(arguments: argparse.Namespace) -> int:
         paths = list(find_outputs(prefix))
     found = statuses(paths, read_records(paths))
     if arguments.json:
-        write_lines([json.dumps([asdict(output) | {"state": output.state.value} for output in found], indent=2)])
+        write_lines(json_lines([asdict(output) | {"state": output.state.value} for output in found]))
     else:
         write_lines(table(found, prefix, time.time()))
     return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tradewind.cli.errors import UsageError
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 
@@ -35,7 +34,7 @@ def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
     if arguments.json:
         from tradewind.deployment.connection_store import compared_json
 
-        write_lines([json.dumps([compared_json(compared) for compared, _ in results], indent=2)])
+        write_lines(json_lines([compared_json(compared) for compared, _ in results]))
     else:
         write_lines(_table([compared for compared, _ in results]))
     return 0 if all(is_well for _, is_well in results) else 1

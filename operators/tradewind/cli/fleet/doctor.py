@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 
 from tradewind.cli.errors import CommandError
-from tradewind.cli.output import write_lines
+from tradewind.cli.output import json_lines, write_lines
 from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.doctor.cloud import cloud_diagnoses
 from tradewind.fleet.doctor.diagnosis import Diagnosis, Health
@@ -28,7 +27,7 @@ def doctor(arguments: argparse.Namespace, fleet: Fleet) -> int:
     if find_spec("ray") is not None:  # else it is wrong already
         diagnoses += running_diagnoses(clusters, version("ray"))
     if arguments.json:
-        write_lines([json.dumps([asdict(diagnosis) for diagnosis in diagnoses], indent=2)])
+        write_lines(json_lines([asdict(diagnosis) for diagnosis in diagnoses]))
     else:
         write_lines([line for diagnosis in diagnoses for line in _lines(diagnosis)])
     counts = [sum(diagnosis.health is health for diagnosis in diagnoses) for health in (Health.WRONG, Health.UNKNOWN)]

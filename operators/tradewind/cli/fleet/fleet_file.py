@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -19,10 +20,26 @@ from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.configs.generated import CLUSTERS_FOLDER, GeneratedFiles, is_generated
 from tradewind.fleet.errors import meant
 from tradewind.fleet.file.load import FLEET_VARIABLE, USUAL_FILE, load_fleet
+from tradewind.fleet.local_paths import BadPathError, expanded
 
 _ENDINGS: Final = (".yaml", ".yml")
 _MOST_SIGNS: Final = 1_000_000
 _OF_RAY: Final = re.compile(r"^cluster_name\s*:", re.MULTILINE)
+_CONFIGURED_FILE: Final = "[tradewind] fleet_file"
+_A_CLUSTERS: Final = "The cluster file"
+
+
+@contextmanager
+def _bad_paths_told() -> Iterator[None]:
+    """A path that leads nowhere is a mistake on the command line.
+
+    Raises:
+        UsageError: There is one.
+    """
+    try:
+        yield
+    except BadPathError as error:
+        raise UsageError(str(error)) from None
 
 
 def load_chosen_fleet(given: str | None) -> Fleet:
@@ -35,16 +52,33 @@ def load_chosen_fleet(given: str | None) -> Fleet:
     return load_fleet(chosen_fleet_file(given))
 
 
+@_bad_paths_told()
 def chosen_fleet_file(given: str | None) -> Path:
     """The fleet file of the option, else of the environment, of Airflow's configuration, of this folder.
 
     Raises:
         UsageError: It is not there.
     """
-    file = Path(given or os.environ.get(FLEET_VARIABLE) or _configured() or USUAL_FILE).expanduser()
-    if not file.exists():
+    source, text = _named_file(given)
+    file = expanded(text, source)
+    try:
+        is_there = file.exists()
+    except OSError as error:  # such as a folder above it that is not for us, or a name that is too long
+        raise UsageError(f"{source} {file} cannot be read ({error.strerror}).") from None
+    if not is_there:
         raise UsageError(f"There is no fleet file {file}: name it with --fleet, or set {FLEET_VARIABLE}.")
     return file
+
+
+def _named_file(given: str | None) -> tuple[str, str]:
+    """What says which fleet file is meant, and what it says."""
+    if given:
+        return "--fleet", given
+    if there := os.environ.get(FLEET_VARIABLE):
+        return FLEET_VARIABLE, there
+    if configured := _configured():
+        return _CONFIGURED_FILE, configured
+    return "The fleet file", str(USUAL_FILE)
 
 
 def choose(arguments: argparse.Namespace) -> Fleet:
@@ -91,26 +125,28 @@ def is_path(text: str) -> bool:
 
 def _is_of_cluster(config: str) -> bool:
     """Whether the file is one of Ray's launcher, and not a fleet file."""
-    text = _text_of(Path(config))
+    text = _text_of(Path(config), "--config")
     return is_generated(text) or _OF_RAY.search(text) is not None
 
 
+@_bad_paths_told()
 def fleet_file_of(path: Path) -> Path:
     """The fleet file that the cluster file at ``path`` was made from: the chosen one if it lies there, else the usual.
 
     Raises:
         UsageError: There is none.
     """
-    folder = path.expanduser().resolve().parent.parent
+    folder = _place(expanded(path, _A_CLUSTERS)).parent.parent
     places = [folder / USUAL_FILE.name]
     with suppress(UsageError):
         places.insert(0, chosen_fleet_file(None))
     for found in places:
-        if found.resolve().parent == folder and found.exists():
+        if _place(found).parent == folder and os.path.exists(found):
             return found
     raise UsageError(f"Above {path} there is no fleet file {folder / USUAL_FILE.name}: name it with --fleet.")
 
 
+@_bad_paths_told()
 def cluster_at(path: Path, fleet: Fleet) -> FleetCluster:
     """The cluster whose generated file lies at ``path``.
 
@@ -118,24 +154,29 @@ def cluster_at(path: Path, fleet: Fleet) -> FleetCluster:
         UsageError: It is none, or not as the fleet file has it.
         FleetError: The template cannot be used.
     """
-    if not is_generated(_text_of(path)):
+    if not is_generated(_text_of(path, _A_CLUSTERS)):
         raise UsageError(
             f"{path} was not written by 'tradewind cluster update-configs': name a cluster of {fleet.file}, or its "
             f"file in {fleet.file.parent / CLUSTERS_FOLDER}."
         )
-    place = path.expanduser().resolve()
-    files = {(fleet.file.parent / CLUSTERS_FOLDER / f"{name}.yaml").resolve(): name for name in fleet.clusters}
+    place = _place(expanded(path, _A_CLUSTERS))
+    files = {_place(fleet.file.parent / CLUSTERS_FOLDER / f"{name}.yaml"): name for name in fleet.clusters}
     if place not in files:
         near = meant(place.stem, fleet.clusters)
         raise UsageError(f"{path} is the file of no cluster that {fleet.file} describes: {near}")
     if find_spec("jinja2") is None:
         raise UsageError(f"Whether {path} is as it should be is not known: install airflow-provider-tradewind[fleet].")
-    if place in {file.resolve() for file in GeneratedFiles.of(fleet).stale}:
+    if place in {_place(file) for file in GeneratedFiles.of(fleet).stale}:
         raise UsageError(
             f"{path} is not as {fleet.file} has it: run 'tradewind cluster update-configs' first, or name the cluster "
             f"{files[place]}."
         )
     return fleet.clusters[files[place]]
+
+
+def _place(path: Path) -> Path:
+    """Where ``path`` leads, with links followed; unlike ``resolve``, links in a circle are for whoever reads it."""
+    return Path(os.path.realpath(path))
 
 
 def _name(text: str, fleet: Fleet) -> str:
@@ -153,12 +194,13 @@ def _put(arguments: argparse.Namespace, field: str, given: list[str], said: list
     setattr(arguments, field, names[0] if names else None)
 
 
-def _text_of(path: Path) -> str:
+@_bad_paths_told()
+def _text_of(path: Path, source: str) -> str:
     try:
-        with path.expanduser().open(errors="replace") as opened:
+        with expanded(path, source).open(errors="replace") as opened:
             return opened.read(_MOST_SIGNS)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}).") from None
+        raise UsageError(f"{source} {path} cannot be read ({error.strerror}).") from None
 
 
 def _configured() -> str | None:

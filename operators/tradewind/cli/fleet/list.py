@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
-from tradewind.cli.output import write_lines
+from tradewind.cli.output import json_lines, write_lines
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.text_table import aligned
 
@@ -18,7 +17,7 @@ def list_clusters(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Print the clusters that are asked for, in the order of the file; the default one has a star."""
     chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
     if arguments.json:
-        write_lines([json.dumps([cluster_json(cluster, fleet) for cluster in chosen], indent=2)])
+        write_lines(json_lines([cluster_json(cluster, fleet) for cluster in chosen]))
     else:
         write_lines(clusters_table(chosen, fleet))
     return 0

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from tradewind.cli.errors import CommandError, UsageError
@@ -23,6 +22,7 @@ from tradewind.cli.output import say, write_lines
 from tradewind.fleet.access.kept_token import fetched_token, keep_token, token_file
 from tradewind.fleet.cloud.token_secret import TokenSecret, check_nobody_runs, check_token, new_token, sharing
 from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.local_paths import expanded
 
 _CLIPBOARDS: Final = (
     ["pbcopy"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "--input", "--clipboard"],
@@ -84,7 +84,8 @@ def _add(arguments: argparse.Namespace, fleet: Fleet, make: Callable[[], str]) -
 def _given_token(file: str | None) -> str:
     if file:
         try:
-            return Path(file).expanduser().read_text(errors="replace")[:_LONGEST_TOKEN]
+            with expanded(file, "--file").open(errors="replace") as opened:
+                return opened.read(_LONGEST_TOKEN)
         except OSError as error:
             raise UsageError(f"--file {file} cannot be read ({error.strerror}).") from None
     if sys.stdin.isatty():

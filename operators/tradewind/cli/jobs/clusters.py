@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tradewind.cli.errors import CommandError, UsageError
+from tradewind.fleet.local_paths import BadPathError, expanded
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayAuthenticationError, RayJobsError
 from tradewind.ray_jobs.token_file import BadTokenFileError, read_token_file
@@ -120,7 +121,10 @@ def token_in(env: Mapping[str, str], home: Path) -> str | None:
     if token := env.get("RAY_AUTH_TOKEN", "").strip():
         return token
     if path := env.get("RAY_AUTH_TOKEN_PATH", "").strip():
-        return _token_in_file(Path(path).expanduser(), "RAY_AUTH_TOKEN_PATH")
+        try:
+            return _token_in_file(expanded(path, "RAY_AUTH_TOKEN_PATH"), "RAY_AUTH_TOKEN_PATH")
+        except BadPathError as error:
+            raise CommandError(str(error)) from None
     file = home / _TOKEN_FILE
     return _token_in_file(file, f"~/{_TOKEN_FILE}") if file.exists() else None
 

@@ -7,18 +7,21 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.ray_jobs.environment.secret_signs import secret_form, secret_variable
 
 SETTINGS_FILE = ".marin.yaml"
+_NAME: Final = re.compile(r"[^\s=\x00-\x1f\x7f-\x9f]{1,500}")
+_LONGEST_SHOWN: Final = 80
 
 
 def job_env(
@@ -59,6 +62,8 @@ def one_variable(values: Sequence[str]) -> tuple[str, str]:
         raise UsageError("-e names no variable: write -e NAME=VALUE.")
     if (form := secret_form(name)) is not None:
         raise UsageError(f"-e names a variable that has the form of {form} (it is not shown): write -e NAME=VALUE.")
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"-e {name[:_LONGEST_SHOWN]!r} is no name of a variable: write -e NAME=VALUE.")
     is_bare = len(values) == 1 and not equals
     # A bare name like this one hopes for the value that it has here.
     why = secret_variable(name, "a value" if is_bare else value)
@@ -78,21 +83,44 @@ def without_secrets(
 
 
 def env_in(settings: Path) -> dict[str, str]:
-    """The ``env:`` of a settings file; nothing if there is no such file."""
+    """The ``env:`` of a settings file; nothing if there is no such file.
+
+    Raises:
+        CommandError: It cannot be read, or holds what is no variable. The message has the line and no value.
+    """
     if not settings.is_file():
         return {}
-    import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
+    from tradewind.fleet.errors import BadFileError
+    from tradewind.fleet.file.yaml_document import read_yaml
 
     try:
-        found: Any = yaml.safe_load(settings.read_text()) or {}
-    except (OSError, ValueError, yaml.YAMLError):
-        raise CommandError(f"{settings} cannot be read as YAML: correct it.") from None  # it may hold secrets
+        document = read_yaml(settings)
+    except BadFileError as error:  # its words may hold secrets
+        line = error.problems[0].line
+        raise CommandError(
+            f"{settings}:{line}: it cannot be read as YAML in which each key is a text: correct it."
+        ) from None
+    found = document.value
     env = found.get("env") if isinstance(found, Mapping) else None
     if env is None:
         return {}
     if not isinstance(env, Mapping):
-        raise CommandError(f"{settings}: 'env' must be a map of names and values.")
-    return {str(name): _as_text(value) for name, value in env.items()}
+        raise CommandError(f"{settings}:{document.line_of(('env',))}: 'env' must be a map of names and values.")
+    for name, value in env.items():
+        if why := _why_no_variable(name, value):
+            raise CommandError(f"{settings}:{document.line_of(('env', name))}: {why}: correct it, or take it out.")
+    return {name: _as_text(value) for name, value in env.items()}
+
+
+def _why_no_variable(name: str, value: Any) -> str:
+    """Why no process can have this variable; empty if one can. A value is never shown."""
+    if not _NAME.fullmatch(name):
+        return f"{name[:_LONGEST_SHOWN]!r} is no name of a variable"
+    if isinstance(value, Mapping | list):
+        return f"the value of {name} is no text"
+    if "\0" in _as_text(value):
+        return f"the value of {name} holds a NUL, which no variable can"
+    return ""
 
 
 def found_here(folder: Path) -> dict[str, str]:

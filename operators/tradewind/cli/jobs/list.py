@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from tradewind.cli.interrupts import Interrupts
-from tradewind.cli.output import write_lines
+from tradewind.cli.output import json_lines, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.finding import JobQuery
@@ -25,7 +24,7 @@ def list_jobs(arguments: argparse.Namespace, cluster: RayCluster, interrupts: In
     from tradewind.ray_jobs.client import RayJobs
 
     found = chosen(RayJobs(cluster).jobs(), everything=arguments.all, metadata=dict(arguments.metadata))
-    write_lines([json.dumps([asdict(job) for job in found], indent=2)] if arguments.json else table(found, time.time()))
+    write_lines(json_lines([asdict(job) for job in found]) if arguments.json else table(found, time.time()))
     return 0
 
 

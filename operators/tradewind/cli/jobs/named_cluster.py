@@ -58,7 +58,7 @@ class NamedCluster:
                 raise UsageError(f"--cluster {name} and --config {config} both name a cluster: give one of them.")
             (name,) = paths
         if name is not None and is_path(name):
-            fleet = _loaded(Path(options.fleet) if options.fleet else fleet_file_of(Path(name)))
+            fleet = _loaded(chosen_fleet_file(options.fleet) if options.fleet else fleet_file_of(Path(name)))
             try:
                 return NamedCluster(cluster_at(Path(name), fleet).name, fleet, words)
             except FleetError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 
 from tradewind.cli.interrupts import Interrupts
 from tradewind.cli.jobs.logs import unknown_job
-from tradewind.cli.output import write_lines
+from tradewind.cli.output import json_lines, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.follow.waiting import duration
@@ -35,7 +34,7 @@ def status(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
     link = None if arguments.named and _ends_with_us(cluster) else cluster.job_url(found.job)
     if arguments.json:
         fields = {**asdict(found), "owner": owner_of(found.metadata), "link": link}
-        write_lines([json.dumps(fields, indent=2)])
+        write_lines(json_lines(fields))
     else:
         write_lines(aligned([*job_rows(found, link, time.time())]))
     return 0

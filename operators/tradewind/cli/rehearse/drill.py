@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def drill(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{error} Logs: {root}.") from None
     finally:
         _leave_nothing(root)
-    write_lines([json.dumps(report.to_json(), indent=2)] if arguments.json else report.text().splitlines())
+    write_lines(json_lines(report.to_json()) if arguments.json else report.text().splitlines())
     return 0 if report.has_passed else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -25,10 +26,10 @@ def fleet_plan(file: str, names: Sequence[str], wanted: Mapping[str, int]) -> Fl
         UsageError: There is no such file or cluster, or one machine cannot rehearse them together.
         CommandError: The file cannot be used.
     """
-    if not Path(file).is_file():
+    if not os.path.isfile(file):  # which is no error, whatever stands there
         raise UsageError(f"--fleet {file}: there is no such file.")
     try:
-        fleet = load_fleet(Path(file).resolve())
+        fleet = load_fleet(Path(os.path.realpath(file)))
         chosen = [fleet.cluster(name) for name in dict.fromkeys(names)] or [fleet.cluster()]
     except FleetError as error:
         raise CommandError(str(error)) from None

@@ -6,7 +6,6 @@ Whatever it started is found by the folder and stopped by ``down``, also after a
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import string
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.cli.rehearse.drill_options import DRILL
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
@@ -161,7 +160,7 @@ def _status(arguments: argparse.Namespace) -> int:
     control = RehearsalControl.of_folder(root) if arguments.cluster is None else _control(arguments)
     status = control.ask("status")
     if arguments.json:
-        write_lines([json.dumps(status, indent=2)])
+        write_lines(json_lines(status))
         return 0
     for name, known in status.get("clusters", {"": status}).items():
         _print_table(known, name)

@@ -67,7 +67,7 @@ class DevSlice:
             return None
         try:
             return _parsed(json.loads(lines[-1].removeprefix(_MARKER)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadDevSliceError(f"The holder's line cannot be read ({type(error).__name__}).") from None
 
 
@@ -92,6 +92,6 @@ def _parsed(fields: Mapping[str, Any]) -> DevSlice:
 
 def _host(fields: Mapping[str, Any]) -> DevHostFacts:
     ip, mark = str(ipaddress.ip_address(fields["ip"])), str(fields["mark"])
-    if not _MARK.fullmatch(mark):
+    if not _MARK.fullmatch(mark) or str(ipaddress.ip_address(mark.partition("/")[0])) != ip:
         raise ValueError("no mark of a host")
     return DevHostFacts(ip, mark)

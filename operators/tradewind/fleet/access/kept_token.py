@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tradewind.cloud_tpu.secret_manager import SecretManagerError, SecretManagerUnreachableError, read_secret
 from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError
+from tradewind.fleet.cloud.token_secret import TokenSecretError, check_token
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.ray_jobs.token_file import BadTokenFileError, read_token_file
 
@@ -24,9 +25,9 @@ def token_file(cluster: FleetCluster) -> Path:
 
 
 def kept_token(cluster: FleetCluster) -> str | None:
-    """The token that is kept for ``cluster``, if there is one that nobody else could have read."""
-    with suppress(OSError, BadTokenFileError):
-        return read_token_file(token_file(cluster))
+    """The token that is kept for ``cluster``, if there is one that nobody else could have read, and that is one."""
+    with suppress(OSError, BadTokenFileError, TokenSecretError):
+        return check_token(read_token_file(token_file(cluster)))
     return None
 
 
@@ -42,7 +43,7 @@ def read_token(cluster: FleetCluster, version: str) -> str:
 
     Raises:
         CloudUnreachableError: Secret Manager does not answer.
-        CloudError: The token is not there, or not ours to read.
+        CloudError: The token is not there, not ours to read, or none. Nothing was sent with it.
     """
     name = f"projects/{cluster.project}/secrets/{cluster.token_secret}"
     try:
@@ -53,7 +54,13 @@ def read_token(cluster: FleetCluster, version: str) -> str:
         raise CloudError(f"Cluster {cluster.name}: the token cannot be read from {name}: {error}.") from None
     if not token:
         raise CloudError(f"Cluster {cluster.name}: {name} is empty: add a version that holds the token.")
-    return token
+    try:
+        return check_token(token)
+    except TokenSecretError:
+        raise CloudError(
+            f"Cluster {cluster.name}: what version {version} of {name} holds is no token (it is not shown): run "
+            f"'tradewind cluster rotate-token {cluster.name}', or add a version with 16 to 4096 letters, digits, signs."
+        ) from None
 
 
 def keep_token(cluster: FleetCluster, token: str) -> Path:

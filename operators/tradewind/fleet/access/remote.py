@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Final
 
+from tradewind.fleet.access.bounded_lines import LONGEST_BYTES, bounded_lines, end_of
 from tradewind.fleet.access.ssh import LOST, SshError, SshHost, ssh_to, why_lost
 
 CONTAINER: Final = "ray_docker"
@@ -70,7 +71,7 @@ def run_here(host: SshHost, command: str, *, is_terminal: bool) -> int:
         SshError: The machine was not reached, or the connection was lost.
     """
     with (
-        tempfile.NamedTemporaryFile("r", prefix="tradewind-ssh-") as log,
+        tempfile.NamedTemporaryFile("rb", prefix="tradewind-ssh-") as log,
         ssh_to(host, "-E", log.name, "-t" if is_terminal else "-T") as words,
     ):
         ssh = _started([*words, command])
@@ -90,12 +91,19 @@ class HostRuns:
         write: Given the machine, one line of what it said, and whether that was on standard error.
         is_held: Their standard input stays open for as long as this process lives, and is empty before.
         given: A file that each gets as its standard input instead.
+        longest_bytes: Of a line: a longer one is cut, and says so.
     """
 
     def __init__(
-        self, write: Callable[[SshHost, str, bool], None], *, is_held: bool = False, given: Path | None = None
+        self,
+        write: Callable[[SshHost, str, bool], None],
+        *,
+        is_held: bool = False,
+        given: Path | None = None,
+        longest_bytes: int = LONGEST_BYTES,
     ) -> None:
         self._write = write
+        self._longest_bytes = longest_bytes
         self._stdin = subprocess.PIPE if is_held else subprocess.DEVNULL
         self._given = given
         self._lock = threading.Lock()
@@ -130,7 +138,7 @@ class HostRuns:
     def _run(self, host: SshHost, command: str) -> HostResult:
         try:
             with (
-                tempfile.NamedTemporaryFile("r", prefix="tradewind-ssh-") as log,
+                tempfile.NamedTemporaryFile("rb", prefix="tradewind-ssh-") as log,
                 ssh_to(host, "-E", log.name, "-T") as words,
             ):
                 code = self._run_words(host, [*words, command])
@@ -160,8 +168,8 @@ class HostRuns:
 
     def _copy(self, host: SshHost, stream: IO[bytes] | None, is_error: bool) -> None:
         assert stream is not None
-        for line in stream:
-            self._write(host, line.decode(errors="replace").rstrip("\r\n"), is_error)
+        for line in bounded_lines(stream, self._longest_bytes):
+            self._write(host, line, is_error)
 
 
 def _started(words: Sequence[str], **streams: int) -> subprocess.Popen[bytes]:
@@ -180,7 +188,7 @@ def _end(ssh: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
-def _why_lost(code: int, log: IO[str], host: SshHost) -> str | None:
+def _why_lost(code: int, log: IO[bytes], host: SshHost) -> str | None:
     """Why the machine was not reached; None if the command ended there, with whatever it did."""
-    said = _ENDED_IN_ORDER.sub("", log.read())
+    said = _ENDED_IN_ORDER.sub("", end_of(log))
     return why_lost(said, host) if code == LOST and said else None

@@ -19,6 +19,7 @@ from typing import Any, Final
 from tradewind.fleet.cloud.heads import ClusterHead, find_head, host_keys
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
+from tradewind.fleet.local_paths import expanded
 
 SSH_PORT_VARIABLE: Final = "TRADEWIND_SSH_PORT"
 LOST: Final = 255
@@ -107,7 +108,7 @@ def why_lost(said: str, host: SshHost) -> str:
 
 
 def _words(host: SshHost, known_hosts: Path) -> list[str]:
-    key = Path(host.private_key).expanduser()
+    key = expanded(host.private_key, f"Cluster {host.cluster}: ssh_private_key")
     if not key.is_file():
         raise SshError(
             f"Cluster {host.cluster}: there is no SSH key {key} here: fetch it, or name another one as ssh_private_key."

@@ -18,6 +18,8 @@ from tradewind.fleet.dev.tree import Listing, LocalTree, lacking
 
 MARK_VARIABLE: Final = "TRADEWIND_POD"
 """What processes carry that end with the holder of their slice, and are strays once it has gone."""
+_LONGEST_LISTING: Final = 32 << 20
+"""In bytes: a host says in one line which files it has."""
 _ON_HOST: Final = Path(__file__).with_name("on_host.py")
 
 Write = Callable[[SshHost, str, bool], None]
@@ -75,7 +77,9 @@ class DevHosts:
 
     def _have(self) -> list[Mapping[str, Any]]:
         said: dict[tuple[str, bool], str] = {}
-        runs = HostRuns(lambda host, line, is_error: said.update({(host.name, is_error): line}))
+        runs = HostRuns(
+            lambda host, line, is_error: said.update({(host.name, is_error): line}), longest_bytes=_LONGEST_LISTING
+        )
         found: list[Mapping[str, Any]] = []
         for result in runs.run(self.machines, lambda host: self.command(host, "have")):
             self._check(result, said.get((result.host, True), ""))

@@ -89,8 +89,13 @@ def environment(order: dict[str, Any]) -> dict[str, str]:
     env = dict(os.environ)
     files = os.path.join(os.path.expanduser("~"), order["variables"])
     for name in sorted(os.listdir(files)) if os.path.isdir(files) else ():
+        value = ""
         with suppress(OSError, ValueError), open(os.path.join(files, name)) as file:
-            env[name] = file.read().rstrip("\n")
+            value = env[name] = file.read().rstrip("\n")
+        if "\0" in value:  # no process could be started
+            line = value[: value.index("\0")].count("\n") + 1
+            sys.exit(os.path.join(files, name) + ", line " + str(line) + ": it holds a NUL, which no variable can: "
+                     "add a version without one to its secret, then run 'tradewind cluster push-env'.")  # fmt: skip
     env.update({"PYTHONUNBUFFERED": "1", **order["env"], RUN_VARIABLE: order["run"]})
     return env
 

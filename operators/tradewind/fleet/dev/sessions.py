@@ -1,6 +1,7 @@
 """The slices that people hold: their jobs on the cluster, found by whose they are and what they are called.
 
-Nothing is kept on the laptop: the cluster knows, so a second terminal or machine finds the same.
+The machine that allocated a slice knows it by itself. Any other one has to be told which job holds it, since a job can
+call itself by anybody's name.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import Any, Final
 from tradewind.cloud_tpu.on_hosts.dev_slices import METADATA, BadDevSliceError, DevSlice, is_dev_name
 from tradewind.fleet.access.hosts import ClusterHosts, SliceHost
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.errors import FleetError
+from tradewind.fleet.dev.own_sessions import OwnSessions, is_session_id
+from tradewind.fleet.errors import FleetError, on_one_line
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.keeping.owners import USER
 from tradewind.ray_jobs.request import JobRequest
 
 _PREFIX: Final = "dev-tpu"
+_LONGEST_SHOWN: Final = 128
 _HEAD: Final = {"node:__internal_head__": 0.001}
 _STOPPED_CALMLY: Final = {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
 """So long a holder that is stopped may take to end what runs on the hosts, until Ray kills it."""
@@ -94,21 +97,56 @@ def held_slice(jobs: RayJobs, job: str) -> DevSlice | None:
         raise NoDevSliceError(f"Job {job}: {error}") from None
 
 
-def find_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, name: str, user: str) -> DevSession:
-    """The slice that ``user`` holds under ``name``.
+def find_session(
+    cluster: FleetCluster,
+    jobs: Sequence[JobDetails],
+    there: ClusterHosts,
+    own: OwnSessions,
+    *,
+    name: str,
+    user: str,
+) -> DevSession:
+    """The slice that was allocated from this machine under ``name``.
+
+    Args:
+        jobs: All that the cluster knows.
+        user: Whom it belongs to, to tell of jobs that say the same of themselves.
 
     Raises:
         NoDevSliceError: There is none.
         FleetError: Google Cloud does not say where its hosts are.
     """
-    for job in active_holders(jobs.jobs(), name, user):
-        held = held_slice(jobs, job.job)
-        if held is not None and not held.refused:
-            return still_held(cluster, job.job, held, there.named([held.name]))
+    known = {job.job for job in jobs if not job.has_ended}
+    for job, held in own.called(name).items():
+        if job in known:
+            return still_held(cluster, job, held, there.named([held.name]))
+    claimed = [job.job for job in active_holders(jobs, name, user)]
     raise NoDevSliceError(
-        f"You hold no slice called {name} on cluster {cluster.name}: 'tradewind dev-tpu allocate TYPE --cluster "
-        f"{cluster.name}{_called(name, user)}' reserves one, and holds it while it runs."
+        f"You hold no slice called {name} on cluster {cluster.name}"
+        + (
+            f" that was allocated from this machine. Job {on_one_line(claimed[0][:_LONGEST_SHOWN])} says that it holds "
+            "one for you, as any job can say: add --job with its id if you have allocated it elsewhere."
+            if claimed
+            else f": 'tradewind dev-tpu allocate TYPE --cluster {cluster.name}{_called(name, user)}' reserves one, and "
+            "holds it while it runs."
+        )
     )
+
+
+def named_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, job: str) -> DevSession:
+    """The slice that ``job`` says it holds, which somebody vouches for.
+
+    Raises:
+        NoDevSliceError: It is no such job, has ended, or holds none yet.
+        FleetError: Google Cloud does not say where its hosts are.
+    """
+    if not is_session_id(job):
+        raise NoDevSliceError(f"--job {on_one_line(job[:_LONGEST_SHOWN])} is no id that 'dev-tpu allocate' gives.")
+    details = jobs.details(job)
+    held = None if details is None or details.has_ended else held_slice(jobs, job)
+    if held is None or held.refused:
+        raise NoDevSliceError(f"Job {job} holds no slice of cluster {cluster.name}: it has ended, or waits for one.")
+    return still_held(cluster, job, held, there.named([held.name]))
 
 
 def chosen(session: DevSession, numbers: Sequence[int]) -> list[int]:

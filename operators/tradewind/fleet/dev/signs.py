@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from tradewind.cloud_tpu.on_hosts.dev_slices import sign_of
+from tradewind.fleet.access.bounded_lines import end_of
 from tradewind.fleet.access.remote import RunEnv, remote_command
 from tradewind.fleet.access.ssh import SshError, SshHost, ssh_to, why_lost
 from tradewind.fleet.errors import FleetError
@@ -70,7 +71,7 @@ class SignsSender:
     def _send(self, head: SshHost) -> str:
         """Give signs until that does not work any more; why."""
         command = remote_command(self._line, RunEnv.AUTO, is_terminal=False)
-        with tempfile.TemporaryFile("w+") as said, ssh_to(head, "-T") as words:
+        with tempfile.TemporaryFile() as said, ssh_to(head, "-T") as words:
             ssh = _started([*words, command], said)
             try:
                 assert ssh.stdin is not None
@@ -85,8 +86,7 @@ class SignsSender:
                 pass
             finally:
                 _ended(ssh)
-            said.seek(0)
-            return why_lost(said.read(), head)
+            return why_lost(end_of(said), head)
 
 
 def _started(words: list[str], said: Any) -> subprocess.Popen[bytes]:

@@ -9,11 +9,11 @@ import stat
 import subprocess
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final
 
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.doctor.diagnosis import Diagnosis, well, wrong
+from tradewind.fleet.local_paths import BadPathError, expanded
 
 _LONGEST_S: Final = 60.0
 _SDK: Final = "Google Cloud SDK"
@@ -57,7 +57,11 @@ def _versions() -> Diagnosis:
 
 
 def _key(named: str) -> Diagnosis:
-    about, file = f"SSH key {named}", Path(named).expanduser()
+    about = f"SSH key {named}"
+    try:
+        file = expanded(named, "ssh_private_key")
+    except BadPathError as error:
+        return wrong(about, str(error), "Name the key as ssh_private_key in the fleet file.")
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
     except OSError as error:

@@ -81,7 +81,7 @@ def _fetched(version: str, file: str) -> str:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"gcloud ended with {done.returncode}"
     os.chmod(file, 0o600)
-    return ""
+    return "its value holds a NUL, which no variable can" if b"\0" in _content(file) else ""
 
 
 def _is_as(file: str, content: bytes) -> bool:

@@ -6,7 +6,6 @@ Those that belong to Airflow's tasks or to steps are left alone: who waits for t
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Final
 from tradewind.fleet.access.reached import reached_anyhow, reached_memory
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
+from tradewind.fleet.local_paths import state_folder
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -97,14 +97,16 @@ class KeptJobs:
         try:
             with tempfile.TemporaryDirectory(prefix=".reading-", dir=self.folder) as aside:
                 with self._reach(self._cluster) as there, self._reach_memory(self._cluster) as memory:
-                    jobs, packages = read_head(memory, there.token, Path(aside))
+                    found = read_head(memory, there.token, Path(aside))
                     heads = asyncio.run(_heads(there))
-                    jobs = [replace(job, on_head=job.node_id in heads) for job in jobs]
+                    jobs = [replace(job, on_head=job.node_id in heads) for job in found.jobs]
                     over = [job.job for job in RayJobs(there).jobs() if job.status in _OVER]
-                backup.add(jobs, packages, without=over)
+                backup.add(jobs, found.packages, without=over)
         except (FleetError, RayJobsError, GcsReadError, BadBackupError) as error:
             raise JobsNotKeptError(f"Cluster {self._cluster.name}: its jobs cannot be kept: {error}") from None
         self._tell(f"Kept {_counted(len(jobs))} of people in {backup.folder}.")
+        for unkept in found.unkept:
+            self._tell(unkept.sentence)
         for job in jobs:
             if job.missing:
                 self._tell(f"Job {job.job} cannot be brought back: the head has lost {', '.join(job.missing)}.")
@@ -162,9 +164,7 @@ class KeptJobs:
 
 def backups_root() -> Path:
     """Where this user's backups are: ``$XDG_STATE_HOME/tradewind/jobs``, else ``~/.local/state/tradewind/jobs``."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return folder / "tradewind" / "jobs"
+    return state_folder() / "jobs"
 
 
 def this_host() -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.fleet.access.bounded_lines import bounded_lines
 from tradewind.fleet.errors import FleetError
 
 AUTOSCALER_VARIABLE: Final = "RAY_UP_enable_autoscaler_v2"
@@ -86,13 +87,14 @@ class RayLauncher:
         # In a session of its own, so that Ctrl-C is for the command alone, which then ends all of it.
         process = subprocess.Popen(
             [*self._command, *words], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+            stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         assert process.stdout is not None
         try:
-            for line in process.stdout:
-                last.append(_COLOUR.sub("", line).rstrip())
-                self._tell(last[-1])
+            for line in bounded_lines(process.stdout):
+                for part in line.split("\r"):  # of what counts up in one place
+                    last.append(_COLOUR.sub("", part).rstrip())
+                    self._tell(last[-1])
             code = process.wait()
         finally:
             _end(process)
@@ -103,7 +105,7 @@ class RayLauncher:
             raise LauncherError(f"Ray's launcher ended with {code}: {why}")
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End it and all that it started, if it still runs."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:

@@ -56,7 +56,7 @@ class JobBackup:
             return [KeptJob.from_json(fields) for fields in found]
         except OSError as error:
             raise BadBackupError(f"There is no backup of jobs in {self.folder} ({error.strerror}).") from None
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise BadBackupError(f"The backup of jobs in {self.folder} cannot be read: it was changed.") from None
 
     def add(self, jobs: Iterable[KeptJob], packages: Mapping[str, Path], without: Collection[str] = ()) -> None:

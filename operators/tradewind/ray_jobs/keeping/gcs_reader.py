@@ -11,11 +11,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.ray_jobs.keeping.kept_job import KeptJob, jobs_to_keep
+from tradewind.ray_jobs.keeping.kept_job import KeptJob, UnkeptJob, jobs_to_keep
 
 _JOB_KEY: Final = "_ray_internal_job_info_"
 _JOBS: Final = "read.json"
@@ -28,8 +29,22 @@ class GcsReadError(RuntimeError):
     """The head's memory could not be read."""
 
 
-def read_head(address: str, token: str | None, folder: Path) -> tuple[list[KeptJob], dict[str, Path]]:
-    """The jobs of a head that are to be kept, and the files of their packages, which are written to ``folder``.
+@dataclass(frozen=True)
+class JobsOfHead:
+    """What a head's memory holds of jobs that nobody else goes on with.
+
+    Attributes:
+        packages: The files of their packages.
+        unkept: Those of which it holds nothing that could be kept.
+    """
+
+    jobs: Sequence[KeptJob]
+    packages: Mapping[str, Path]
+    unkept: Sequence[UnkeptJob] = ()
+
+
+def read_head(address: str, token: str | None, folder: Path) -> JobsOfHead:
+    """The jobs of a head that are to be kept; the files of their packages are written to ``folder``.
 
     Args:
         address: Of the head's GCS, ``HOST:PORT``.
@@ -52,9 +67,10 @@ def read_head(address: str, token: str | None, folder: Path) -> tuple[list[KeptJ
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         why = lines[-1][:_LONGEST_REASON] if lines else f"the reader ended with {done.returncode}"
         raise GcsReadError(f"The head's memory at {address} cannot be read: {why}")
-    jobs = [KeptJob.from_json(fields) for fields in json.loads((folder / _JOBS).read_text())]
-    uris = sorted({uri for job in jobs for uri in job.packages if uri not in job.missing})
-    return jobs, {uri: folder / str(number) for number, uri in enumerate(uris)}
+    found = json.loads((folder / _JOBS).read_text())
+    jobs = [KeptJob.from_json(fields) for fields in found["jobs"]]
+    packages = {uri: folder / str(number) for number, uri in enumerate(_uris(jobs))}
+    return JobsOfHead(jobs, packages, [UnkeptJob(**fields) for fields in found["unkept"]])
 
 
 def main(address: str, folder: Path) -> None:
@@ -63,16 +79,30 @@ def main(address: str, folder: Path) -> None:
 
     os.umask(0o077)
     client: Any = GcsClient(address=address)
-    jobs = [_with_missing(job, client) for job in jobs_to_keep(_infos(client))]
-    for number, uri in enumerate(sorted({uri for job in jobs for uri in job.packages if uri not in job.missing})):
+    found, unkept = jobs_to_keep(_infos(client))
+    jobs = [_with_missing(job, client) for job in found]
+    for number, uri in enumerate(_uris(jobs)):
         (folder / str(number)).write_bytes(client.internal_kv_get(uri.encode(), None, timeout=_CALL_S))
-    (folder / _JOBS).write_text(json.dumps([job.to_json() for job in jobs]))
+    written = {"jobs": [job.to_json() for job in jobs], "unkept": [asdict(job) for job in unkept]}
+    (folder / _JOBS).write_text(json.dumps(written))
 
 
-def _infos(client: Any) -> Mapping[str, Mapping[str, Any]]:
+def _uris(jobs: Sequence[KeptJob]) -> list[str]:
+    return sorted({uri for job in jobs for uri in job.packages if uri not in job.missing})
+
+
+def _infos(client: Any) -> dict[str, Any]:
     keys = client.internal_kv_keys(_JOB_KEY.encode(), b"job", timeout=_CALL_S)
-    texts = {key.decode().removeprefix(_JOB_KEY): client.internal_kv_get(key, b"job", timeout=_CALL_S) for key in keys}
-    return {job: json.loads(text) for job, text in texts.items() if text}
+    texts = {key: client.internal_kv_get(key, b"job", timeout=_CALL_S) for key in keys}
+    return {key.decode(errors="replace").removeprefix(_JOB_KEY): info_in(text) for key, text in texts.items() if text}
+
+
+def info_in(text: bytes) -> Any:
+    """What a head has written down of a job; None if that cannot be read."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _with_missing(job: KeptJob, client: Any) -> KeptJob:

@@ -96,6 +96,9 @@ def test_nothing_is_written_when_one_value_cannot_be_had(
     assert code == 1 and out.count("failed") == 2 and not files.exists()
     assert "one:1: projects/my-project/secrets/wandb/versions/1 cannot be read there" in err
     world.google.secrets.denied.clear()
+    world.google.secrets.put("projects/my-project/secrets/wandb", "of two\0hidden")
+    code, out, err = run(capfd, "here", "--host", "one")
+    assert code == 1 and "its value holds a NUL, which no variable can" in err and not files.exists()
     world.google.secrets.disabled.add(f"{SECRET}/versions/1")
     code, out, err = run(capfd, "here")
     assert (

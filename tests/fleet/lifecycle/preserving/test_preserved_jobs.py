@@ -17,7 +17,7 @@ from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import ClusterActs
 from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
 from tradewind.fleet.lifecycle.kept_jobs import JobsNotBackError, JobsNotKeptError, this_host
-from tradewind.fleet.lifecycle.preserving.kept_note import BadNoteError, KeptNote
+from tradewind.fleet.lifecycle.preserving.kept_note import BadNoteError, KeptNote, TooManyJobsError
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import JobsLeftBehindError, PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
@@ -110,6 +110,15 @@ def test_jobs_whose_names_end_as_if_they_had_come_back_do_not_take_each_others_i
     """Ray would refuse the second of them, which would look as if it had been submitted before."""
     ada.kept.file.write_text("sweep-r-1 sweep-r-2 sweep-r-0123abcd sweep")
     assert len(set(ada.restart())) == 4 == len(ada.kept.running)
+
+
+def test_more_jobs_than_a_marker_can_name_are_told_before_ray_is_touched(ada: Laptop) -> None:
+    ada.kept.file.write_text(" ".join(str(number) for number in range(5001)))
+    with pytest.raises(TooManyJobsError, match="5,001 jobs of people"):
+        ada.restart()
+    assert len(ada.kept.running) == 5001
+    ada.kept.file.write_text("a b")
+    assert len(ada.restart()) == 2, "it goes on once there are fewer"
 
 
 @pytest.mark.parametrize("point", ["before Ray ends", "after Ray ended"])

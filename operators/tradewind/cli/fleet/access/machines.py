@@ -14,7 +14,7 @@ from typing import Final
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.fleet.access.options import EXEC, HEAD_WORD, SSH_HEAD, SSH_TPU
 from tradewind.cli.options import Command
-from tradewind.cli.output import as_text, say
+from tradewind.cli.output import as_line, say
 from tradewind.fleet.access.hosts import ClusterHosts, SliceHost
 from tradewind.fleet.access.remote import HostResult, HostRuns, RunEnv, remote_command, run_here, shell_line
 from tradewind.fleet.access.ssh import SshHost
@@ -101,7 +101,7 @@ class PrefixedLines:
         """One line of ``host``."""
         prefix = f"{host.name.ljust(self._width)} | " if self._width else ""
         with self._lock:
-            print(f"{prefix}{as_text(line)}", file=sys.stderr if is_error else sys.stdout, flush=True)
+            print(as_line(f"{prefix}{line}"), file=sys.stderr if is_error else sys.stdout, flush=True)
 
 
 def told_results(results: Sequence[HostResult]) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Sequence
 
 from tradewind.cli.errors import CommandError
 from tradewind.cli.fleet.access.options import HEAD_WORD
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.fleet.access.hosts import ClusterHosts, SliceHost, SliceOfHosts
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.environment.push import EnvironmentPush, HostPush, PushState, machines_of, newest_versions
@@ -42,7 +41,7 @@ def push_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
     if arguments.json:
         left_out = [{"slice": one.name, "state": one.state} for one in absent]
         fields = {"cluster": cluster.name, "versions": versions, "hosts": [one.to_json() for one in done]}
-        write_lines([json.dumps({**fields, "left_out": left_out}, indent=2)])
+        write_lines(json_lines({**fields, "left_out": left_out}))
     else:
         _tell(cluster, done, absent, is_dry=arguments.dry_run)
     return 1 if any(one.state.is_bad for one in done) else 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 
 from tradewind.cli.errors import UsageError
 from tradewind.cli.fleet.lifecycle.consent import agree, tell_of_jobs
 from tradewind.cli.fleet.lifecycle.jobs import tell_of_lost
-from tradewind.cli.output import as_text, say, write_lines
+from tradewind.cli.output import as_line, json_lines, say, write_lines
 from tradewind.fleet.cloud.google_api import CloudError, google_api
 from tradewind.fleet.cloud.registry import check_image
 from tradewind.fleet.clusters import Fleet, FleetCluster, state_disk_of
@@ -72,7 +71,7 @@ def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
     acts = acts_of(fleet.cluster(arguments.name), fleet)
     plan = acts.plan_apply()
     if arguments.json:
-        write_lines([json.dumps(plan.to_json(), indent=2)])
+        write_lines(json_lines(plan.to_json()))
     plan.check()
     if arguments.dry_run or plan.is_current:
         say(plan.sentence)
@@ -183,4 +182,4 @@ def look_for_image(cluster: FleetCluster) -> None:
 
 
 def _echo(line: str) -> None:
-    print(as_text(line), file=sys.stderr, flush=True)
+    print(as_line(line), file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.output import as_text, say, write_lines
+from tradewind.cli.output import as_line, say, write_lines
 from tradewind.fleet.access.reached import reached_anyhow
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -46,6 +46,6 @@ def agree(arguments: argparse.Namespace, question: str) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError("Nobody can be asked here: say --yes if that is what you want. Nothing was done.")
-    print(f"tradewind: {as_text(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"tradewind: {as_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("Nothing was done.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tradewind.cli.errors import CommandError
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.fleet.access.reached import reached
 from tradewind.fleet.cloud.google_api import CloudError
 from tradewind.fleet.clusters import Fleet, FleetCluster
@@ -53,7 +52,7 @@ def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
     failed = [str(found) for found in zones.values() if isinstance(found, CloudError)]
     if arguments.json:
         clusters = [report.to_json() for report in reports]
-        write_lines([json.dumps({"clusters": clusters, "orphans": orphans, "unseen": failed}, indent=2)])
+        write_lines(json_lines({"clusters": clusters, "orphans": orphans, "unseen": failed}))
     else:
         for report in reports:
             _print(report)

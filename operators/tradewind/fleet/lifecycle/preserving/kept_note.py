@@ -6,12 +6,14 @@ the bucket could name any.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.fleet.errors import FleetError
+from tradewind.fleet.errors import FleetError, on_one_line
 from tradewind.fleet.marker_value import FoundMarker
+from tradewind.ray_jobs.keeping.kept_job import LONGEST_ID
 
 _HOST: Final = "kept_on"
 _FOLDER: Final = "kept_in"
@@ -19,11 +21,19 @@ _BY: Final = "kept_by"
 _JOBS: Final = "kept_jobs"
 _KEYS: Final = frozenset({_HOST, _FOLDER, _BY, _JOBS})
 _MOST_NAMED: Final = 5
-_LONGEST: Final = 4096
+_LONGEST_WORDS: Final = 4096
+_LONGEST_SHOWN: Final = 100
+_MOST_JOBS: Final = 5000
+_MOST_BYTES: Final = 512 * 1024
+"""Of their ids in the marker, which could not be read any more if it had more than 1 MiB."""
 
 
 class BadNoteError(FleetError):
     """The marker does not say which jobs were kept, so nobody knows what would be lost."""
+
+
+class TooManyJobsError(FleetError):
+    """More jobs were kept than a marker can name."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +62,11 @@ class KeptNote:
         if not _KEYS & details.keys():
             return None
         words, jobs = [details.get(key) for key in (_BY, _HOST, _FOLDER)], details.get(_JOBS)
-        texts = [*words, *jobs] if isinstance(jobs, list) else [None]
-        if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts):
+        is_note = all(_is_within(word, _LONGEST_WORDS) for word in words) and isinstance(jobs, list)
+        if not is_note or len(jobs or ()) > _MOST_JOBS or not all(_is_within(job, LONGEST_ID) for job in jobs or ()):
             raise BadNoteError(
-                f"Cluster {cluster}: its marker does not say which jobs of people were kept: ask who began, and have "
-                "what was begun ended with 'tradewind cluster stop', or put the marker right."
+                f"Cluster {cluster}: its marker does not say which jobs of people were kept, {_MOST_JOBS:,} at most: "
+                "ask who began, and have what was begun ended with 'tradewind cluster stop', or put the marker right."
             )
         by, host, folder = map(str, words)
         return KeptNote(by, host, folder, tuple(map(str, jobs or ())))
@@ -64,6 +74,21 @@ class KeptNote:
     def to_details(self) -> dict[str, Any]:
         """The same for the marker."""
         return {_BY: self.by, _HOST: self.host, _FOLDER: self.folder, _JOBS: list(self.jobs)}
+
+    def check(self, cluster: str) -> KeptNote:
+        """The same, if the marker of ``cluster`` can hold it.
+
+        Raises:
+            TooManyJobsError: It cannot: nobody could read it then.
+        """
+        size = len(json.dumps(self.to_details()))
+        if len(self.jobs) > _MOST_JOBS or size > _MOST_BYTES:
+            raise TooManyJobsError(
+                f"Cluster {cluster}: {len(self.jobs):,} jobs of people with {size:,} bytes of ids are more than its "
+                f"marker can name, which is {_MOST_JOBS:,} with {_MOST_BYTES:,}: have some of them end first. Ray was "
+                "not touched."
+            )
+        return self
 
     def lies_in(self, host: str, folder: str) -> bool:
         """Whether it is about what lies there."""
@@ -76,7 +101,8 @@ class KeptNote:
     def sentence(self, jobs: Collection[str]) -> str:
         """Whose ``jobs`` of it are and where, as the end of a sentence."""
         count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-        return f"{count} of people that {self.by} kept on {self.host} in {self.folder} ({_named(list(jobs))})"
+        by, host, folder = map(on_one_line, (self.by, self.host, self.folder))
+        return f"{count} of people that {by} kept on {host} in {folder} ({_named(list(jobs))})"
 
 
 def interruption(found: FoundMarker | None, cluster: str, now: float) -> str:
@@ -89,4 +115,9 @@ def interruption(found: FoundMarker | None, cluster: str, now: float) -> str:
 
 def _named(jobs: list[str]) -> str:
     more = len(jobs) - _MOST_NAMED
-    return ", ".join([*jobs[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
+    shown = [on_one_line(job[:_LONGEST_SHOWN]) for job in jobs[:_MOST_NAMED]]
+    return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])])
+
+
+def _is_within(value: Any, longest: int) -> bool:
+    return isinstance(value, str) and len(value) <= longest

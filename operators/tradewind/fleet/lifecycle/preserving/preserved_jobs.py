@@ -56,6 +56,7 @@ class PreservedJobs:
         Raises:
             JobsNotKeptError: It cannot be read, and nothing was kept before. Ray was not touched.
             JobsLeftBehindError: What was kept before is not here.
+            TooManyJobsError: There are more than the marker can name. Ray was not touched.
         """
         held.check()
         before, backup = self._note(held), self._backup(held)
@@ -66,7 +67,8 @@ class PreservedJobs:
             self._leave_behind(before, before.missing({*there, *over}), held)
         if not self.is_to_keep and before is None:
             return {}
-        return KeptNote(held.marker.holder, this_host(), str(backup.folder), tuple(there)).to_details()
+        note = KeptNote(held.marker.holder, this_host(), str(backup.folder), tuple(there))
+        return note.check(self._cluster.name).to_details()
 
     def bring_back(self, held: MarkerHolding) -> list[JobReturn]:
         """Bring them back to the head that was started again; what became of each.
