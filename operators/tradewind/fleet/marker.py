@@ -170,10 +170,21 @@ class MarkerHolding:
         return self._found.marker
 
     @property
+    def ends_at(self) -> float:
+        """Until when the cluster may be changed, by the boot clock; 0 if it may not be any more. Nobody is asked."""
+        if self._is_lost or self.marker.state is not MarkerState.HELD:
+            return 0.0
+        return self._renewed_at + self.marker.times.fence_s
+
+    @property
+    def killed_at(self) -> float:
+        """By when nothing may be at work any more that was begun under it, by the same clock."""
+        return self._renewed_at + self.marker.times.killed_s
+
+    @property
     def is_ours(self) -> bool:
         """Whether the cluster may be changed; nobody is asked."""
-        is_fresh = self._store.clock() - self._renewed_at < self.marker.times.fence_s
-        return is_fresh and not self._is_lost and self.marker.state is MarkerState.HELD
+        return self._store.clock() < self.ends_at
 
     def check(self) -> None:
         """Refuse to change anything more.

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from tests.fleet.environment.killed_push import NAMES, found, write
 from tradewind.fleet.access.remote import HostResult
+from tradewind.fleet.environment import on_host
 from tradewind.fleet.environment.push import HostPush, PushState
 
 FULL = {"ray": True, "changed": ["A"], "removed": [], "restart": ["A"]}
@@ -39,3 +45,25 @@ def test_a_host_that_ended_badly_or_was_not_reached_says_why() -> None:
     assert pushed(FULL, None, why="Cluster here: it did not answer.").why == "Cluster here: it did not answer."
     assert pushed({"ray": True, "why": "x" * 5000}).why == "x" * 400
     assert not PushState.NO_RAY.is_bad and PushState.FAILED.is_bad
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_a_push_that_is_killed_anywhere_leaves_all_values_or_none_of_them(kernel: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.fleet.environment.killed_push", str(tmp_path), kernel]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    seen = [json.loads(line)[0] for line in lines]
+    before, after = ["old"] * len(NAMES), ["new"] * len(NAMES)
+    assert seen[0] == before and seen[-1] == after
+    assert all(values in (before, after) or (values is None and kernel == "old") for values in seen), seen
+
+
+def test_a_folder_in_the_place_of_a_file_holds_up_nothing(tmp_path: Path) -> None:
+    folder, aside = tmp_path / "environment", tmp_path / ".new-1"
+    write(folder, "old")
+    write(aside, "new")
+    for name in ("B", "GONE"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name / "inner").mkdir(parents=True)
+    told = on_host._compared({"is_dry": False, "secrets": dict.fromkeys(NAMES)}, str(folder), str(aside), [])
+    assert (told["changed"], told["removed"]) == (list(NAMES), ["GONE"])
+    assert found(folder) == ["new"] * len(NAMES) and sorted(os.listdir(folder)) == list(NAMES)

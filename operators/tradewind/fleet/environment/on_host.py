@@ -2,11 +2,14 @@
 
 Its text is sent, so it needs nothing but Python's standard library there, from 3.8 on. The host fetches the values
 itself, with its own rights, into files for its user alone; no value is on a command line, and none is printed. Either
-all values are there, or nothing is changed; each file is then put in its place at once.
+all values are there, or nothing is changed. The folder with all of them is then put in the place of the one that is
+there, in one move: nobody ever finds values of before beside those of after, whatever is killed.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import shutil
@@ -21,6 +24,9 @@ FETCH_S = 120.0
 _RAYLET = "raylet"
 _ASIDE = ".new-"
 _OLD_S = 3600.0
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP)
 
 
 def push(order: dict[str, Any]) -> dict[str, Any]:
@@ -53,18 +59,35 @@ def _compared(order: dict[str, Any], folder: str, aside: str, raylets: list[dict
     changed = [name for name in names if not _is_as(os.path.join(folder, name), new[name])]
     there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     removed = [name for name in there if name not in new]
-    if not order["is_dry"]:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+    if not order["is_dry"] and (changed or removed or not os.path.isdir(folder)):
+        _put(aside, folder)
+    elif not order["is_dry"]:
         os.chmod(folder, 0o700)
-        for name in changed:
-            os.replace(os.path.join(aside, name), os.path.join(folder, name))
-        for name in removed:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, name))
     # Of processes that run, the variables stay what they are.
     others = [name for name in names if any(env.get(name.encode()) != new[name].rstrip(b"\n") for env in raylets)]
     others += [name for name in removed if any(name.encode() in env for env in raylets)]
     return {"ray": True, "changed": changed, "removed": removed, "restart": others}
+
+
+def _put(aside: str, folder: str) -> None:
+    """Have what is ``aside`` in the place of ``folder``, and that aside, if it is there."""
+    if not os.path.lexists(folder):
+        os.rename(aside, folder)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        refused = libc.renameat2(_AT_FDCWD, os.fsencode(aside), _AT_FDCWD, os.fsencode(folder), _RENAME_EXCHANGE)
+    except AttributeError:  # a C library without it
+        refused, why = -1, errno.ENOSYS
+    else:
+        why = ctypes.get_errno()
+    if refused and why not in _CANNOT:
+        raise OSError(why, os.strerror(why), folder)
+    if refused:  # for a moment there is none, and processes see what Ray was started with
+        before = tempfile.mkdtemp(prefix=_ASIDE, dir=os.path.dirname(folder))
+        os.rename(folder, os.path.join(before, "environment"))
+        os.rename(aside, folder)
+        shutil.rmtree(before, ignore_errors=True)
 
 
 def _fetched(version: str, file: str) -> str:

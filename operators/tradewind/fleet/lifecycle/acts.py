@@ -86,8 +86,7 @@ class ClusterActs:
                 is_started = self._is_started(found)
             if not is_started:
                 self._prepare(found, held)
-                self._launcher.up()
-                self._label_head()
+                self._launch(held)
             held.finish()
 
     def stop(self, *, include_reserved: bool = False, delete_state: bool = False) -> None:
@@ -124,13 +123,13 @@ class ClusterActs:
             held: The marker, held for what this is a part of.
         """
         self._prepare(self.inventory(), held)
-        self._launcher.up()
-        self._label_head()
+        self._launch(held)
 
-    def set_slices_up_again(self) -> None:
+    def set_slices_up_again(self, held: MarkerHolding) -> None:
         """Have the autoscaler run the start commands on all hosts of its slices, which end the Ray that runs there."""
         for one in self.inventory().slices:
             if one.is_of_autoscaler and one.state == READY:
+                held.check()
                 self._zone.label_slice(one, {STATUS_LABEL: NOT_SET_UP})
 
     def plan_apply(self) -> ApplyPlan:
@@ -159,8 +158,7 @@ class ClusterActs:
             if plan.is_current:
                 self._tell(plan.sentence)
             else:
-                self._launcher.up(is_restart=False)
-                self._label_head()
+                self._launch(held, is_restart=False)
             held.finish()
 
     def _is_started(self, found: Inventory) -> bool:
@@ -194,9 +192,12 @@ class ClusterActs:
             self._tell(f"Made disk {self._cluster.state_disk}.")
         held.check()
 
-    def _label_head(self) -> None:
-        """A head that was made earlier gets the hash of the file that it follows from now on."""
+    def _launch(self, held: MarkerHolding, *, is_restart: bool = True) -> None:
+        """A head that was made earlier gets the hash of the file that it follows from now on, as its label."""
+        held.check()
+        self._launcher.up(held, is_restart=is_restart)
         (head,) = self.inventory().heads
+        held.check()
         if head.labels.get(CONFIG_LABEL) != self._config_hash:
             self._zone.label_machine(head.name, {CONFIG_LABEL: self._config_hash})
 

@@ -246,7 +246,7 @@ class TokenRotation:
             else:
                 self._tell(f"Cluster {cluster.name} has no head: it gets the new token when it is started.")
             self._check()
-            acts.set_slices_up_again()
+            acts.set_slices_up_again(held)
             notes = replace(notes, restarted=(*notes.restarted, cluster.name))
             self._advance(RotationPhase.RESTART, notes)
         return notes

@@ -1,0 +1,128 @@
+"""Ray's launcher is at work only while the marker is held by the command that started it. No cloud and no Ray here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.marked import marked
+from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
+from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, MarkerHolding, MarkerLostError
+
+MARK = "LAUNCHER_TEST"
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    yield mark
+    for process in marked(MARK, mark):
+        if process.pid != os.getpid():
+            process.kill()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "marker.json")
+
+
+@contextmanager
+def launching(path: str, heartbeat_s: float) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the marker and has the launcher at work."""
+    command = [sys.executable, "-m", "tests.fleet.lifecycle.launched", path, str(heartbeat_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "launched\n"
+        try:
+            yield holder
+        finally:
+            holder.kill()
+
+
+def sleepers(mark: str) -> list[int]:
+    """What the launcher has started."""
+    return [process.pid for process in marked(MARK, mark) if process.name() == "sleep"]
+
+
+def test_it_ends_with_the_command_that_holds_the_marker_which_is_still_held_then(path: str, mark: str) -> None:
+    with launching(path, 30.0) as holder:
+        assert len(sleepers(mark)) == 1
+        holder.kill()
+        until(lambda: not sleepers(mark))
+    with pytest.raises(ClusterBusyError):
+        ClusterMarker("here", path).take("start", "making")
+
+
+def test_it_ends_before_others_may_take_the_marker_of_a_frozen_holder_who_then_does_nothing_more(
+    path: str, mark: str
+) -> None:
+    with launching(path, 1.0) as holder:
+        holder.send_signal(signal.SIGSTOP)
+        taken: list[MarkerHolding] = []
+
+        def is_taken() -> bool:
+            try:
+                taken.append(ClusterMarker("here", path).take("start", "making"))
+            except ClusterBusyError:
+                return False
+            return True
+
+        until(is_taken)
+        assert not sleepers(mark), "two of them would have been at work"
+        before = Path(path).read_text()
+        holder.send_signal(signal.SIGCONT)
+        assert holder.stdout is not None
+        *_, last = holder.stdout.read().splitlines()
+    assert last == "MarkerLostError"
+    assert taken[0].is_resumed and taken[0].is_ours and Path(path).read_text() == before
+
+
+def test_a_marker_that_is_lost_ends_it_at_once(path: str, mark: str) -> None:
+    def tell(line: str) -> None:
+        other = {**json.loads(Path(path).read_text()), "token": "of-somebody-else"}
+        Path(path).write_text(json.dumps(other))
+        with suppress(MarkerLostError):
+            held.renew()
+
+    slow = ("sh", "-c", "echo launched; sleep 15")
+    with (
+        ClusterMarker("here", path).take("start", "making") as held,
+        pytest.raises(MarkerLostError, match="others may be changing the cluster"),
+    ):
+        RayLauncher(Path("here.yaml"), tell, slow).up(held)
+    assert not sleepers(mark)
+
+
+RENEWED = """
+import json, sys, time
+while json.load(open(sys.argv[1]))["counter"] < 4:
+    time.sleep(0.05)
+sys.exit(3)
+"""
+
+
+def test_it_goes_on_for_as_long_as_the_marker_is_renewed(path: str, mark: str) -> None:
+    """Three renewals take longer than a marker holds that is not renewed."""
+    until_renewed = (sys.executable, "-c", RENEWED, path)
+    with (
+        ClusterMarker("here", path).take("start", "making", heartbeat_s=1.0) as held,
+        pytest.raises(LauncherError, match="ended with 3"),
+    ):
+        RayLauncher(Path("here.yaml"), print, until_renewed).up(held)
