@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tradewind.cli.errors import UsageError
+from tradewind.cli.in_airflow import enter_airflow
 from tradewind.cli.output import say, write_lines
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -29,7 +29,7 @@ def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
         raise UsageError("connections are Airflow's, which is not installed here: run this where Airflow is set up.")
     if arguments.replace and not arguments.apply:
         raise UsageError("--replace goes with --apply: without it nothing is written.")
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow's own commands about connections say it
+    enter_airflow()
     clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
     results = [_handled(cluster, is_apply=arguments.apply, is_replace=arguments.replace) for cluster in clusters]
     if arguments.json:
@@ -46,7 +46,7 @@ def renew_connections(clusters: Sequence[FleetCluster]) -> None:
     if find_spec("airflow") is None:
         say("Connections are renewed where Airflow is: 'airflow tradewind cluster connections --apply'.")
         return
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    enter_airflow()
     from tradewind.deployment.connection_store import ConnectionState, compare_connection
 
     try:

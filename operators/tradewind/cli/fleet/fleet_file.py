@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tradewind.cli.errors import UsageError
+from tradewind.cli.in_airflow import enter_airflow
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.configs.generated import CLUSTERS_FOLDER, GeneratedFiles, is_generated
 from tradewind.fleet.errors import meant
@@ -164,6 +165,7 @@ def _text_of(path: Path) -> str:
 def _configured() -> str | None:
     if find_spec("airflow") is None:
         return None
+    enter_airflow()
     from tradewind.deployment.fleet import configured_fleet_file
 
     return configured_fleet_file()
