@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import Final
 
 from tradewind.cli.errors import UsageError
 from tradewind.cli.in_airflow import enter_airflow
+from tradewind.cli.output import say
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.configs.generated import CLUSTERS_FOLDER, GeneratedFiles, is_generated
-from tradewind.fleet.errors import meant
+from tradewind.fleet.errors import meant, meant_file
 from tradewind.fleet.file.load import FLEET_VARIABLE, USUAL_FILE, load_fleet
+from tradewind.fleet.zones import zone_doubts
 
 _ENDINGS: Final = (".yaml", ".yml")
 _MOST_SIGNS: Final = 1_000_000
@@ -44,7 +47,9 @@ def chosen_fleet_file(given: str | None) -> Path:
     """
     file = Path(given or os.environ.get(FLEET_VARIABLE) or _configured() or USUAL_FILE).expanduser()
     if not file.exists():
-        raise UsageError(f"There is no fleet file {file}: name it with --fleet, or set {FLEET_VARIABLE}.")
+        raise UsageError(
+            f"There is no fleet file {file}{meant_file(file)}: name it with --fleet, or set {FLEET_VARIABLE}."
+        )
     return file
 
 
@@ -66,6 +71,12 @@ def choose(arguments: argparse.Namespace) -> Fleet:
     if field is not None:
         _put(arguments, field, [_name(one, fleet) for one in given], [_name(one, fleet) for one in said])
     return fleet
+
+
+def say_doubts(clusters: Iterable[FleetCluster]) -> None:
+    """Tell the person what looks like a typo and may be right."""
+    for sentence in zone_doubts(clusters):
+        say(sentence)
 
 
 def take_config(arguments: argparse.Namespace) -> list[str]:
@@ -159,7 +170,7 @@ def _text_of(path: Path) -> str:
         with path.expanduser().open(errors="replace") as opened:
             return opened.read(_MOST_SIGNS)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}).") from None
+        raise UsageError(f"{path} cannot be read ({error.strerror}){meant_file(path.expanduser())}.") from None
 
 
 def _configured() -> str | None:

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from tradewind.cli.fleet.fleet_file import say_doubts
 from tradewind.cli.output import write_lines
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.text_table import aligned
@@ -17,6 +18,7 @@ _DEFAULT = "*"
 def list_clusters(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Print the clusters that are asked for, in the order of the file; the default one has a star."""
     chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
+    say_doubts(chosen)
     if arguments.json:
         write_lines([json.dumps([cluster_json(cluster, fleet) for cluster in chosen], indent=2)])
     else:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
 
-from tradewind.fleet.errors import BadFileError, FileProblem
+from tradewind.fleet.errors import BadFileError, FileProblem, meant_file
 
 YamlPath = tuple[str | int, ...]
 
@@ -71,7 +71,8 @@ def read_what_can_be(file: Path) -> YamlDocument:
             data = opened.read(LARGEST_BYTES + 1)
         text = data.decode()
     except OSError as error:
-        raise _broken(file, 1, f"the file cannot be read ({error.strerror}): name another one, or mend that.") from None
+        sentence = f"the file cannot be read ({error.strerror}){meant_file(file)}: name another one, or mend that."
+        raise _broken(file, 1, sentence) from None
     except UnicodeDecodeError:
         raise _broken(file, 1, "the file is no text in UTF-8: save it as such.") from None
     if len(data) > LARGEST_BYTES:
