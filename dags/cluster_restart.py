@@ -21,6 +21,11 @@ with DAG(
     params={
         "cluster": Param("", "Its name in the fleet file.", type="string", minLength=1),
         "preserve": Param(True, "Bring the jobs of people back afterwards.", type="boolean"),
+        "abandon_kept_jobs": Param(
+            False,
+            "Go on with an interrupted restart without the jobs that it kept on another machine; they stay there.",
+            type="boolean",
+        ),
         "reason": Param("", "Why; it is announced.", type="string", minLength=1),
     },
     tags=["tradewind", "maintenance"],
@@ -42,6 +47,7 @@ with DAG(
         task_id="restart",
         cluster="{{ params.cluster }}",
         preserve_jobs="{{ params.preserve }}",
+        abandon_kept_jobs="{{ params.abandon_kept_jobs }}",
         reason="{{ params.reason }}",
         trigger_rule="none_failed_min_one_success",
         retries=2,

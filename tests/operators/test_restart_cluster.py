@@ -29,7 +29,12 @@ def test_the_dag_asks_before_it_restarts_and_its_form_wants_a_cluster_and_a_reas
     with pytest.raises(ParamValidationError):
         dag.params.validate()
     dag.params.update({"cluster": "here", "reason": "its head is out of memory"})
-    assert dag.params.validate() == {"cluster": "here", "preserve": True, "reason": "its head is out of memory"}
+    assert dag.params.validate() == {
+        "cluster": "here", "preserve": True, "abandon_kept_jobs": False, "reason": "its head is out of memory",
+    }  # fmt: skip
+    restart = dag.task_dict["restart"]
+    rendered = {name: getattr(restart, name) for name in restart.template_fields}
+    assert rendered["abandon_kept_jobs"] == "{{ params.abandon_kept_jobs }}"
 
 
 def test_only_the_jobs_of_other_people_that_have_not_ended_are_asked_for() -> None:
@@ -47,7 +52,10 @@ def test_a_cluster_that_is_not_in_the_fleet_file_is_answered_with_the_nearest(
         operator(task_id="it", cluster="her").execute({})
 
 
-def test_what_a_template_makes_of_preserve_is_true_or_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("field", ["preserve_jobs", "abandon_kept_jobs"])
+def test_what_a_template_makes_of_a_choice_is_true_or_false(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
-    with pytest.raises(BadInputError, match="Task 'it': preserve_jobs is 'perhaps', neither true nor false"):
-        RayClusterRestartOperator(task_id="it", cluster="here", preserve_jobs="perhaps").execute({})
+    with pytest.raises(BadInputError, match=f"Task 'it': {field} is 'perhaps', neither true nor false"):
+        RayClusterRestartOperator(task_id="it", cluster="here", **{field: "perhaps"}).execute({})

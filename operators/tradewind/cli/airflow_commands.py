@@ -51,9 +51,8 @@ def _command(command: Command, group: str = "") -> ActionCommand:
 
 
 def _run(name: str, arguments: argparse.Namespace) -> NoReturn:
-    from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
-
+    from tradewind.cli.in_airflow import enter_airflow
     from tradewind.cli.main import run
 
-    redirect_stdout_log_handlers_to_stderr()
+    enter_airflow()
     sys.exit(run(name, arguments, DEFAULT_CONNECTION))

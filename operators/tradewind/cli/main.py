@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -124,11 +125,36 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs, allow_abbrev=False)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what there is not where it stands: only this parser knows what is near to it."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [flag for action in self._actions for flag in action.option_strings]
+            near = get_close_matches(str(unknown[0]).partition("=")[0], options, n=1)
+            self.error(f"unrecognized arguments{f' (did you mean {near[0]}?)' if near else ''}: {' '.join(unknown)}")
+        return known, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Of a command that there is not name the group that has it, and the nearest, instead of all that there are."""
+        if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
+            super()._check_value(action, value)
+            return
+        near = [f"{name} {value}" for name, group in action.choices.items() if value in _commands(group)]
+        near += get_close_matches(value, action.choices, n=2)
+        hint = f": did you mean {' or '.join(map(repr, near))}" if near else ""
+        raise argparse.ArgumentError(None, f"there is no command {value!r}{hint}")
+
     def error(self, message: str) -> NoReturn:
         from tradewind.cli.output import as_line
 
         shown = _OPTION_VALUE.sub(r"\1=(not shown)", message)
         self.exit(2, f"tradewind: {as_line(shown)}; '{self.prog} --help' says more.\n")
+
+
+def _commands(parser: argparse.ArgumentParser) -> list[str]:
+    """The names of the commands that follow those of ``parser``."""
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [name for action in found for name in action.choices]
 
 
 def _add_group(

@@ -25,6 +25,8 @@ _QUEUE_INPUTS: Final = ("spot", "guaranteed", "reservationName")
 ANY_KIND: Final = "*"
 """In place of a ``body_kind``: whatever is asked for."""
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+WITHOUT_MACHINES: Final = frozenset({"PREEMPTED", "TERMINATED", "STOPPED"})
+"""States of a node whose hosts are gone, whatever Ray, which misses them some seconds later, still says of them."""
 _RAY_KIND: Final = "ray-node-type"
 """The label by which Ray's autoscaler tells its heads from its workers."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class FleetError(ValueError):
@@ -35,6 +36,18 @@ class BadFileError(FleetError):
 def on_one_line(text: str) -> str:
     """What stands in a file, a bucket or an answer and is quoted in a sentence, for it may be anything."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def meant_file(file: Path) -> str:
+    """What to say behind a ``file`` that is not there: the nearest of those beside it; empty if none is near."""
+    try:
+        if file.exists():
+            return ""
+        files = {each.stem: each for each in file.parent.iterdir() if each.is_file()}
+    except OSError:
+        return ""
+    near = get_close_matches(file.stem, files, n=1)  # endings are alike in any case
+    return f" (did you mean {files[near[0]]}?)" if near else ""
 
 
 def meant(name: str, known: Iterable[str]) -> str:

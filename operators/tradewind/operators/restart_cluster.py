@@ -93,7 +93,7 @@ class RayClusterRestartOperator(BaseOperator):
     """
 
     ui_color = "#d7e3fc"
-    template_fields: Sequence[str] = ("cluster", "preserve_jobs", "reason")
+    template_fields: Sequence[str] = ("cluster", "preserve_jobs", "reason", "abandon_kept_jobs")
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RayClusterRestartOperator(BaseOperator):
         wait: bool = True,
         timeout_s: float = 1800.0,
         backups: str | None = None,
-        abandon_kept_jobs: bool = False,
+        abandon_kept_jobs: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -119,11 +119,12 @@ class RayClusterRestartOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Restart it, or go on with a restart that was interrupted."""
         fleet, cluster = _cluster(self.task_id, self.cluster)
-        may_preserve = _as_bool(self.task_id, self.preserve_jobs)
+        may_preserve = _as_bool(self.task_id, "preserve_jobs", self.preserve_jobs)
+        may_abandon = _as_bool(self.task_id, "abandon_kept_jobs", self.abandon_kept_jobs)
         holder = f"task {self.task_id} of {context['ti'].dag_id}, {context['ti'].run_id}"
         self._announce(f"Cluster {cluster.name} is being restarted. {self.reason}".strip(), cluster)
         try:
-            found = self._restarted(fleet, cluster, may_preserve, holder)
+            found = self._restarted(fleet, cluster, holder, may_preserve=may_preserve, may_abandon=may_abandon)
         except FleetError as error:
             raise ClusterRestartError(f"Task {self.task_id!r}: {error}") from error
         told = {"cluster": cluster.name, "jobs": [{"job": one.job, "new": one.new, "why": one.why} for one in found]}
@@ -132,7 +133,9 @@ class RayClusterRestartOperator(BaseOperator):
             raise JobsLostError(f"Task {self.task_id!r}: not brought back: {', '.join(lost)}; the log says why.")
         return told
 
-    def _restarted(self, fleet: Fleet, cluster: FleetCluster, may_preserve: bool, holder: str) -> list[JobReturn]:
+    def _restarted(
+        self, fleet: Fleet, cluster: FleetCluster, holder: str, *, may_preserve: bool, may_abandon: bool
+    ) -> list[JobReturn]:
         from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
         from tradewind.fleet.lifecycle.of_fleet import acts_on
         from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
@@ -145,7 +148,7 @@ class RayClusterRestartOperator(BaseOperator):
 
         root = Path(self.backups) if self.backups else None
         kept = KeptJobs(cluster, tell, root=root)
-        jobs = PreservedJobs(cluster, kept, tell, is_to_keep=may_preserve, may_abandon=self.abandon_kept_jobs)
+        jobs = PreservedJobs(cluster, kept, tell, is_to_keep=may_preserve, may_abandon=may_abandon)
         acts = acts_on(cluster, fleet, tell, tell)
         found = ClusterRestart(acts, ClusterMarker.of(cluster), jobs, tell).run(holder=holder)
         if self.wait:
@@ -182,9 +185,9 @@ def _cluster(task_id: str, name: str) -> tuple[Fleet, FleetCluster]:
     )
 
 
-def _as_bool(task_id: str, value: bool | str) -> bool:
+def _as_bool(task_id: str, field: str, value: bool | str) -> bool:
     """What a template makes of a truth."""
     found = {"true": True, "false": False}.get(str(value).strip().lower())
     if found is None:
-        raise BadInputError(f"Task {task_id!r}: preserve_jobs is {value!r}, neither true nor false.")
+        raise BadInputError(f"Task {task_id!r}: {field} is {value!r}, neither true nor false.")
     return found

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_parser import get_parser
 
-from tests.fleet.fleets import HEAD, many_clusters, write_fleet
+from tests.fleet.fleets import HEAD, SHIPPED, many_clusters, write_fleet
 from tests.fleet.lifecycle.worlds import update
 from tradewind.cli.main import main, parser
 from tradewind.deployment.fleet import configured_fleet, who_changes
 from tradewind.fleet.errors import FleetError
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.zones import zone_doubts
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
 
@@ -308,3 +310,47 @@ def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
     assert {name: theirs[name] for name in ours if name != "run"} == {
         name: value for name, value in ours.items() if name != "run"
     }
+
+
+# ---- what was typed is nearly right
+
+
+def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(
+    fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update(fleet)
+    near = f"(did you mean {fleet}?)"
+    code, _, err = run(capsys, "list", "--fleet", str(fleet.with_name("flet.yaml")))
+    assert code == 2 and f"There is no fleet file {fleet.with_name('flet.yaml')} {near}" in err
+    code, _, err = run(capsys, "list", str(fleet.parent / "clusters" / "heer.yaml"))
+    assert code == 2 and f"(did you mean {fleet.parent / 'clusters' / 'here.yaml'}?)" in err
+    code, out, _ = run(capsys, "validate", str(fleet.with_name("fleet.yml")))
+    assert code == 1 and near in out
+
+
+@pytest.mark.parametrize("words", [["list"], ["update-configs"], ["validate", "FILE"]])
+def test_a_zone_that_nobody_knows_is_said_with_the_nearest_and_taken_all_the_same(
+    words: list[str], fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.write_text(fleet.read_text().replace("us-central2-b", "us-centrall2-b"))
+    code, _, err = run(capsys, *(word.replace("FILE", str(fleet)) for word in words))
+    assert code == 0
+    assert "Cluster here, zone: us-centrall2-b is no zone of Google Cloud that is known here: did you mean us-" in err
+    assert "extra-0" not in err.split("new one")[0], "the other one is in a zone that is known"
+
+
+def test_every_zone_of_the_shipped_fleet_is_known() -> None:
+    assert [*zone_doubts(load_fleet(SHIPPED).clusters.values())] == []
+
+
+def test_a_fleet_file_is_validated_as_such(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "1 file is right" in run(capsys, "validate", str(fleet))[2]
+    fleet.write_text(fleet.read_text().replace("zone:", "zonee:"))
+    code, out, _ = run(capsys, "validate", str(fleet))
+    assert code == 1 and "cluster here, zonee: there is no such field: did you mean zone" in out
+
+
+def test_without_a_template_it_is_said_where_there_is_one(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (fleet.parent / "cluster.yaml.j2").unlink()
+    code, _, err = run(capsys, "update-configs")
+    assert code == 1 and "Copy infra/cluster.yaml.j2 of Tradewind's repository there." in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def test_what_is_missing_is_written_and_is_as_in_the_file_then(
     assert extra["token_secret"] == "projects/my-project/secrets/RAY_AUTH_TOKEN"
     assert extra["slice_types"][:2] == ["v4-8", "v4-16"]
     assert not stored("extra-0").host, "its head is asked for when it is needed"
+
+
+def test_what_is_said_of_a_connection_follows_its_line(
+    compute: LocalCompute, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", sys.stdout)
+    starts = [line[:30] for line in run(capsys, "extra-0", "here")[1].splitlines()]
+    assert starts == ["extra-0  extra-0  missing", "tradewind: The address of extr", "here     here     missing"]
 
 
 def test_a_new_head_is_a_difference_and_what_people_added_stays(

@@ -119,3 +119,20 @@ def test_the_commands_work_without_airflow_and_help_loads_nothing_heavy(tmp_path
     assert exit_code == 2 and "infra/fleet.yaml describes no cluster 'her': did you mean here?" in said
     exit_code, said = ended("reconcile")
     assert exit_code == 2 and "Airflow is not installed here" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["cluster", "statsu"], "there is no command 'statsu': did you mean 'status' or "),
+        (["jbos", "list"], "there is no command 'jbos': did you mean 'jobs'"),
+        (["validate", "infra/fleet.yaml"], "there is no command 'validate': did you mean 'cluster validate'"),
+        (["cluster", "xyz"], "there is no command 'xyz'; 'tradewind cluster --help' says more."),
+        (["cluster", "status", "--flet", "a"], "unrecognized arguments (did you mean --fleet?): --flet"),
+        (["jobs", "logs", "a", "--clustre=hunter2"], "(did you mean --cluster?): --clustre=(not shown);"),
+    ],
+)
+def test_a_word_that_there_is_not_is_answered_with_the_nearest(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert says in refusal(capsys, *words)

@@ -49,6 +49,21 @@ def test_without_a_rehearsal_it_says_so(tmp_path, words):
     assert "No rehearsal is up in" in done.stderr and "'rehearse up'" in done.stderr
 
 
+def test_without_a_rehearsal_it_says_where_others_are(tmp_path):
+    other = LocalStack(tmp_path / "other")
+    other.start("it", ["sleep", "600"], dict(os.environ))
+    (other.root / "control.json").touch()
+    inner = LocalStack(other.root / "cluster")
+    inner.start("it", ["sleep", "600"], dict(os.environ))
+    (inner.root / "control.json").touch()
+    try:
+        said = rehearse(tmp_path, "status").stderr
+    finally:
+        other.stop(1.0)
+    assert f"--dir {other.root}" in said and str(inner.root) not in said
+    assert str(other.root) not in rehearse(tmp_path, "status").stderr
+
+
 def test_down_without_a_rehearsal_is_fine(tmp_path):
     done = rehearse(tmp_path, "down")
     assert (done.returncode, "Nothing runs in" in done.stderr) == (0, True)

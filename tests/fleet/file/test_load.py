@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,43 @@ def test_a_file_of_another_form_is_refused(text: str, says: str, tmp_path: Path)
 def test_all_problems_are_said_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     said = problems(tmp_path, "zonee: a\nstaging: 1\ntag: ''\n")
     assert [line.split(":")[0] for line in said] == ["11", "12", "13"]
+
+
+def test_a_typo_hides_nothing_else_that_is_wrong(tmp_path: Path) -> None:
+    more = (
+        "    zonee: a\n    tag: 3\n    tag: 4\n    region: us-central1\n"
+        "    slices: {v4-9: {}, v4-16: {min: 3, max: 2}}\n"
+        "  Away: {zone: us-east5-a, generation: v5p, bucket: abc}\n"
+        "  b: {zone: us-east5-a, bucket: abc, connection: here, staging: !truth yes}\n"
+    )
+    said = problems(tmp_path, more, inside=False)
+    assert [(line.split(": ")[0], line.split(": ")[1]) for line in said] == [
+        ("7", "cluster here, connection"), ("11", "cluster here, zonee"), ("12", "cluster here, tag"),
+        ("13", "clusters.here.tag stands here and in line 12"), ("14", "cluster here, region"),
+        ("15", "cluster here, slices.v4-16.min"), ("15", "cluster here, slices.v4-9"), ("16", "cluster Away"),
+        ("17", "'yes' is not what its tag !truth says"), ("17", "cluster b, connection"), ("17", "cluster b"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "is_only"),
+    [
+        (HEAD.replace("    zone:", "    zonee:"), "zonee: there is no such field"),
+        (HEAD.replace("us-central2-b", "us-central2"), "zone: 'us-central2' does not go here"),
+        (HEAD.replace("  project:", "  projekt:"), "projekt: there is no such field"),
+        (HEAD.replace("defaults:", "default:"), "default: there is no such field: did you mean defaults"),
+        (HEAD.replace("default_cluster: here", "default_cluster: Here").replace("  here:", "  Here:"), "cluster Here"),
+        (f"{HEAD}    max_workers: 2\n    min_worker: 1\n", "min_worker: there is no such field"),
+        (f"{HEAD}    max_workers: 2\n    min_workers: one\n", "min_workers: 'one' is text"),
+        (f"{HEAD}    base_slice_typ: v4-16\n    slices: {{v4-8: {{}}}}\n", "base_slice_typ: there is no such field"),
+        (f"{HEAD}    staging: !truth yes\n", "'yes' is not what its tag !truth says"),
+    ],
+)
+def test_what_only_follows_from_a_typo_is_not_said(text: str, is_only: str, tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(text)
+    with pytest.raises(BadFileError) as caught:
+        load_fleet(tmp_path / "fleet.yaml")
+    assert len(caught.value.problems) == 1 and re.search(is_only, str(caught.value))
 
 
 SHIPPED_CONTENT = yaml.safe_load(SHIPPED.read_text())

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.in_airflow import enter_airflow
 from tradewind.steps import ResolvedStep, RunValues
 from tradewind.storage import Location, Roots
 
@@ -201,16 +202,14 @@ def load_experiments() -> Experiments:
     Raises:
         UsageError: There is no Airflow here.
     """
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # so that connections and variables of the database are found
     with contextlib.redirect_stdout(sys.stderr):  # what DAG files print is no result of ours
         try:
-            from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
+            enter_airflow()
             from airflow.dag_processing.bundles.manager import DagBundlesManager
         except ImportError:
             raise UsageError(
                 "the steps are read from Airflow's DAG files, and Airflow is not installed here."
             ) from None
-        redirect_stdout_log_handlers_to_stderr()
         manager = DagBundlesManager()
         experiments: dict[str, Experiment] = {}
         problems = dict.fromkeys(manager.get_all_bundle_names(), "it cannot be opened; Airflow's log says why.")
@@ -325,10 +324,10 @@ def default_prefix(chosen: str | None) -> str:
         Location.of(chosen, "--prefix")
         return chosen
     try:
+        enter_airflow()
         from tradewind.tasks.context import ExperimentSettings
     except ImportError:
         from tradewind.plans.places.prefixes import choose_prefix
 
         return choose_prefix(None, None, os.environ, None, lambda: None).path
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     return ExperimentSettings().prefix_of(RunValues())

@@ -36,8 +36,8 @@ UPDATE_CONFIGS: Final = Command(
 )
 VALIDATE: Final = Command(
     "validate",
-    "check cluster files of Ray's launcher, whoever wrote them",
-    (option("files", metavar="FILE", nargs="+", help="such as infra/clusters/us-central2.yaml"),),
+    "check the fleet file, or cluster files of Ray's launcher, whoever wrote them",
+    (option("files", metavar="FILE", nargs="+", help="such as infra/fleet.yaml or infra/clusters/us-central2.yaml"),),
 )
 CONNECTIONS: Final = Command(
     "connections",

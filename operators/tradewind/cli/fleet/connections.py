@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tradewind.cli.errors import UsageError
+from tradewind.cli.in_airflow import enter_airflow
 from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -28,16 +29,20 @@ def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
         raise UsageError("connections are Airflow's, which is not installed here: run this where Airflow is set up.")
     if arguments.replace and not arguments.apply:
         raise UsageError("--replace goes with --apply: without it nothing is written.")
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow's own commands about connections say it
+    enter_airflow()
     clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
-    results = [_handled(cluster, is_apply=arguments.apply, is_replace=arguments.replace) for cluster in clusters]
+    widths = max(len(one.connection) for one in clusters), max(len(one.name) for one in clusters)
+    handled = []
+    for cluster in clusters:
+        handled.append(one := _handled(cluster, is_apply=arguments.apply, is_replace=arguments.replace))
+        if not arguments.json:
+            write_lines(_lines(one.compared, widths))
+        one.tell()
     if arguments.json:
         from tradewind.deployment.connection_store import compared_json
 
-        write_lines(json_lines([compared_json(compared) for compared, _ in results]))
-    else:
-        write_lines(_table([compared for compared, _ in results]))
-    return 0 if all(is_well for _, is_well in results) else 1
+        write_lines(json_lines([compared_json(one.compared) for one in handled]))
+    return 0 if all(one.is_well for one in handled) else 1
 
 
 def renew_connections(clusters: Sequence[FleetCluster]) -> None:
@@ -45,55 +50,66 @@ def renew_connections(clusters: Sequence[FleetCluster]) -> None:
     if find_spec("airflow") is None:
         say("Connections are renewed where Airflow is: 'airflow tradewind cluster connections --apply'.")
         return
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    enter_airflow()
     from tradewind.deployment.connection_store import ConnectionState, compare_connection
 
     try:
         for cluster in clusters:
             if compare_connection(cluster, None).state is not ConnectionState.MISSING:
-                _handled(cluster, is_apply=True, is_replace=False)
+                _handled(cluster, is_apply=True, is_replace=False).tell()
     except FleetError as error:
         say(f"The connections are left as they are: {error}")
 
 
-def _handled(cluster: FleetCluster, *, is_apply: bool, is_replace: bool) -> tuple[ComparedConnection, bool]:
-    """How the connection of ``cluster`` was found, and whether it is as it should be now."""
+@dataclass(frozen=True)
+class _Handled:
+    """How a connection was found, whether it is as it should be now, and what to say of it besides."""
+
+    compared: ComparedConnection
+    is_well: bool
+    sentences: tuple[str, ...]
+
+    def tell(self) -> None:
+        for sentence in self.sentences:
+            say(sentence)
+
+
+def _handled(cluster: FleetCluster, *, is_apply: bool, is_replace: bool) -> _Handled:
     from tradewind.deployment.connection_store import ConnectionState, compare_connection, write_connection
 
-    address = _address(cluster)
+    address, unknown = _address(cluster)
     compared = compare_connection(cluster, address)
     if compared.state is ConnectionState.AS_IN_FILE:
-        return compared, True
+        return _Handled(compared, True, unknown)
     if not is_apply:
-        return compared, False
+        return _Handled(compared, False, unknown)
     if compared.state is ConnectionState.ELSEWHERE:
-        say(f"{compared.conn_id} is read from {compared.source} and not from Airflow's database: change it there.")
-        return compared, False
+        sentence = (
+            f"{compared.conn_id} is read from {compared.source} and not from Airflow's database: change it there."
+        )
+        return _Handled(compared, False, (*unknown, sentence))
     fields = ", ".join(each.field for each in compared.differences)
     if compared.state is ConnectionState.BY_HAND and not is_replace:
-        say(f"{compared.conn_id} was made by hand and differs in {fields}: left as it is. --replace writes over them.")
-        return compared, False
+        sentence = (
+            f"{compared.conn_id} was made by hand and differs in {fields}: left as it is. --replace writes over it."
+        )
+        return _Handled(compared, False, (*unknown, sentence))
     write_connection(cluster, address)
     about = f", in which {fields} were others" if fields else ""
-    say(f"Wrote connection {compared.conn_id}{about}.")
-    return compared, True
+    return _Handled(compared, True, (*unknown, f"Wrote connection {compared.conn_id}{about}."))
 
 
-def _address(cluster: FleetCluster) -> str | None:
+def _address(cluster: FleetCluster) -> tuple[str | None, tuple[str, ...]]:
+    """That of its head, or why it is not known."""
     from tradewind.deployment.fleet_connection import head_address
     from tradewind.ray_jobs.errors import RayJobsError
 
     try:
-        return head_address(cluster)
+        return head_address(cluster), ()
     except (RayJobsError, FleetError) as error:
-        say(f"The address of {cluster.name} is left as it is: {error}")
-        return None
+        return None, (f"The address of {cluster.name} is left as it is: {error}",)
 
 
-def _table(found: list[ComparedConnection]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*((each.conn_id, each.cluster) for each in found), strict=True)]
-    lines = []
-    for each in found:
-        lines.append(f"{each.conn_id.ljust(widths[0])}  {each.cluster.ljust(widths[1])}  {each.state}")
-        lines += [f"    {difference}" for difference in each.differences]
-    return lines
+def _lines(compared: ComparedConnection, widths: tuple[int, int]) -> list[str]:
+    line = f"{compared.conn_id.ljust(widths[0])}  {compared.cluster.ljust(widths[1])}  {compared.state}"
+    return [line, *(f"    {difference}" for difference in compared.differences)]

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from tradewind.cli.errors import CommandError
+from tradewind.cli.fleet.fleet_file import say_doubts
 from tradewind.cli.output import json_lines, write_lines
 from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.doctor.cloud import cloud_diagnoses
@@ -23,6 +24,7 @@ def doctor(arguments: argparse.Namespace, fleet: Fleet) -> int:
         CommandError: Something is wrong, or could not be looked at.
     """
     clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
+    say_doubts(clusters)
     diagnoses = [*machine_diagnoses(clusters), *cloud_diagnoses(clusters)]
     if find_spec("ray") is not None:  # else it is wrong already
         diagnoses += running_diagnoses(clusters, version("ray"))

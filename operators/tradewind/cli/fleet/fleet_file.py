@@ -9,18 +9,21 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from tradewind.cli.errors import UsageError
+from tradewind.cli.in_airflow import enter_airflow
+from tradewind.cli.output import say
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.configs.generated import CLUSTERS_FOLDER, GeneratedFiles, is_generated
-from tradewind.fleet.errors import meant
+from tradewind.fleet.errors import meant, meant_file
 from tradewind.fleet.file.load import FLEET_VARIABLE, USUAL_FILE, load_fleet
 from tradewind.fleet.local_paths import BadPathError, expanded
+from tradewind.fleet.zones import zone_doubts
 
 _ENDINGS: Final = (".yaml", ".yml")
 _MOST_SIGNS: Final = 1_000_000
@@ -66,7 +69,9 @@ def chosen_fleet_file(given: str | None) -> Path:
     except OSError as error:  # such as a folder above it that is not for us, or a name that is too long
         raise UsageError(f"{source} {file} cannot be read ({error.strerror}).") from None
     if not is_there:
-        raise UsageError(f"There is no fleet file {file}: name it with --fleet, or set {FLEET_VARIABLE}.")
+        raise UsageError(
+            f"There is no fleet file {file}{meant_file(file)}: name it with --fleet, or set {FLEET_VARIABLE}."
+        )
     return file
 
 
@@ -99,6 +104,12 @@ def choose(arguments: argparse.Namespace) -> Fleet:
     if field is not None:
         _put(arguments, field, [_name(one, fleet) for one in given], [_name(one, fleet) for one in said])
     return fleet
+
+
+def say_doubts(clusters: Iterable[FleetCluster]) -> None:
+    """Tell the person what looks like a typo and may be right."""
+    for sentence in zone_doubts(clusters):
+        say(sentence)
 
 
 def take_config(arguments: argparse.Namespace) -> list[str]:
@@ -200,12 +211,13 @@ def _text_of(path: Path, source: str) -> str:
         with expanded(path, source).open(errors="replace") as opened:
             return opened.read(_MOST_SIGNS)
     except OSError as error:
-        raise UsageError(f"{source} {path} cannot be read ({error.strerror}).") from None
+        raise UsageError(f"{source} {path} cannot be read ({error.strerror}){meant_file(path)}.") from None
 
 
 def _configured() -> str | None:
     if find_spec("airflow") is None:
         return None
+    enter_airflow()
     from tradewind.deployment.fleet import configured_fleet_file
 
     return configured_fleet_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tradewind.cli.fleet.fleet_file import say_doubts
 from tradewind.cli.output import json_lines, write_lines
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.text_table import aligned
@@ -16,6 +17,7 @@ _DEFAULT = "*"
 def list_clusters(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Print the clusters that are asked for, in the order of the file; the default one has a star."""
     chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
+    say_doubts(chosen)
     if arguments.json:
         write_lines(json_lines([cluster_json(cluster, fleet) for cluster in chosen]))
     else:

@@ -7,6 +7,7 @@ import shlex
 from importlib.util import find_spec
 
 from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.fleet.fleet_file import say_doubts
 from tradewind.cli.output import say
 from tradewind.fleet.cloud.google_api import CloudError
 from tradewind.fleet.clusters import Fleet
@@ -24,6 +25,7 @@ def update_configs(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """
     if find_spec("jinja2") is None:
         raise UsageError("update-configs fills in a template: install airflow-provider-tradewind[fleet].")
+    say_doubts(fleet.clusters.values())
     files = GeneratedFiles.of(fleet)
     if arguments.check:
         _refuse_stale(files, arguments.fleet)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tradewind.cli.errors import CommandError, UsageError
+from tradewind.cli.in_airflow import enter_airflow
 from tradewind.fleet.local_paths import BadPathError, expanded
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayAuthenticationError, RayJobsError
@@ -103,12 +104,12 @@ def is_at_address(cluster: RayCluster) -> bool:
 def connected_cluster(conn_id: str) -> RayCluster:
     """The cluster of an Airflow connection, also of one that is kept in Airflow's database."""
     try:
+        enter_airflow()
         from tradewind.deployment.ray_connection import RayHook
     except ImportError:
         raise UsageError(
             f"{conn_id} is an Airflow connection, and Airflow is not installed here: run this where it is."
         ) from None
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow's own commands about connections say it
     return RayHook(conn_id).cluster()
 
 

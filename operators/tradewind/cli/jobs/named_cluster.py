@@ -8,7 +8,6 @@ directly; from anywhere else through a tunnel.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.fleet.fleet_file import chosen_fleet_file, cluster_at, fleet_file_of, is_path, take_config
+from tradewind.cli.in_airflow import enter_airflow
 from tradewind.cli.output import say
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import BadFileError, FleetError, meant
@@ -132,7 +132,7 @@ def _loaded(file: Path) -> Fleet:
 
 def _of_airflow(name: str, fleet: Fleet | None, found: FleetCluster | None, is_in_airflow: bool) -> RayCluster | None:
     """The cluster as Airflow has it; None if it has no such connection, and the fleet has the cluster."""
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow's own commands about connections say it
+    enter_airflow()
     from tradewind.deployment.connection_store import ray_connection_ids
     from tradewind.deployment.fleet_connection import no_such_cluster
     from tradewind.deployment.ray_connection import RayHook

@@ -9,7 +9,7 @@ from typing import Final
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.fleet.clusters import Fleet, FleetCluster
-from tradewind.fleet.errors import FleetError
+from tradewind.fleet.errors import FleetError, meant_file
 from tradewind.fleet.file.load import load_fleet
 from tradewind.rehearsal.fleet.plan import ClusterPlan, FleetPlan
 
@@ -27,7 +27,7 @@ def fleet_plan(file: str, names: Sequence[str], wanted: Mapping[str, int]) -> Fl
         CommandError: The file cannot be used.
     """
     if not os.path.isfile(file):  # which is no error, whatever stands there
-        raise UsageError(f"--fleet {file}: there is no such file.")
+        raise UsageError(f"--fleet {file}: there is no such file{meant_file(Path(file))}.")
     try:
         fleet = load_fleet(Path(os.path.realpath(file)))
         chosen = [fleet.cluster(name) for name in dict.fromkeys(names)] or [fleet.cluster()]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.cli.rehearse.drill_options import DRILL
+from tradewind.cloud_tpu.resources import WITHOUT_MACHINES
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
 from tradewind.rehearsal.fleet.plan import FLEET_DAEMON, PLAN_FILE, FleetPlan
@@ -53,7 +54,17 @@ def rehearse(name: str, arguments: argparse.Namespace) -> int:
     try:
         return commands[name](arguments)
     except RehearsalControlError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(f"{error}{_elsewhere(arguments)}") from None
+
+
+def _elsewhere(arguments: argparse.Namespace) -> str:
+    """Where rehearsals are up, if none is in the folder that was meant."""
+    from tradewind.rehearsal.local.processes import roots_in_use
+
+    if (_stack(arguments).root / CONTROL_FILE).exists():
+        return ""
+    others = [shlex.quote(str(root)) for root in roots_in_use() if (root / CONTROL_FILE).exists()]
+    return f" Up are those of --dir {', --dir '.join(others)}." if others else ""
 
 
 def _up(arguments: argparse.Namespace) -> int:
@@ -61,7 +72,7 @@ def _up(arguments: argparse.Namespace) -> int:
         raise UsageError(f"A rehearsal needs {', '.join(missing)}: install airflow-provider-tradewind[rehearsal].")
     stack = _stack(arguments)
     if (stack.root / CONTROL_FILE).exists() and stack.processes():
-        say(f"A rehearsal is up in {stack.root} already.")
+        say(f"A rehearsal is up in {stack.root} already, and stays as it is: 'rehearse down' first for another one.")
     else:
         _start(stack, arguments)
     status = RehearsalControl.of_folder(stack.root).ask("status")
@@ -173,7 +184,8 @@ def _print_table(status: Mapping[str, Any], title: str) -> None:
 
     table = Table("Slice", "Type", "State", "Hosts in Ray", "Queued resource", title=title or None)
     for known in status["slices"]:
-        hosts = " ".join("yes" if host["in_ray"] else "no" for host in known["hosts"])
+        seen = "not noticed yet" if known["state"] in WITHOUT_MACHINES else "yes"
+        hosts = ", ".join(seen if host["in_ray"] else "no" for host in known["hosts"])
         table.add_row(known["name"], known["type"], known["state"], hosts or "-", known["queued_resource"] or "-")
     waiting = [queued for queued in status["queued_resources"] if queued["state"] != "ACTIVE"]
     console = Console()

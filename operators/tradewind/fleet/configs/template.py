@@ -39,7 +39,8 @@ class ClusterTemplate:
             self._source = file.read_text()
         except OSError as error:
             raise FleetError(
-                f"The template {file} cannot be read ({error.strerror}): it belongs beside the fleet file."
+                f"The template {file} cannot be read ({error.strerror}): it belongs beside the fleet file. Copy "
+                f"infra/{TEMPLATE_NAME} of Tradewind's repository there."
             ) from None
         environment = Environment(
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import SliceType, UnknownSliceTypeError, slice_type
 from tradewind.fleet.errors import FileProblem, meant
+from tradewind.fleet.file.faults import Faults
 from tradewind.fleet.file.yaml_document import YamlDocument, YamlPath
 from tradewind.fleet.generations import GENERATIONS
 
@@ -16,6 +17,7 @@ Settings = Mapping[str, Any]
 
 NEEDED: Final = ("project", "zone", "generation", "bucket", "head_service_account", "worker_service_account")
 """What each cluster must have, from itself or from the defaults."""
+_COUNTS: Final = ("min_workers", "max_workers", "slices")
 
 
 def place_in_fleet(path: YamlPath) -> str:
@@ -40,14 +42,14 @@ def line_problems(value: Any, document: YamlDocument, path: YamlPath = ()) -> It
         yield FileProblem(document.line_of(path), sentence)
 
 
-def fleet_problems(document: YamlDocument, clusters: Mapping[str, Settings]) -> Iterator[FileProblem]:
-    """What does not fit in a document that fits the schema; ``clusters`` with their defaults."""
-    default = document.value["default_cluster"]
-    if default not in clusters:
+def fleet_problems(document: YamlDocument, clusters: Mapping[str, Settings], faults: Faults) -> Iterator[FileProblem]:
+    """What does not fit in a document; ``clusters`` with their defaults, and without their ``faults``."""
+    default = document.value.get("default_cluster")
+    if default is not None and clusters and default not in {*clusters, *faults.clusters()}:
         line = document.line_of(("default_cluster",))
         yield FileProblem(line, f"default_cluster: there is no cluster {default!r}: {meant(default, clusters)}")
     for name, settings in clusters.items():
-        for fields, sentence in _cluster_problems(settings):
+        for fields, sentence in _cluster_problems(name, settings, faults):
             path = ("clusters", name, *fields)
             yield FileProblem(document.line_of(path), f"{place_in_fleet(path)}: {sentence}")
     for name, sentence in _connection_problems(clusters):
@@ -55,36 +57,46 @@ def fleet_problems(document: YamlDocument, clusters: Mapping[str, Settings]) -> 
         yield FileProblem(document.line_of(path), f"{place_in_fleet(path)}: {sentence}")
 
 
-def _cluster_problems(settings: Settings) -> Iterator[tuple[YamlPath, str]]:
-    for name in NEEDED:
-        if name not in settings:
-            yield (), f"{name} is missing: write it here, or in defaults if all clusters share it."
+def _cluster_problems(name: str, settings: Settings, faults: Faults) -> Iterator[tuple[YamlPath, str]]:
+    for field in NEEDED:
+        if field not in settings and not faults.hides(name, field):
+            yield (), f"{field} is missing: write it here, or in defaults if all clusters share it."
     zone, region = settings.get("zone"), settings.get("region")
     if zone and region and zone.rpartition("-")[0] != region:
         yield ("region",), f"zone {zone} is not in region {region}: leave the region out, it follows from the zone."
     if generation := settings.get("generation"):
-        yield from _slice_problems(settings, generation)
+        yield from _kinds_problems(settings, generation, is_base_known=not faults.hides(name, "base_slice_type"))
+    yield from _pool_problems(settings)
+    if not any(faults.hides(name, field) for field in _COUNTS):
+        yield from _count_problems(settings)
 
 
-def _slice_problems(settings: Settings, generation: str) -> Iterator[tuple[YamlPath, str]]:
+def _kinds_problems(settings: Settings, generation: str, *, is_base_known: bool) -> Iterator[tuple[YamlPath, str]]:
     base = settings.get("base_slice_type", GENERATIONS[generation].smallest)
     if "base_slice_type" in settings:
         yield from ((("base_slice_type",), sentence) for sentence in _kind_problems(base, generation))
-    most, at_once = settings["max_workers"], settings["min_workers"]
-    for name, pool in settings["slices"].items():
+    for name in settings["slices"]:
         path = ("slices", name)
         yield from ((path, sentence) for sentence in _kind_problems(name, generation))
-        if name == base:
+        if name == base and is_base_known:
             yield path, "this is the base type: its minimum is min_workers, its maximum max_workers."
-        least, maximum = pool.get("min", 0), pool.get("max", most)
-        if least > maximum:
-            yield (*path, "min"), f"the minimum {least} is above the maximum {maximum}: lower one or raise the other."
-        if maximum > most:
-            yield (
-                (*path, "max"),
-                f"the maximum {maximum} is above max_workers, {most}: lower it or raise that.",
-            )
-        at_once += least
+
+
+def _pool_problems(settings: Settings) -> Iterator[tuple[YamlPath, str]]:
+    for name, pool in settings["slices"].items():
+        least, most = pool.get("min", 0), pool.get("max")
+        if most is not None and least > most:
+            path = ("slices", name, "min")
+            yield path, f"the minimum {least} is above the maximum {most}: lower one or raise the other."
+
+
+def _count_problems(settings: Settings) -> Iterator[tuple[YamlPath, str]]:
+    most, pools = settings["max_workers"], settings["slices"]
+    for name, pool in pools.items():
+        if pool.get("max", most) > most:
+            path = ("slices", name, "max")
+            yield path, f"the maximum {pool['max']} is above max_workers, {most}: lower it or raise that."
+    at_once = settings["min_workers"] + sum(pool.get("min", 0) for pool in pools.values())
     if at_once > most:
         yield (), f"its minimums add up to {at_once} slices, and max_workers is {most}: lower them or raise that."
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.fleet.clusters import BASE_NODE_TYPE, Capacity, Fleet, FleetCluster, SlicePool
-from tradewind.fleet.errors import BadFileError
+from tradewind.fleet.errors import BadFileError, FileProblem
 from tradewind.fleet.file.checks import Settings, fleet_problems, line_problems, place_in_fleet
-from tradewind.fleet.file.schema import fleet_schema, schema_problems
-from tradewind.fleet.file.yaml_document import read_yaml
+from tradewind.fleet.file.faults import Faults
+from tradewind.fleet.file.schema import fleet_schema, schema_faults
+from tradewind.fleet.file.yaml_document import read_what_can_be
 from tradewind.fleet.generations import GENERATIONS, TpuGeneration
 
 FLEET_VARIABLE: Final = "TRADEWIND_FLEET"
@@ -29,18 +31,21 @@ def load_fleet(file: Path) -> Fleet:
     Raises:
         BadFileError: It cannot be read, or something in it is wrong; every problem is named with its line.
     """
-    document = read_yaml(file)
-    problems = [
-        *line_problems(document.value, document),
-        *schema_problems(document, fleet_schema(), place_in_fleet),
-    ]
+    document = read_what_can_be(file)
+    unread = Faults(document.unread)
+    faults = [*schema_faults(unread.without(document.value), fleet_schema())]
+    problems = [*document.problems, *line_problems(document.value, document)]
+    problems += [FileProblem(document.line_of(at), f"{place_in_fleet(at)}: {sentence}") for at, sentence in faults]
+    wrong = Faults(document.unread | {at for at, _ in faults})
+    sound = wrong.without(document.value)
+    clusters = {}
+    if isinstance(sound, dict):
+        defaults = sound.get("defaults", {})
+        clusters = {name: _settings(defaults, own) for name, own in sound.get("clusters", {}).items()}
+        problems += fleet_problems(replace(document, value=sound), clusters, wrong)
     if problems:
         raise BadFileError(document.file, problems)
-    content = document.value
-    clusters = {name: _settings(content.get("defaults", {}), own) for name, own in content["clusters"].items()}
-    if problems := [*fleet_problems(document, clusters)]:
-        raise BadFileError(document.file, problems)
-    return Fleet(file, {name: _cluster(name, own) for name, own in clusters.items()}, content["default_cluster"])
+    return Fleet(file, {name: _cluster(name, own) for name, own in clusters.items()}, sound["default_cluster"])
 
 
 def _settings(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:

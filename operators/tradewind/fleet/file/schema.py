@@ -42,16 +42,21 @@ def schema_problems(
     document: YamlDocument, schema: Mapping[str, Any], place_of: Callable[[YamlPath], str]
 ) -> Iterator[FileProblem]:
     """What ``schema`` has against the document; ``place_of`` a path begins the sentence about it."""
+    for where, sentence in schema_faults(document.value, schema):
+        yield FileProblem(document.line_of(where), f"{place_of(where)}: {sentence}")
+
+
+def schema_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[YamlPath, str]]:
+    """What ``schema`` has against ``value``: the place in it, and what is wrong there."""
     from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 
     validator = validator_for(schema)(schema)
-    for error in validator.iter_errors(document.value):
+    for error in validator.iter_errors(value):
         path = tuple(error.absolute_path)
         if "propertyNames" in error.absolute_schema_path:
             path = (*path, error.instance)
         for ending, sentence in _sentences(error):
-            where = (*path, *ending)
-            yield FileProblem(document.line_of(where), f"{place_of(where)}: {sentence}")
+            yield (*path, *ending), sentence
 
 
 def _sentences(error: Any) -> Iterator[tuple[YamlPath, str]]:

@@ -6,14 +6,14 @@ YAML are read, so no tag makes an object.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
 
-from tradewind.fleet.errors import BadFileError, FileProblem
+from tradewind.fleet.errors import BadFileError, FileProblem, meant_file
 
 YamlPath = tuple[str | int, ...]
 
@@ -28,11 +28,18 @@ _COLLECTIONS: Final = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """What a file holds, and where in it each value stands."""
+    """What a file holds, and where in it each value stands.
+
+    Attributes:
+        problems: Entries that were left out of ``value``, or whose value is not what the file says.
+        unread: Where the latter stand.
+    """
 
     file: str
     value: Any
     lines: Mapping[YamlPath, int]
+    problems: Sequence[FileProblem] = ()
+    unread: frozenset[YamlPath] = frozenset()
 
     def line_of(self, path: YamlPath) -> int:
         """The line of the value at ``path``, else of the nearest above it that the file has."""
@@ -47,12 +54,25 @@ def read_yaml(file: Path) -> YamlDocument:
     Raises:
         BadFileError: It cannot be read, is no YAML, has a key twice, or is too large or too deep.
     """
+    document = read_what_can_be(file)
+    if document.problems:
+        raise BadFileError(document.file, document.problems)
+    return document
+
+
+def read_what_can_be(file: Path) -> YamlDocument:
+    """The only document in ``file``, with its problems, for whoever has more to say of it.
+
+    Raises:
+        BadFileError: It cannot be read, is no YAML, or is too large or too deep.
+    """
     try:
         with file.open("rb") as opened:
             data = opened.read(LARGEST_BYTES + 1)
         text = data.decode()
     except OSError as error:
-        raise _broken(file, 1, f"the file cannot be read ({error.strerror}): name another one, or mend that.") from None
+        sentence = f"the file cannot be read ({error.strerror}){meant_file(file)}: name another one, or mend that."
+        raise _broken(file, 1, sentence) from None
     except UnicodeDecodeError:
         raise _broken(file, 1, "the file is no text in UTF-8: save it as such.") from None
     if len(data) > LARGEST_BYTES:
@@ -66,9 +86,8 @@ def read_yaml(file: Path) -> YamlDocument:
         raise _broken(file, _line(getattr(error, "problem_mark", None)), sentence) from None
     reader = _NodeReader(file)
     value = {} if root is None else reader.value(root, (), 0)
-    if reader.problems:
-        raise BadFileError(str(file), reader.problems)
-    return YamlDocument(str(file), value, {(): 1} | reader.lines)
+    lines = {(): 1} | reader.lines
+    return YamlDocument(str(file), value, lines, tuple(reader.problems), frozenset(reader.unread))
 
 
 def _refuse_depth(file: Path, text: str) -> None:
@@ -86,6 +105,7 @@ class _NodeReader:
     def __init__(self, file: Path) -> None:
         self.lines: dict[YamlPath, int] = {}
         self.problems: list[FileProblem] = []
+        self.unread: set[YamlPath] = set()
         self._file = file
         self._read = 0
         self._construct = yaml.SafeLoader("").construct_object
@@ -98,17 +118,19 @@ class _NodeReader:
             )
         self.lines.setdefault(path, _line(node.start_mark))
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node)
+            return self._scalar(node, path)
         if node.tag not in _COLLECTIONS:
+            self.unread.add(path)
             self._add(node, f"the tag {node.tag} means nothing here: write the value without a tag.")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         return [self.value(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
 
-    def _scalar(self, node: yaml.ScalarNode) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: YamlPath) -> Any:
         try:
             return self._construct(node)
         except (yaml.YAMLError, ValueError, OverflowError):
+            self.unread.add(path)
             self._add(node, f"{node.value[:40]!r} is not what its tag {node.tag} says: write it without a tag.")
             return None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tradewind.cloud_tpu.resources import WITHOUT_MACHINES
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.lifecycle.inventory import CONFIG_LABEL, Inventory
 
@@ -111,6 +112,7 @@ class ClusterReport:
         for line in self.lines:
             in_ray = "" if line.in_ray is None else f"{line.in_ray}/{line.hosts or '?'}"
             notes = ["reserved"] if line.is_reserved else []
+            notes += ["Ray has not noticed yet"] if line.in_ray and line.state in WITHOUT_MACHINES else []
             notes += ["of an earlier file"] if line.is_current is False else []
             yield line.kind, line.name, line.state, _age(line.age_s), in_ray, ", ".join(notes)
 

@@ -6,6 +6,7 @@ Every process that a stack starts inherits a marker in its environment, and so d
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -80,6 +81,16 @@ class LocalStack:
             return marker is not None and Path(marker).is_relative_to(self.root)
         except psutil.Error:
             return False
+
+
+def roots_in_use() -> list[Path]:
+    """The roots of all stacks of this user that have live processes, without those that lie in others of them."""
+    roots: set[Path] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if marker := process.environ().get(MARKER):
+                roots.add(Path(marker))
+    return sorted(root for root in roots if not any(other in root.parents for other in roots))
 
 
 def kill_together(stacks: Sequence[LocalStack]) -> int:

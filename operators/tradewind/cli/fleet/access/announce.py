@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from importlib.util import find_spec
 
 from tradewind.cli.errors import UsageError
+from tradewind.cli.in_airflow import enter_airflow
 from tradewind.cli.output import say
 from tradewind.fleet.clusters import Fleet
 
@@ -23,7 +23,7 @@ def announce_to_people(arguments: argparse.Namespace, fleet: Fleet) -> int:
     names = list(fleet.clusters) if arguments.all else [fleet.cluster(arguments.name).name]
     if find_spec("airflow") is None:
         raise UsageError("Notifiers are Airflow's, which is not installed here: run this where Airflow is set up.")
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # for the notifiers' connections, as Airflow's own commands say
+    enter_airflow()  # for the notifiers' connections
     from tradewind.deployment.announce import announce, chosen_notifiers
 
     if arguments.dry_run:

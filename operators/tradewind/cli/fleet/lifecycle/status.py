@@ -49,7 +49,7 @@ def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
         seen = [cluster for cluster in chosen if isinstance(zones[cluster.project, cluster.zone], Inventory)]
         reports = list(pool.map(lambda cluster: _report(cluster, fleet, zones), seen))
     orphans = [*_orphans(fleet, zones)]
-    failed = [str(found) for found in zones.values() if isinstance(found, CloudError)]
+    failed = [*dict.fromkeys(str(found) for found in zones.values() if isinstance(found, CloudError))]
     if arguments.json:
         clusters = [report.to_json() for report in reports]
         write_lines(json_lines({"clusters": clusters, "orphans": orphans, "unseen": failed}))

@@ -1,0 +1,26 @@
+"""How the lines of a cluster's status read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.fleets import write_fleet
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.lifecycle.report import ClusterReport, NodeLine, RaySide
+
+
+@pytest.mark.parametrize(
+    ("state", "in_ray", "note"),
+    [
+        ("PREEMPTED", 2, "Ray has not noticed yet"), ("PREEMPTED", 0, ""), ("READY", 2, ""), ("PREEMPTED", None, ""),
+    ],
+)  # fmt: skip
+def test_hosts_of_a_slice_that_was_taken_are_not_shown_as_if_they_lived(
+    state: str, in_ray: int | None, note: str, tmp_path: Path
+) -> None:
+    cluster = load_fleet(write_fleet(tmp_path)).cluster()
+    line = NodeLine("v4-16", "mine", state, 60.0, hosts=2, in_ray=in_ray)
+    (row,) = ClusterReport(cluster, "its head was set up", [line], RaySide()).rows()
+    assert row[-1] == note
