@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import time
@@ -17,6 +18,9 @@ from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError, token_refused, unreachable
 
 REQUEST_TIMEOUT_S = 30.0
+LARGEST_ANSWER_BYTES = 128 << 20
+"""Of JSON; logs are read in pieces, whatever their size."""
+_PIECE_BYTES = 64 * 1024
 _CLOSING_TIMEOUT_S = 0.2
 """Ray answers no websocket message, a closing one included."""
 Query = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -64,10 +68,20 @@ class JobsApi:
     async def get_json(self, path: str, params: Query | None = None) -> Any:
         """The JSON answer to a GET, or None for a 404."""
         async with self.request("GET", path, params=params) as response:
+            if response.status == 404:
+                return None
+            body = bytearray()
+            async for piece in response.content.iter_chunked(_PIECE_BYTES):
+                body += piece
+                if len(body) > LARGEST_ANSWER_BYTES:
+                    raise RayUnreachableError(
+                        f"{self.cluster} answered more than {LARGEST_ANSWER_BYTES >> 20} MiB to GET {path}, which Ray "
+                        "never does: correct its address."
+                    )
             try:
-                return None if response.status == 404 else await response.json()
-            except ValueError as error:
-                raise RayUnreachableError(f"{self.cluster} answered no JSON to GET {path}.") from error
+                return json.loads(body) if body.strip() else None
+            except (ValueError, RecursionError):
+                raise RayUnreachableError(f"{self.cluster} answered no JSON to GET {path}.") from None
 
     @asynccontextmanager
     async def request(self, method: str, path: str, **kwargs: Any) -> AsyncIterator[aiohttp.ClientResponse]:

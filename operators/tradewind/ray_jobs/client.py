@@ -29,7 +29,7 @@ from tradewind.ray_jobs.errors import (
     unreachable,
 )
 from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR
-from tradewind.ray_jobs.probe import tls_problem
+from tradewind.ray_jobs.probe import tls_problem, version_in
 from tradewind.ray_jobs.request import JobRequest
 
 REQUEST_TIMEOUT_S = 60
@@ -112,10 +112,9 @@ class RayJobs:
 
     def version(self) -> str:
         """The cluster's Ray version."""
-        answer = self._get("/api/version") or {}
-        if not answer.get("ray_version"):
+        if (version := version_in(self._get("/api/version"))) is None:
             raise RayUnreachableError(f"{self.cluster} answers, but not as a Ray dashboard does: correct its address.")
-        return str(answer["ray_version"])
+        return version
 
     def _submitted_once(self, job: str, submit: Callable[[], None]) -> bool:
         try:
@@ -180,7 +179,7 @@ class RayJobs:
         try:
             if response.ok:
                 return response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             raise RayUnreachableError(f"{self.cluster} answered no JSON to GET {path}: correct its address.") from None
         self._check_scheme()
         raise RayUnreachableError(f"{self.cluster} answered {response.status_code} to GET {path}.")

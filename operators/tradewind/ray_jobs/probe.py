@@ -5,6 +5,7 @@ Blocking, and quick to fail: it asks with a short timeout and never again. What 
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError, RayUnreachableError, unreachable
 
 TIMEOUT_S = 10.0
+_VERSION = re.compile(r"\d[\w.+-]{0,63}", re.ASCII)
 _ALIVE = "detail=0&limit=10000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE"
 
 
@@ -58,11 +60,20 @@ def glance(cluster: RayCluster) -> Glance:
         asks = _get(session, cluster, "/api/version", with_token=False).status_code in (401, 403)
         answer = _get(session, cluster, "/api/version", with_token=True)
         _check_token(answer.status_code, cluster)
-        version = _json(answer, cluster).get("ray_version")
-        if not version:
+        version = version_in(_json(answer, cluster))
+        if version is None:
             raise RayUnreachableError(_no_dashboard(cluster))
         found = _json(_get(session, cluster, f"/api/v0/nodes?{_ALIVE}", with_token=True), cluster)
-        return Glance(str(version), int(found["data"]["result"]["num_filtered"]), asks)
+        try:
+            return Glance(version, int(found["data"]["result"]["num_filtered"]), asks)
+        except (LookupError, TypeError, ValueError):
+            raise RayUnreachableError(_no_dashboard(cluster)) from None
+
+
+def version_in(answer: Any) -> str | None:
+    """The version of Ray in a dashboard's answer; None if that is none of Ray's."""
+    version = answer.get("ray_version") if isinstance(answer, dict) else None
+    return version if isinstance(version, str) and _VERSION.fullmatch(version) else None
 
 
 def _get(session: requests.Session, cluster: RayCluster, path: str, *, with_token: bool) -> requests.Response:
@@ -95,7 +106,7 @@ def _check_token(status: int, cluster: RayCluster) -> None:
 def _json(answer: requests.Response, cluster: RayCluster) -> dict[str, Any]:
     try:
         fields = answer.json() if answer.ok else None
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise RayUnreachableError(_no_dashboard(cluster))

@@ -12,6 +12,7 @@ from tests.fleet.fleets import HEAD, SHIPPED, many_clusters, write_fleet
 from tests.fleet.lifecycle.worlds import update
 from tradewind.cli.main import main, parser
 from tradewind.deployment.fleet import configured_fleet, who_changes
+from tradewind.fleet.configs.template import HEADER as TEMPLATE_HEADER
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.zones import zone_doubts
@@ -272,6 +273,26 @@ def test_files_are_written_and_those_of_clusters_that_are_gone_removed(
     assert "Removed" in run(capsys, "update-configs")[2]
     google.stop()
     assert "2 files are as" in run(capsys, "update-configs")[2]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[1]", "cluster_name: gone", "cluster_name: gone\nprovider: [1]", "a: " + "[" * 100_000, "a: [",
+        "cluster_name: ../../x\nprovider: {project_id: my-project, availability_zone: us-east5-a}",
+        "cluster_name: [gone]\nprovider: {project_id: my-project, availability_zone: us-east5-a}",
+    ],
+    ids=lambda text: text[:30],
+)  # fmt: skip
+def test_a_left_file_that_names_no_cluster_is_told_and_nothing_is_written(
+    content: str, fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = fleet.parent / "clusters" / "gone.yaml"
+    gone.parent.mkdir()
+    gone.write_text(f"{TEMPLATE_HEADER}\n{content}\n")
+    code, out, err = run(capsys, "update-configs")
+    assert (code, out) == (1, "") and "and does not say of which: see that it has no nodes, and remove the file" in err
+    assert [file.name for file in gone.parent.iterdir()] == ["gone.yaml"]
 
 
 # ---- validate

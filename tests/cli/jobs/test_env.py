@@ -163,3 +163,32 @@ def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     here = subprocess.run(["git", "-C", str(tmp_path), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     assert found_here(tmp_path) == {"GIT_COMMIT": here.stdout.strip(), "PYTHONPATH": "src:lib/one/src:sub/a/src:sub/b"}
+
+
+@pytest.mark.parametrize(
+    ("project", "modules"),
+    [
+        ('[tool.uv.workspace]\nmembers = ["/etc/*"]\n', ""),
+        ('[tool.uv.workspace]\nmembers = ["../*"]\n', ""),
+        ("[tool.uv.workspace]\nmembers = [7]\nexclude = {a = 1}\n", ""),
+        ("[tool]\nuv = 7\n", ""),
+        ("tool = [1]\n", ""),
+        ("a = " + "[" * 100_000, ""),
+        ("", '[submodule "a"]\n\tpath = /etc\n'),
+        ("", '[submodule "a"]\n\tpath = ../outside\n'),
+        ("", '[submodule "a"]\n\tpath = in/../../outside\n'),
+        ("", '[submodule "a"]\n\tpath = a:b\n'),
+        ("", "[submodule"),
+        ("", "\x00"),
+    ],
+    ids=ascii,
+)
+def test_a_project_of_somebody_else_adds_nothing_from_outside_and_ends_no_command(
+    project: str, modules: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "code"
+    for name in ("code/in", "code/a:b/src", "outside/src"):
+        (tmp_path / name).mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(project)
+    (folder / ".gitmodules").write_text(modules)
+    assert module_folders(folder) == []

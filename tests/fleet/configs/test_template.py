@@ -197,3 +197,37 @@ def test_a_template_that_cannot_be_used_is_named(source: str | None, says: str, 
     with pytest.raises(FleetError) as caught:
         ClusterTemplate(file).text(cluster)
     assert str(file) in str(caught.value) and says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ cluster.__class__.__init__.__globals__ }}",
+        "{{ ().__class__.__mro__[1].__subclasses__() }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ lipsum.__globals__['os'].environ }}",
+        "{{ '{0.__class__}'.format(cluster) }}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'cluster.yaml.j2' as other %}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ 1 / 0 }}",
+        "{{ cluster.pools[999].kind }}",
+        "{{ cluster.name + 1 }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ " + "(" * 20_000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_template_runs_no_code_and_reads_no_file(tmp_path: Path, text: str) -> None:
+    file = write_fleet(tmp_path).with_name("cluster.yaml.j2")
+    file.write_text(text)
+    with pytest.raises(FleetError, match=r"The template .*cluster\.yaml\.j2 cannot be (read|filled in)") as refused:
+        print(ClusterTemplate(file).text(load_fleet(tmp_path / "fleet.yaml").cluster()))
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 700
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"\xff", "no text in UTF-8"), (b"a" * ((1 << 20) + 1), "more than")])
+def test_what_is_no_template_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "cluster.yaml.j2").write_bytes(content)
+    with pytest.raises(FleetError, match=why):
+        ClusterTemplate(tmp_path / "cluster.yaml.j2")

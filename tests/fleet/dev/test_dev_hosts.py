@@ -27,6 +27,7 @@ from tradewind.fleet.dev.sessions import DevSession
 from tradewind.fleet.dev.signs import SignsSender
 from tradewind.fleet.dev.tree import LocalTree
 from tradewind.fleet.file.load import load_fleet
+from tradewind.ray_jobs.errors import BadWorkingDirError
 
 SESSION = "dev-tpu-ada-ada-1"
 MARK = "127.0.0.1/12/345"
@@ -93,6 +94,15 @@ def test_a_file_becomes_a_folder_and_a_folder_a_file(tmp_path: Path, monkeypatch
         packed.seek(0)
         on_host.put(order, packed)
         assert found(Path(on_host.tree_of(order))) == files
+
+
+def test_a_link_out_of_the_folder_is_refused_by_its_name_and_nothing_is_sent(tmp_path: Path) -> None:
+    tree = write(tmp_path / "code", {"train.py": "1"})
+    (tmp_path / "key").write_text("hidden")
+    (tmp_path / "code" / "data").symlink_to(tmp_path / "key")
+    with pytest.raises(BadWorkingDirError, match=r"the link 'data' leads out of it, to .*/key: leave it out"):
+        tree.listing()
+    assert LocalTree(tmp_path / "code", ["data"]).listing().keys() == {"train.py"}
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_sent_by_halves(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,51 @@ def test_ray_makes_a_package_of_just_these_files_and_this_size(folder: Path, tmp
         create_package(str(folder), made, include_gitignore=True, include_parent_dir=keeps_name, excludes=excludes)
         travels = TravellingFolder(folder, excludes, keeps_name=keeps_name)
         assert travels.package_bytes(list(travels.files())) == os.path.getsize(made)
+
+
+@pytest.mark.parametrize(
+    ("link", "leads_to", "why"),
+    [
+        ("key", "../../outside/key", "leads out of it, to "),
+        ("key", "/proc/self/environ", "leads out of it, to /proc/"),
+        ("pkg/keys", "../../outside", "leads out of it, to "),
+        ("up", "..", "leads out of it, to "),
+        ("pkg/settings", "../.env", "leads to .env, which stays here"),
+        ("shown", "ignored", "leads to ignored, which stays here"),
+        ("pkg/again", "..", "leads to a folder around it"),
+        ("again", ".", "leads to a folder around it"),
+    ],
+)
+def test_a_link_takes_nothing_along_that_would_not_go_by_itself(
+    link: str, leads_to: str, why: str, folder: Path
+) -> None:
+    (folder.parent / "outside").mkdir()
+    (folder.parent / "outside" / "key").write_text("hidden")
+    (folder / link).symlink_to(leads_to.replace("../../outside", str(folder.parent / "outside")))
+    told = refused({"working_dir": str(folder)})
+    assert f"the link {link!r} {why}" in told and "hidden" not in told
+    assert link not in travelling({"working_dir": str(folder), "excludes": [link]}), "it may be left out"
+
+
+def test_links_to_each_other_have_an_end(folder: Path) -> None:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        for number in range(3):
+            (folder / name / f"to-{number}").symlink_to(folder / ("b" if name == "a" else "a"))
+    told = refused({"working_dir": str(folder)})
+    assert re.search(r"the link '[ab]/to-\d/to-\d' leads to a folder around it, or from one link to another", told)
+
+
+def test_links_within_the_folder_go_as_what_they_lead_to(folder: Path) -> None:
+    (folder / "alias").symlink_to("pkg")
+    (folder / "pkg" / "script.py").symlink_to("../pipeline.py")
+    (folder / "nowhere").symlink_to("gone")
+    (folder / "circle").symlink_to("circle")
+    (folder.parent / "link-to-all").symlink_to(folder)
+    for root in (folder, folder.parent / "link-to-all"):
+        files = travelling({"working_dir": str(root)})
+        assert {"alias/data.json", "pkg/script.py", "pkg/data.json", "pipeline.py"} <= files
+        assert not files & {"nowhere", "circle"}
 
 
 def test_the_history_of_a_repository_is_refused_when_it_is_brought_back(folder: Path) -> None:

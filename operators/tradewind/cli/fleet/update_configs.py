@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.fleet.fleet_file import say_doubts
@@ -12,7 +15,11 @@ from tradewind.cli.output import say
 from tradewind.fleet.cloud.google_api import CloudError
 from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.configs.generated import GeneratedFiles
+from tradewind.fleet.errors import BadFileError
+from tradewind.fleet.file.yaml_document import read_yaml
 from tradewind.fleet.lifecycle.zone import CloudZone
+
+_WORD: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
 def update_configs(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -40,12 +47,8 @@ def update_configs(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 def _refuse_living(files: GeneratedFiles) -> None:
     """A cluster that was renamed or removed while it has nodes would leave them behind, and nobody would see them."""
-    import yaml  # type: ignore[import-untyped]
-
     for file in files.surplus:
-        content = yaml.safe_load(file.read_text())
-        name, provider = content["cluster_name"], content["provider"]
-        place = provider["project_id"], provider["availability_zone"]
+        name, *place = _name_and_place(file)
         advice = f"'tradewind cluster stop {name} --project {place[0]} --zone {place[1]}'"
         try:
             count = CloudZone(*place).inventory().of(name).count
@@ -59,6 +62,22 @@ def _refuse_living(files: GeneratedFiles) -> None:
                 f"Cluster {name} is no more in the fleet file, and has {count} nodes in {', '.join(place)}: {advice} "
                 "deletes them. If it was renamed, name it as before until then. Nothing was written."
             )
+
+
+def _name_and_place(file: Path) -> tuple[str, str, str]:
+    """The cluster that a file of Ray's launcher is of, its project and its zone."""
+    try:
+        content = read_yaml(file).value
+        name, provider = content["cluster_name"], content["provider"]
+        project, zone = provider["project_id"], provider["availability_zone"]
+    except (BadFileError, KeyError, TypeError):
+        name = project = zone = ""
+    if not all(isinstance(text, str) and _WORD.fullmatch(text) for text in (name, project, zone)):
+        raise CommandError(
+            f"{file} is of a cluster that is no more, and does not say of which: see that it has no nodes, and remove "
+            "the file. Nothing was written."
+        )
+    return name, project, zone
 
 
 def _refuse_stale(files: GeneratedFiles, fleet_option: str | None) -> None:

@@ -134,22 +134,33 @@ def found_here(folder: Path) -> dict[str, str]:
 
 
 def module_folders(folder: Path) -> list[str]:
-    """The ``src`` of the project and of its uv workspace's members, and its submodules; relative to ``folder``."""
+    """The ``src`` of the project and of its uv workspace's members, and its submodules; relative to ``folder``.
+
+    What leads out of the folder does not travel, and what cannot be read has none.
+    """
     members = [folder, *_workspace_members(folder)]
     sources = [member / "src" for member in members]
     sources += [path / "src" if (path / "src").is_dir() else path for path in _submodules(folder)]
-    inside = [path.relative_to(folder).as_posix() for path in sources if path.is_dir()]
+    inside = [path.relative_to(folder).as_posix() for path in sources if _is_inside(path, folder) and path.is_dir()]
     return list(dict.fromkeys(inside))
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    if not path.is_relative_to(folder):
+        return False
+    inside = path.relative_to(folder)
+    return ".." not in inside.parts and ":" not in str(inside)  # which would part it in PYTHONPATH
 
 
 def _workspace_members(folder: Path) -> list[Path]:
     try:
         project = tomllib.loads((folder / "pyproject.toml").read_text())
-    except (OSError, ValueError):
-        return []
-    workspace = project.get("tool", {}).get("uv", {}).get("workspace", {})
-    left_out = {path for glob in workspace.get("exclude", []) for path in folder.glob(glob)}
-    return [path for glob in workspace.get("members", []) for path in sorted(folder.glob(glob)) if path not in left_out]
+        workspace = project["tool"]["uv"]["workspace"]
+        members, exclude = (list(workspace.get(key, [])) for key in ("members", "exclude"))
+        left_out = {path for glob in exclude for path in folder.glob(glob)}
+        return [path for glob in members for path in sorted(folder.glob(glob)) if path not in left_out]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, NotImplementedError, RecursionError):
+        return []  # a glob that is absolute, too
 
 
 def _submodules(folder: Path) -> list[Path]:

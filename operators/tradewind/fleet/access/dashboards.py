@@ -113,7 +113,7 @@ class Dashboards:
                     while not self._over.is_set():
                         self._show(looked_at(cluster, there, self._tiles[cluster.name].url))
                         self._over.wait(self._look_s)
-            except (FleetError, RayJobsError) as error:
+            except (FleetError, RayJobsError, OSError) as error:
                 tile = self._tiles[cluster.name]
                 self._show(DashboardTile(tile.cluster, tile.region, tile.url, str(error)))
                 self._over.wait(self._look_s)

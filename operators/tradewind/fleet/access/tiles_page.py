@@ -80,7 +80,7 @@ def _handler(tiles: Callable[[], Sequence[DashboardTile]]) -> type[BaseHTTPReque
             elif self.path != "/":
                 self.send_error(404)
             else:
-                self._send(tiles_page(tiles()).encode())
+                self._send(tiles_page(tiles()).encode(errors="replace"))
 
         def _send(self, body: bytes) -> None:
             self.send_response(200)

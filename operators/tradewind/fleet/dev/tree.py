@@ -58,6 +58,7 @@ class LocalTree:
 
         Raises:
             TreeTooLargeError: It is more than 512 MiB.
+            BadWorkingDirError: A link would take along what does not travel by itself.
         """
         found = {}
         for file in self._travelling.files():

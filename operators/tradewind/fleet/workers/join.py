@@ -129,7 +129,7 @@ def membership(head: str) -> Membership:
         if answer.status_code in (401, 403):
             return Membership.REFUSED
         is_in = bool(answer.json()["data"]["result"]["num_filtered"]) if answer.ok else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         is_in = None
     return Membership.SILENT if is_in is None else Membership.IN if is_in else Membership.OUT
 

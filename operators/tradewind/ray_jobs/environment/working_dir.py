@@ -2,6 +2,9 @@
 
 What goes is decided by Ray's own walk, with the ``.gitignore`` and ``.rayignore`` files that it honours, so what is
 measured here is what is sent. Nothing is read but names and sizes.
+
+That walk follows links. A folder may come from somebody else, so a link takes nothing along that would not go anyway:
+one that leads out of the folder, or to what stays here, is refused by its name.
 """
 
 from __future__ import annotations
@@ -60,7 +63,11 @@ class TravellingFolder:
     keeps_name: bool = False
 
     def files(self) -> Iterator[TravellingFile]:
-        """What goes, as Ray will find it."""
+        """What goes, as Ray will find it.
+
+        Raises:
+            BadWorkingDirError: A link would take along what does not go by itself.
+        """
         from ray._private import ray_constants
         from ray._private.runtime_env import packaging
 
@@ -69,9 +76,10 @@ class TravellingFolder:
         excludes = list(self.excludes)
         if self.field == "working_dir" and hasattr(ray_constants, "get_runtime_env_default_excludes"):
             excludes = [*ray_constants.get_runtime_env_default_excludes(), *excludes]
-        found: list[Path] = []
-        packaging._dir_travel(root, [packaging._get_excludes(root, excludes)], found.append, ignore_files, _NO_LOG)
-        for path in found:
+        walk = _Walk(root, f"{self.field} {self.path}")
+        packaging._dir_travel(root, [packaging._get_excludes(root, excludes)], walk.visit, ignore_files, _NO_LOG)
+        walk.check()
+        for path in walk.found:
             is_empty_folder = path != root and path.is_dir() and next(path.iterdir(), None) is None
             if path.is_file() or is_empty_folder:
                 yield TravellingFile(str(path.relative_to(root)), path.stat().st_size if path.is_file() else 0)
@@ -99,6 +107,71 @@ class TravellingFolder:
                 "that brings it back ('!.git') out of excludes."
             )
         check_size(f"{self.field} {self.path}", self.package_bytes(files), _largest(files))
+
+
+class _Walk:
+    """What Ray's walk through a folder finds, each entry before what is below it; links are looked at as they come.
+
+    Args:
+        what: The folder, for messages.
+    """
+
+    def __init__(self, root: Path, what: str) -> None:
+        self.found: list[Path] = []
+        self._root = root
+        self._place = os.path.realpath(root)
+        self._what = what
+        self._links: set[Path] = set()
+
+    def visit(self, path: Path) -> None:
+        """Take ``path``.
+
+        Raises:
+            BadWorkingDirError: It is a link out of the folder, or to a folder by way of another such link.
+        """
+        self.found.append(path)
+        if path == self._root or not path.is_symlink() or not path.exists():  # what leads nowhere does not go
+            return
+        place = os.path.realpath(path)
+        if not _is_below(place, self._place):
+            raise self._refused(path, f"leads out of it, to {place}")
+        # Else two links could have each other below them without end, twice as many at each level.
+        is_around = _is_below(os.path.realpath(path.parent), place) or self._is_by_link(path)
+        if path.is_dir() and is_around:
+            raise self._refused(path, "leads to a folder around it, or from one link to another")
+        self._links.add(path)
+
+    def check(self) -> None:
+        """See that what links take along goes by itself, too.
+
+        Raises:
+            BadWorkingDirError: Something of it does not.
+        """
+        if not self._links:
+            return
+        by_link = [path for path in self.found if path in self._links or self._is_by_link(path)]
+        itself = {str(path.relative_to(self._root)) for path in self.found}.difference(
+            str(path.relative_to(self._root)) for path in by_link
+        )
+        for path in by_link:
+            place = os.path.relpath(os.path.realpath(path), self._place)
+            if place not in itself:
+                raise self._refused(path, f"leads to {place}, which stays here")
+
+    def _is_by_link(self, path: Path) -> bool:
+        return not self._links.isdisjoint(path.parents)
+
+    def _refused(self, path: Path, why: str) -> BadWorkingDirError:
+        name = str(path.relative_to(self._root))
+        return BadWorkingDirError(
+            f"{self._what}: the link {name!r} {why}: leave it out with excludes, .gitignore or .rayignore, or put what "
+            "is needed in its place."
+        )
+
+
+def _is_below(place: str, folder: str) -> bool:
+    """Whether a place is ``folder`` or below it."""
+    return os.path.commonpath([place, folder]) == folder
 
 
 def check_size(what: str, size: int, largest: Sequence[tuple[str, int]] = ()) -> None:

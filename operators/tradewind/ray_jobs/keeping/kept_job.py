@@ -63,8 +63,8 @@ class KeptJob:
             OddJobError: Something of it is nothing that Ray would take again.
         """
         resources = info.get("entrypoint_resources") or {}
-        amounts = [info.get(f"entrypoint_{what}") for what in ("num_cpus", "num_gpus", "memory")]
-        if not isinstance(resources, dict) or not all(map(_is_amount, [*resources.values(), *amounts])):
+        cpus, gpus, memory = (info.get(f"entrypoint_{what}") for what in ("num_cpus", "num_gpus", "memory"))
+        if not isinstance(resources, dict) or not all(map(_is_amount, [*resources.values(), cpus, gpus, memory])):
             raise OddJobError("what its entrypoint asks for are no amounts")
         if not isinstance(info.get("entrypoint"), str):
             raise OddJobError("its entrypoint is no text")
@@ -76,7 +76,9 @@ class KeptJob:
             info["entrypoint"],
             _environment(info.get("runtime_env_json")),
             dict(info.get("metadata") or {}),
-            *amounts,
+            cpus,
+            gpus,
+            memory,
             dict(resources) or None,
             info.get("driver_node_id"),
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tradewind.cloud_tpu.ray_labels import SLICE_NAME_LABEL
+from tradewind.ray_jobs.errors import RayUnreachableError
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
@@ -82,7 +83,11 @@ async def fetch_nodes(api: JobsApi) -> list[NodeFacts]:
         RayUnreachableError: No answer.
     """
     answer = await api.get_json("/api/v0/nodes", ALL_NODES)
-    return parse_nodes(answer, await api.get_json("/api/cluster_status"))
+    status = await api.get_json("/api/cluster_status")
+    try:
+        return parse_nodes(answer, status)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        raise _no_nodes(api) from None
 
 
 def parse_nodes(answer: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> list[NodeFacts]:
@@ -102,7 +107,14 @@ async def fetch_living(api: JobsApi, nodes: Collection[str]) -> frozenset[str]:
         [node] = nodes
         query += [("filter_keys", "node_id"), ("filter_predicates", "="), ("filter_values", node)]
     answer = await api.get_json("/api/v0/nodes", query)
-    return frozenset(fields["node_id"] for fields in answer["data"]["result"]["result"])
+    try:
+        return frozenset(fields["node_id"] for fields in answer["data"]["result"]["result"])
+    except (LookupError, TypeError):
+        raise _no_nodes(api) from None
+
+
+def _no_nodes(api: JobsApi) -> RayUnreachableError:
+    return RayUnreachableError(f"{api.cluster} answered about nodes what Ray never answers: correct its address.")
 
 
 async def fetch_node_types(api: JobsApi, head: str) -> list[NodeType] | None:
@@ -141,7 +153,7 @@ def _config(log: str) -> Any:
     if v1:
         try:
             return ast.literal_eval(rest.partition("\n")[0])
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             return None
     _, v2, rest = log.partition(_V2_CONFIG)
     if not v2:
@@ -155,7 +167,7 @@ def _config(log: str) -> Any:
         lines.append(line)
     try:
         return yaml.safe_load("\n".join(lines))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return None
 
 

@@ -39,6 +39,27 @@ _PROCESS_OF_A_POD: Final = "TRADEWIND_PROCESS_ID"
 _GUARD: Final = "process_guard"
 
 
+def client_env(project: str, *, apis: str, storage: str, secrets: str) -> dict[str, str]:
+    """The environment in which every client of Google's asks the rehearsal of ``project``.
+
+    APIs that it lacks, such as that of virtual machines, are said to be at ``apis`` all the same, which refuses them:
+    whoever has credentials here would otherwise look, with the fleet file of a rehearsal, for the real heads.
+
+    Args:
+        apis: The URL of Cloud TPU, and of what there is not.
+        storage: That of Cloud Storage.
+        secrets: That of Secret Manager.
+    """
+    return {
+        **dict.fromkeys(ENDPOINT_VARIABLES.values(), apis),
+        "STORAGE_EMULATOR_HOST": storage,
+        "TENSORSTORE_GCS_HTTP_URL": storage,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": TOKEN,
+        "GOOGLE_CLOUD_PROJECT": project,
+        ENDPOINT_VARIABLES["secretmanager"]: secrets,
+    }
+
+
 class RehearsalCloud:
     """One project in one zone, whose slices join the cluster ``ray``; ``start`` and ``stop`` frame its life.
 
@@ -127,20 +148,8 @@ class RehearsalCloud:
         write_private(folder / CONTROL_FILE, self.control.to_json())
 
     def env(self) -> dict[str, str]:
-        """What lets the client libraries of a process find this cloud, and never Google's own.
-
-        Those of its APIs that it lacks, such as that of virtual machines, say so: whoever has credentials here would
-        otherwise look, with the fleet file of a rehearsal, for the real heads.
-        """
-        return {
-            **dict.fromkeys(ENDPOINT_VARIABLES.values(), self.tpu.url),
-            "STORAGE_EMULATOR_HOST": self.storage.url,
-            "TENSORSTORE_GCS_HTTP_URL": self.storage.url,
-            "GOOGLE_AUTH_TOKEN_FOR_TESTING": TOKEN,
-            "GOOGLE_CLOUD_PROJECT": self.project,
-            "TRADEWIND_SECRET_MANAGER_ENDPOINT": self.secrets.endpoint,
-            "TRADEWIND_TPU_ENDPOINT": self.tpu.url,
-        }
+        """What lets the client libraries of a process find this cloud, and never Google's own."""
+        return client_env(self.project, apis=self.tpu.url, storage=self.storage.url, secrets=self.secrets.endpoint)
 
     # ---- what there is
 
