@@ -183,6 +183,7 @@ class TokenRotation:
         try:
             for cluster in self._clusters:
                 marker = self._markers[cluster.name]
+                self._jobs[cluster.name].tidy(marker.read())
                 held = marker.take(OPERATION, RotationPhase.BEGIN, heartbeat_s=self._heartbeat_s)
                 self._held[cluster.name] = stack.enter_context(held)
         except BaseException:

@@ -7,7 +7,7 @@ the bucket could name any.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tradewind.fleet.errors import FleetError
@@ -17,6 +17,7 @@ _HOST: Final = "kept_on"
 _FOLDER: Final = "kept_in"
 _BY: Final = "kept_by"
 _JOBS: Final = "kept_jobs"
+_LEFT: Final = "left_behind"
 _KEYS: Final = frozenset({_HOST, _FOLDER, _BY, _JOBS})
 _MOST_NAMED: Final = 5
 _LONGEST: Final = 4096
@@ -35,12 +36,14 @@ class KeptNote:
         host: On which machine they lie.
         folder: In which folder there.
         jobs: Their ids.
+        left: The ids of others, which were kept elsewhere, and which somebody went on without.
     """
 
     by: str
     host: str
     folder: str
     jobs: tuple[str, ...]
+    left: tuple[str, ...] = ()
 
     @staticmethod
     def of(details: Mapping[str, Any], cluster: str) -> KeptNote | None:
@@ -51,23 +54,29 @@ class KeptNote:
         """
         if not _KEYS & details.keys():
             return None
-        words, jobs = [details.get(key) for key in (_BY, _HOST, _FOLDER)], details.get(_JOBS)
-        texts = [*words, *jobs] if isinstance(jobs, list) else [None]
+        words, lists = [details.get(key) for key in (_BY, _HOST, _FOLDER)], [details.get(_JOBS), details.get(_LEFT, [])]
+        texts = [*words, *(item for found in lists for item in (found if isinstance(found, list) else [None]))]
         if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts):
             raise BadNoteError(
                 f"Cluster {cluster}: its marker does not say which jobs of people were kept: ask who began, and have "
                 "what was begun ended with 'tradewind cluster stop', or put the marker right."
             )
         by, host, folder = map(str, words)
-        return KeptNote(by, host, folder, tuple(map(str, jobs or ())))
+        jobs, left = (tuple(map(str, found or ())) for found in lists)
+        return KeptNote(by, host, folder, jobs, left)
 
     def to_details(self) -> dict[str, Any]:
         """The same for the marker."""
-        return {_BY: self.by, _HOST: self.host, _FOLDER: self.folder, _JOBS: list(self.jobs)}
+        left = {_LEFT: list(self.left)} if self.left else {}
+        return {_BY: self.by, _HOST: self.host, _FOLDER: self.folder, _JOBS: list(self.jobs), **left}
 
     def lies_in(self, host: str, folder: str) -> bool:
         """Whether it is about what lies there."""
         return (self.host, self.folder) == (host, folder)
+
+    def with_left(self, *jobs: str) -> KeptNote:
+        """The same, which says that those of ``jobs`` were left behind that are not among its own."""
+        return replace(self, left=tuple(dict.fromkeys(job for job in jobs if job not in self.jobs)))
 
     def missing(self, found: Collection[str]) -> list[str]:
         """Which of the jobs are not among those that were ``found``."""
