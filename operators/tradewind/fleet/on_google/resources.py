@@ -102,7 +102,7 @@ class Slices(GCPTPU):
         return SliceNode({"name": node_id, "state": "TERMINATED", "labels": {}}, self)
 
     def set_labels(self, node: Any, labels: dict[str, str], wait_for_operation: bool = True) -> dict[str, Any]:
-        """Google takes all labels at once; Ray gives it those of its last list, and so undoes what others wrote since."""
+        """Google takes all labels at once, and Ray gives it those of its last list: what others wrote since goes."""
         return dict(super().set_labels(self.get_instance(node["name"]), labels, wait_for_operation))
 
     def delete_dead(self, node_type: str) -> None:
