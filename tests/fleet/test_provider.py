@@ -196,6 +196,18 @@ def test_a_slice_that_vanishes_while_it_is_labelled_is_no_error(
     assert google.slices() == {}
 
 
+def test_labels_that_others_have_written_since_the_slices_were_listed_stay(
+    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
+) -> None:
+    make_slices(provider, config, 1)
+    (found,) = provider.non_terminated_nodes({})
+    place = google.tpu["my-project", "us-central2-b"].service.state
+    with place.changed:
+        place.nodes[found].node.labels["theirs"] = "1"
+    provider.set_node_tags(found, {"ray-node-status": "setting-up"})
+    assert {"theirs": "1", "ray-node-status": "setting-up"}.items() <= dict(place.nodes[found].node.labels).items()
+
+
 def test_what_takes_google_long_keeps_nobody_from_looking(
     google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
 ) -> None:

@@ -1,9 +1,10 @@
-"""Who changes a cluster: one object in its bucket, which start, stop, restart, apply and rotate-token hold in turn.
+"""Who changes a cluster: one object in its bucket, which every command that changes it holds in turn.
 
 It is written by compare-and-swap only and never removed. Whoever holds it renews it, and has nothing done any more once
 it could not for ``fence_s``; after ``stale_s`` without a change, by the store's own clock, another one may take it. The
 times are those of leases. An operation that ended before it was done leaves its phase behind: the same operation, run
-again, goes on from there, and any other is refused until somebody does that or says that it is to be abandoned.
+again, goes on from there, and any other is refused until somebody does that or says that it is to be abandoned; those
+that consist of one act, done or not, hold up nobody.
 
 A phase is written before what it names is begun, so whoever goes on does that phase again: its acts must bear that.
 """

@@ -29,6 +29,10 @@ from tradewind.storage.errors import BadRecordError
 
 _LONGEST_HEARTBEAT_S: Final = 3600.0
 _LONGEST_WORDS: Final = 300
+ADD_WORKER: Final = "add-worker"
+REMOVE_WORKER: Final = "remove-worker"
+_SINGLE_ACTS: Final = frozenset({ADD_WORKER, REMOVE_WORKER})
+"""Operations that nobody has to go on with: what they do is done or not."""
 
 
 class MarkerState(StrEnum):
@@ -163,8 +167,9 @@ class FoundMarker:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether an operation has ended before it was done."""
-        return self.marker.state is not MarkerState.DONE and not self.is_held
+        """Whether an operation has ended before it was done, and left something half-done."""
+        is_half_done = self.marker.state is not MarkerState.DONE and self.marker.operation not in _SINGLE_ACTS
+        return is_half_done and not self.is_held
 
     def sentence(self, cluster: str, now: float) -> str:
         """Who does what to ``cluster``, and until when at least, by a clock that says ``now``."""
@@ -176,7 +181,7 @@ class FoundMarker:
                 f"Cluster {cluster}: {marker.holder} is at {marker.operation} {since}, phase {marker.phase}, and holds "
                 f"the cluster until {until} at least."
             )
-        ended = "was interrupted" if self.is_interrupted else "is done"
+        ended = "is done" if marker.state is MarkerState.DONE else "was interrupted"
         return f"Cluster {cluster}: {marker.operation} by {marker.holder} {since} {ended} in phase {marker.phase}."
 
 

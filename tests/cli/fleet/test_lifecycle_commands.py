@@ -18,6 +18,7 @@ from tradewind.fleet.lifecycle.of_fleet import config_hash
 from tradewind.fleet.lifecycle.preserving.kept_note import KeptNote
 from tradewind.fleet.marker import ClusterMarker
 from tradewind.ray_jobs.keeping.backup import JobBackup
+from tradewind.ray_jobs.keeping.kept_job import KeptJob
 from tradewind.rehearsal.cloud.buckets import RefusedError
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
@@ -254,6 +255,25 @@ def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
         ended, _, err = run(capsys, command)
         assert ended == code and "Cluster here: restart by ada@laptop since" in err
         assert "was interrupted in phase restarting Ray. Not back yet: 1 job of people that ada@laptop kept on l" in err
+
+
+@pytest.mark.parametrize("command", ["stop", "status"])
+def test_what_is_kept_here_of_a_restart_that_somebody_finished_elsewhere_is_deleted(
+    command: str,
+    marker: ClusterMarker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with marker.take("restart", "keeping jobs", holder="bob@desk") as held:
+        backup = JobBackup(tmp_path / "tradewind" / "jobs" / PROJECT / "here" / held.marker.run[:8])
+        backup.add([KeptJob("train", "RUNNING", "true")], {})
+        held.advance("bringing jobs back", **KeptNote("bob@desk", "desk", "/home/bob/kept", ()).to_details())
+        assert "Deleted" not in run(capsys, command)[2] and backup.is_there, "it goes on"
+        held.finish()
+    assert f"Deleted {backup.folder}: restart of here was finished by bob@desk." in run(capsys, command)[2]
+    assert not backup.folder.exists()
 
 
 def test_a_marker_that_does_not_say_which_jobs_were_kept_stops_a_restart_and_no_stop(

@@ -87,6 +87,9 @@ def rotation(
             raise RayAuthenticationError(f"Cluster {cluster.name} refuses the token.")
         yield RayCluster(cluster.name, "http://127.0.0.1:8265")
 
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
     def hand_out(version: int) -> None:
         fetched_token(clusters[0], str(version))
 
@@ -106,7 +109,7 @@ def rotation(
         tell=tell,
         reach=reach,
         clock=lambda: now[0],
-        sleep=lambda seconds: None,
+        sleep=sleep,
     )
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -245,6 +245,16 @@ def test_what_others_did_before_the_marker_was_free_is_minded_and_holds_up_nobod
     with pytest.raises(RelaunchRefusedError, match=f"Ray would make {head.name} anew"):
         act.acts("beef", cast(ClusterMarker, made_anew)).apply()
     assert act.marked() == ("apply", MarkerState.DONE) and act.launches() == []
+
+
+def test_labels_that_others_have_written_since_a_slice_was_listed_stay(act: Act) -> None:
+    act.add_slice("one")
+    (listed,) = act.there().slices
+    act.zone.label_slice(listed, {"theirs": "1"})
+    act.zone.label_slice(listed, {"ours": "2"})
+    act.zone.label_slice(replace(listed, identity="of an earlier one"), {"not": "its"})
+    (found,) = act.there().slices
+    assert found.labels == {**listed.labels, "theirs": "1", "ours": "2"}
 
 
 def test_a_permission_that_is_missing_is_named_and_the_stop_can_be_run_again(act: Act) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from tests.fleet.lifecycle.preserving.filed_jobs import FiledJobs
 from tests.fleet.lifecycle.rotations import jobs_of, rotation
 from tests.fleet.lifecycle.worlds import PROJECT, ZONE, update, write_key, write_world_fleet
 from tradewind.cloud_tpu.api import TpuApi
-from tradewind.fleet.access.kept_token import kept_token
-from tradewind.fleet.cloud.google_api import CloudDeniedError
+from tradewind.fleet.access.kept_token import kept_token, read_token
+from tradewind.fleet.cloud.google_api import CloudDeniedError, CloudUnreachableError
 from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.file.load import load_fleet
 from tradewind.fleet.lifecycle.acts import WrongStateError
@@ -143,9 +144,8 @@ def test_all_that_share_the_token_are_restarted_and_then_the_old_one_is_disabled
 
 
 KILLED = [
-    (RotationPhase.BEGIN, 1), (RotationPhase.KEEP, 1), (RotationPhase.ADD, 1), (RotationPhase.ADD, 2),
-    (RotationPhase.RESTART, 1), (RotationPhase.RESTART, 12), (RotationPhase.RENEW, 1), (RotationPhase.ANSWER, 1),
-    (RotationPhase.DISABLE, 2),
+    (RotationPhase.BEGIN, 1), (RotationPhase.KEEP, 1), (RotationPhase.ADD, 1), (RotationPhase.RESTART, 1),
+    (RotationPhase.RESTART, 12), (RotationPhase.RENEW, 1), (RotationPhase.ANSWER, 1), (RotationPhase.DISABLE, 2),
 ]  # fmt: skip
 
 
@@ -203,6 +203,52 @@ def test_a_version_that_may_not_be_added_leaves_nothing_half_done(world: World) 
     world.google.secrets.refused.clear()
     rotation(world.file, world.told.append).run()
     check_rotated(world)
+
+
+@dataclass
+class LateVersion:
+    """Secret Manager does not answer the first request for another version, and has done it some requests later."""
+
+    world: World
+    path: str
+    """The end of the path of that request."""
+    number: int
+    _held_back: bytes = b""
+
+    def __post_init__(self) -> None:
+        self._answer = self.world.google.secrets.answer
+        self.world.google.secrets.answer = self.answer  # type: ignore[method-assign]
+
+    def answer(self, method: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        if target.partition("?")[0].endswith(":addVersion") and not self._held_back:
+            self._held_back = body
+            return 503, {"error": {"code": 503, "message": "try again", "status": "UNAVAILABLE"}}
+        if self._held_back and target.partition("?")[0].endswith(self.path):
+            self.number -= 1
+            if self.number == 0:
+                self._answer("POST", f"/v1/{SECRET}:addVersion", self._held_back)
+        return self._answer(method, target, body)
+
+
+def test_a_version_of_which_nothing_was_heard_is_waited_for_and_no_second_one_is_added(world: World) -> None:
+    LateVersion(world, "/versions", 4)
+    with pytest.raises(CloudUnreachableError, match="To add a version"):
+        rotation(world.file, world.told.append).run()
+    assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, MarkerState.LEFT)}
+    rotation(world.file, world.told.append).run()
+    check_rotated(world)
+    assert "A version was asked for, and nothing was heard of it: it is waited for, 120 s at most." in world.told
+
+
+def test_a_version_that_comes_when_another_one_was_added_is_not_what_hosts_fetch(world: World) -> None:
+    LateVersion(world, ":access", 1)
+    for _ in range(2):
+        with suppress(CloudUnreachableError):
+            rotation(world.file, world.told.append).run()
+    assert world.versions() == ["DISABLED", "DISABLED", "DISABLED", "ENABLED"]
+    here = world.fleet.cluster("here")
+    assert read_token(here, "latest") == kept_token(here), "the one that all clusters were started with"
+    assert world.markers() == {(OPERATION, MarkerState.DONE)} and world.launches() == 2
 
 
 def test_a_cluster_without_a_head_is_not_started_and_its_slices_take_the_token_later(world: World) -> None:

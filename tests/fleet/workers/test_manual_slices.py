@@ -21,7 +21,7 @@ from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.fleet.cloud.google_api import CloudDeniedError
 from tradewind.fleet.clusters import CLUSTER_LABEL, Capacity, FleetCluster
 from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.marker import ClusterMarker
+from tradewind.fleet.marker import ClusterMarker, MarkerLostError
 from tradewind.fleet.marker_value import MarkerState
 from tradewind.fleet.workers.manual_slices import ManualSlices, SliceNotReadyError, WrongSliceError, slice_records
 from tradewind.fleet.workers.usage import SliceInUseError, check_unused
@@ -33,6 +33,14 @@ from tradewind.rehearsal.tpu.refusals import RefusedCallError
 
 BIG, SMALL = slice_type("v4-16"), slice_type("v4-8")
 SCRIPT = "#!/bin/bash\n# joins with {} chips\n"
+
+
+def unchecked() -> None:
+    """Stands for a marker that is held."""
+
+
+def lost() -> None:
+    raise MarkerLostError("Others may be changing the cluster.")
 
 
 def host(name: str, ip: str, used: float = 0.0, *, is_told: bool = True) -> NodeFacts:
@@ -152,17 +160,20 @@ def test_only_a_slice_that_people_added_to_this_cluster_is_removed(yard: Yard) -
         yard.api.create(name, {**body, "labels": {CLUSTER_LABEL: cluster, "ray-node-type": kind}})
     yard.slices.add("hero", BIG, Capacity.RESERVED)
     with pytest.raises(WrongSliceError, match="was made by the autoscaler"):
-        yard.slices.remove("auto")
+        yard.slices.remove("auto", unchecked)
     with pytest.raises(WrongSliceError, match="is of cluster here-b, not of here"):
-        yard.slices.remove("theirs")
+        yard.slices.remove("theirs", unchecked)
     with pytest.raises(WrongSliceError, match="has no slice her: did you mean hero?"):
-        yard.slices.remove("her")
+        yard.slices.remove("her", unchecked)
     yard.nodes = [host("hero", "10.0.0.1"), host("hero", "10.0.0.2", used=4.0)]
     with pytest.raises(SliceInUseError, match=r"Slice hero is in use \(4 TPU on 10.0.0.2\)"):
-        yard.slices.remove("hero")
+        yard.slices.remove("hero", unchecked)
+    yard.nodes = []
+    with pytest.raises(MarkerLostError):
+        yard.slices.remove("hero", lost)
     assert set(yard.there()) == {"auto", "theirs", "hero"}
     yard.nodes = [host("hero", "10.0.0.1"), host("auto", "10.0.0.2", used=4.0)]
-    yard.slices.remove("hero")
+    yard.slices.remove("hero", unchecked)
     yard.upkeep()
     assert set(yard.there()) == {"auto", "theirs"} and not yard.api.queued_resources()
 
@@ -183,7 +194,7 @@ def test_a_slice_is_cut_in_two_that_stand_on_the_same(yard: Yard, capacity: Capa
     found = yard.slices.find("hero-1")
     assert found.capacity is capacity
     assert yard.api.node("hero-1").body["metadata"]["startup-script"] == SCRIPT.format(4)
-    yard.slices.remove("hero-2")
+    yard.slices.remove("hero-2", unchecked)
     yard.upkeep()
     assert set(yard.there()) == {"hero-1"}, "nobody makes again what was removed"
     assert not any(record.is_wanted for record in slice_records(yard.cluster).read().values())
@@ -224,7 +235,10 @@ def test_a_slice_that_came_with_others_goes_neither_by_its_name_nor_by_theirs(ya
     granted(yard, "both", "one", "two")
     yard.nodes = [host("one", "10.0.0.1"), host("two", "10.0.0.2", used=4.0)]
     for name in ("one", "both"):
-        for act in (yard.slices.remove, lambda name: yard.slices.resize(name, [SMALL], yard.marker)):
+        for act in (
+            lambda name: yard.slices.remove(name, unchecked),
+            lambda name: yard.slices.resize(name, [SMALL], yard.marker),
+        ):
             with pytest.raises(WrongSliceError, match=f"Slice {name} came with .* of both"):
                 act(name)
     assert set(yard.there()) == {"one", "two"}
@@ -235,7 +249,7 @@ def test_a_slice_is_in_use_by_whichever_of_its_names_it_is_called(yard: Yard) ->
     yard.nodes = [host("one", "10.0.0.1", used=4.0)]
     for name in ("one", "asked"):
         with pytest.raises(SliceInUseError, match="4 TPU on 10.0.0.1"):
-            yard.slices.remove(name)
+            yard.slices.remove(name, unchecked)
         with pytest.raises(SliceInUseError, match="4 TPU on 10.0.0.1"):
             yard.slices.resize(name, [SMALL], yard.marker)
     assert set(yard.there()) == {"one"}
@@ -308,5 +322,5 @@ def test_a_cut_that_is_interrupted_anywhere_is_finished_by_the_next_or_by_upkeep
         assert yard.there() == {"hero-1": "v4-8", "hero-2": "v4-8"}, f"after write {number}"
         for name in yard.there():
             yard.slices.wait(name, 10.0)
-            yard.slices.remove(name)
+            yard.slices.remove(name, unchecked)
     assert number > 3, "there was something to interrupt"

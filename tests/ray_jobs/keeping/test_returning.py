@@ -8,7 +8,7 @@ import pytest
 
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR, KeptJob
-from tradewind.ray_jobs.keeping.returning import JobReturn, ReturnMove, decide_return
+from tradewind.ray_jobs.keeping.returning import JobReturn, ReturnMove, decide_return, judge_return
 
 JOB = KeptJob("a", "RUNNING", "true")
 
@@ -46,6 +46,33 @@ def test_what_became_of_a_job_is_one_sentence() -> None:
     assert JobReturn("a", "a-r-1").sentence == "Job a is back as a-r-1."
     assert JobReturn("a", why="somebody stopped it").sentence == "Job a stays as it is: somebody stopped it."
     assert JobReturn("a", why="it is gone", is_lost=True).sentence == "Job a is not back: it is gone."
+
+
+@pytest.mark.parametrize(
+    ("found", "is_lost", "says"),
+    [
+        (JobDetails("a-r-1", "PENDING"), False, "Job a is back as a-r-1."),
+        (JobDetails("a-r-1", "SUCCEEDED"), False, "Job a is back as a-r-1."),
+        (JobDetails("a-r-1", "STOPPED"), False, "Job a is back as a-r-1."),
+        (
+            JobDetails("a-r-1", "FAILED", error_type="JOB_ENTRYPOINT_COMMAND_ERROR", exit_code=3),
+            False,
+            "Job a is back as a-r-1, and has ended: Ray job 'a-r-1' failed with exit code 3: correct what",
+        ),
+        (
+            JobDetails("a-r-1", "FAILED", "failed to get job supervisor", error_type="JOB_SUPERVISOR_ACTOR_DIED"),
+            True,
+            "Job a is back as a-r-1, and has ended: Ray job 'a-r-1' lost its supervisor process",
+        ),
+        (JobDetails("a-r-1", "FAILED", error_type="RUNTIME_ENV_SETUP_FAILURE"), True, "Ray job 'a-r-1' never ran"),
+    ],
+)
+def test_how_a_job_has_ended_since_it_came_back_is_told_and_what_the_cluster_did_to_it_is_a_loss(
+    found: JobDetails, is_lost: bool, says: str
+) -> None:
+    one = judge_return("a", found)
+    assert (one.job, one.new, one.is_lost, one.may_come_back) == ("a", "a-r-1", is_lost, False)
+    assert says in one.sentence and not one.sentence.endswith("..")
 
 
 def test_a_job_that_runs_only_in_the_heads_memory_comes_back() -> None:

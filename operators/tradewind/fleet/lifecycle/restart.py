@@ -56,6 +56,7 @@ class ClusterRestart:
             FleetError: Any other that ``ClusterActs`` raises.
         """
         over = self._marker.read()
+        self._jobs.tidy(over)
         is_begun = over is not None and over.is_interrupted and over.marker.operation == RESTART
         self._acts.check_restartable(is_begun=is_begun)
         first = RestartPhase.KEEPING if self._jobs.is_to_keep else RestartPhase.RESTARTING

@@ -3,6 +3,9 @@
 A cluster knows the token that it was started with, and no other. So the old version is switched off only when all of
 them answer with the new one. What was interrupted is gone on with from the clusters' markers: the number of the newest
 version of before is written there before another one is added, so whatever is newer is the one that was added.
+
+Hosts fetch the newest version, whichever that is. One whose answer was lost may come late: it is waited for before
+another one is added, and one that comes later still is switched off, with the token put on top once more.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from tradewind.fleet.access.kept_token import read_token
 from tradewind.fleet.access.reached import reached
-from tradewind.fleet.cloud.google_api import CloudError
+from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError
 from tradewind.fleet.cloud.token_secret import SecretVersion, TokenSecret, new_token
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -31,6 +35,8 @@ from tradewind.records.leases.times import HEARTBEAT_S
 
 OPERATION: Final = "rotate-token"
 _ANSWER_S: Final = 600.0
+_LATE_S: Final = 120.0
+"""Twice what Google gives a request to be done in."""
 _LOOK_S: Final = 3.0
 _ENABLED: Final = "ENABLED"
 
@@ -61,12 +67,14 @@ class RotationNotes:
         before: The newest version before; 0 if there was none.
         version: The one that was added.
         restarted: The clusters that were started with it.
+        is_asked: Whether one may have been asked for, of which nothing was heard.
     """
 
     secret: str
     before: int
     version: int | None = None
     restarted: tuple[str, ...] = ()
+    is_asked: bool = False
 
     @staticmethod
     def of(details: Mapping[str, Any], secret: str) -> RotationNotes | None:
@@ -76,12 +84,13 @@ class RotationNotes:
         if details.get("secret") != secret or not isinstance(before, int):
             return None
         names = tuple(map(str, restarted)) if isinstance(restarted, list) else ()
-        return RotationNotes(secret, before, version if isinstance(version, int) else None, names)
+        number = version if isinstance(version, int) else None
+        return RotationNotes(secret, before, number, names, details.get("is_asked") is True)
 
     @property
-    def progress(self) -> tuple[bool, int]:
+    def progress(self) -> tuple[bool, int, bool]:
         """Grows with what was done."""
-        return self.version is not None, len(self.restarted)
+        return self.version is not None, len(self.restarted), self.is_asked
 
 
 class TokenRotation:
@@ -153,6 +162,8 @@ class TokenRotation:
             for cluster in self._running():
                 self._wait_for_answer(cluster)
             self._advance(RotationPhase.DISABLE, notes)
+            notes = self._on_top(notes)
+            assert notes.version is not None
             self._disable_older(notes.version)
             self._advance(RotationPhase.RETURN, notes)
             found = self._brought_back()
@@ -172,6 +183,7 @@ class TokenRotation:
         try:
             for cluster in self._clusters:
                 marker = self._markers[cluster.name]
+                self._jobs[cluster.name].tidy(marker.read())
                 held = marker.take(OPERATION, RotationPhase.BEGIN, heartbeat_s=self._heartbeat_s)
                 self._held[cluster.name] = stack.enter_context(held)
         except BaseException:
@@ -220,17 +232,42 @@ class TokenRotation:
         """With the version that was added, now or before it was interrupted."""
         if notes.version is not None:
             return notes
+        version = self._awaited(notes) if notes.is_asked else self._newer(notes)
+        notes = replace(notes, is_asked=True)
         self._advance(RotationPhase.ADD, notes)
-        version = self._newer(notes)
         if version is None:
             try:
                 self._check()
                 version = self._secret.add(new_token())
+            except CloudUnreachableError:
+                raise  # it may be done all the same
             except CloudError:
                 self._call_off(notes)
                 raise
             self._tell(f"Added {version.name}.")
         return replace(notes, version=version.number)
+
+    def _awaited(self, notes: RotationNotes) -> SecretVersion | None:
+        """The version that was asked for; None if it does not come any more."""
+        self._tell(f"A version was asked for, and nothing was heard of it: it is waited for, {_LATE_S:.0f} s at most.")
+        deadline = self._clock() + _LATE_S
+        while (version := self._newer(notes)) is None and self._clock() < deadline:
+            self._check()
+            self._sleep(_LOOK_S)
+        return version
+
+    def _on_top(self, notes: RotationNotes) -> RotationNotes:
+        """With the token as the newest version again, if another one came late."""
+        newest = max(version.number for version in self._secret.versions())
+        if newest == notes.version:
+            return notes
+        token = read_token(self._clusters[0], str(notes.version))
+        self._check()
+        again = self._secret.add(token)
+        self._tell(f"Version {newest} came late, and nobody uses it. Added {again.name} with the token of all.")
+        notes = replace(notes, version=again.number)
+        self._advance(RotationPhase.DISABLE, notes)
+        return notes
 
     def _restarted(self, notes: RotationNotes) -> RotationNotes:
         self._advance(RotationPhase.RESTART, notes)

@@ -134,13 +134,18 @@ class CloudZone:
         self._wait_for(answer_of(instances.setLabels(**place, body=body), what, is_write=True), what)
 
     def label_slice(self, one: TpuNode, labels: Mapping[str, str]) -> None:
-        """Add ``labels`` to those of a slice; nothing if it is gone."""
+        """Add ``labels`` to those that a slice has by now; nothing if it is gone, or another one has its name.
+
+        Google takes all labels of a slice at once, and knows no condition for that, so they are read just before.
+        """
         self._nodes = self._nodes or google_api("tpu").projects().locations().nodes()
         name = f"projects/{self.project}/locations/{self.zone}/nodes/{one.name}"
-        body = {"labels": {**one.labels, **labels}}
-        request = self._nodes.patch(name=name, updateMask="labels", body=body)
+        what = f"Labelling {one.name} in {self}"
         with suppress(CloudNotFoundError):
-            answer_of(request, f"Labelling {one.name} in {self}", is_write=True)
+            there = TpuNode.from_json(answer_of(self._nodes.get(name=name), what))
+            if there.identity == one.identity:
+                body = {"labels": {**there.labels, **labels}}
+                answer_of(self._nodes.patch(name=name, updateMask="labels", body=body), what, is_write=True)
 
     def __str__(self) -> str:
         return f"{self.project}, {self.zone}"

@@ -101,6 +101,10 @@ class Slices(GCPTPU):
             only_not_found(error)
         return SliceNode({"name": node_id, "state": "TERMINATED", "labels": {}}, self)
 
+    def set_labels(self, node: Any, labels: dict[str, str], wait_for_operation: bool = True) -> dict[str, Any]:
+        """Google takes all labels at once, and Ray gives it those of its last list: what others wrote since goes."""
+        return dict(super().set_labels(self.get_instance(node["name"]), labels, wait_for_operation))
+
     def delete_dead(self, node_type: str) -> None:
         """Have the workers of this type deleted that Google has taken: they go on using the quota until then.
 

@@ -211,15 +211,18 @@ class ManualSlices:
         self._records.forget(name, time.time())
         self._tell(f"Slice {name} is not asked for any more.")
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, check: Callable[[], None]) -> None:
         """Delete a slice that nobody uses, and have nobody make it again.
+
+        Args:
+            check: Raises when nothing may be done any more.
 
         Raises:
             WrongSliceError: See ``find``.
             SliceInUseError: Somebody uses it, or nobody can say.
         """
         there = self.find(name)
-        self._delete(there)
+        self._delete(there, check)
         for known in {name, there.unit.name}:
             self._records.forget(known, time.time())
         self._tell(f"Removed slice {name}.")
@@ -277,9 +280,8 @@ class ManualSlices:
         held.advance("deleting")
         there = self._found(cut.name)
         if there is not None and there.unit.identity == cut.identity:
-            held.check()
             try:
-                self._delete(there)
+                self._delete(there, held.check)
             except FleetError:
                 if self._is_still(cut):
                     for new in cut.bodies:
@@ -314,8 +316,9 @@ class ManualSlices:
                 ) from None
         self._tell(f"Asked for slice {name}.")
 
-    def _delete(self, there: ManualSlice) -> None:
+    def _delete(self, there: ManualSlice, check: Callable[[], None]) -> None:
         self._check_unused(there)
+        check()
         with in_fleet_words():
             if there.queue is not None:
                 self._api.delete_queued_resource(there.queue.name, there.queue.identity)

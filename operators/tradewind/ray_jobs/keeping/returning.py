@@ -17,6 +17,7 @@ from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayJobRefusedError, RayUnreachableError
+from tradewind.ray_jobs.follow.endings import EndingKind, classify
 from tradewind.ray_jobs.follow.stopping import stop_job
 from tradewind.ray_jobs.keeping.backup import BadBackupError, JobBackup
 from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR, KeptJob, returned_id
@@ -75,8 +76,8 @@ class JobReturn:
     Attributes:
         job: Its old id.
         new: Its new one; None if it did not come back.
-        why: Why it did not.
-        is_lost: It should have come back.
+        why: Why it did not, or how it has ended since.
+        is_lost: It should have come back, or has ended since by no fault of its own.
         may_come_back: It is lost, and may come back if it is tried again.
     """
 
@@ -90,8 +91,16 @@ class JobReturn:
     def sentence(self) -> str:
         """The same for people."""
         if self.new is not None:
-            return f"Job {self.job} is back as {self.new}."
+            return f"Job {self.job} is back as {self.new}{f', and has ended: {self.why}' if self.why else ''}."
         return f"Job {self.job} {'is not back' if self.is_lost else 'stays as it is'}: {self.why}."
+
+
+def judge_return(job: str, found: JobDetails) -> JobReturn:
+    """What became of ``job``, which was brought back before as ``found``: it has its id, and gets no other."""
+    if found.status != "FAILED":
+        return JobReturn(job, found.job)
+    ending = classify(found.job, found)
+    return JobReturn(job, found.job, ending.sentence.rstrip("."), is_lost=ending.kind is not EndingKind.USER_ERROR)
 
 
 class JobsReturn:
@@ -143,7 +152,7 @@ class JobsReturn:
 
     def _next(self, job: KeptJob, known: dict[str, JobDetails], waited_s: float) -> JobReturn | None:
         if (new := returned_id(job.job, self._backup.restart)) in known:
-            return JobReturn(job.job, new)
+            return judge_return(job.job, known[new])
         ours = self._backup.is_ended_by_us(job.job)
         found = known.get(job.job)
         is_gone = found is not None and found.running_on is not None and self._is_gone(job, found.running_on)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 from tests.fleet.lifecycle.worlds import PROJECT, ZONE, update, write_key, write_world_fleet
 from tradewind.cli.main import main
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.marker import ClusterMarker
+from tradewind.fleet.marker_value import MarkerState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
@@ -49,6 +53,32 @@ def test_a_slice_is_added_cut_and_removed(google: LocalGoogle, capsys: pytest.Ca
     assert run(capsys, "remove-worker", "here", "hero-1")[0] == 2
     code, err = run(capsys, "remove-worker", "here", "hero-1", "--yes")
     assert code == 0 and "Slice hero-1 of here: v4-8, reserved, READY." in err and sorted(google.slices()) == ["hero-2"]
+
+
+def test_while_somebody_changes_the_cluster_or_has_left_it_half_changed_no_slice_comes_or_goes(
+    google: LocalGoogle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "add-worker", "here", "v4-8", "--slice", "hero")
+    marker = ClusterMarker.of(load_fleet(Path(os.environ["TRADEWIND_FLEET"])).cluster("here"))
+    changes = (["remove-worker", "here", "hero"], ["resize", "here", "hero", "v4-8"], ["add-worker", "here", "v4-8"])
+    with marker.take("stop", "deleting", holder="ada@laptop"):
+        for words in changes:
+            code, err = run(capsys, *words, *(["--yes"] if words[0] != "add-worker" else []))
+            assert code == 1 and "ada@laptop is at stop" in err, words
+    for words in changes:
+        code, err = run(capsys, *words, *(["--yes"] if words[0] != "add-worker" else []))
+        assert code == 1 and "stop by ada@laptop" in err and "Run 'stop' again" in err, words
+    assert sorted(google.slices()) == ["hero"]
+    marker.take("stop", "deleting", is_anew=True).finish()
+
+
+def test_an_act_that_failed_holds_up_nobody(google: LocalGoogle, capsys: pytest.CaptureFixture[str]) -> None:
+    google.tpu[PROJECT, ZONE].service.state.supply.quota["v4-8"] = 0
+    assert run(capsys, "add-worker", "here", "v4-8", "--capacity", "preemptible")[0] == 1
+    marker = ClusterMarker.of(load_fleet(Path(os.environ["TRADEWIND_FLEET"])).cluster("here"))
+    found = marker.read()
+    assert found is not None and found.marker.state is MarkerState.LEFT and not found.is_interrupted
+    marker.take("start", "making the head").finish()
 
 
 def test_while_the_head_does_not_say_what_is_in_use_nothing_is_removed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tradewind.fleet.lifecycle.acts import ClusterActs
 from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
 from tradewind.fleet.lifecycle.kept_jobs import JobsNotBackError, JobsNotKeptError, this_host
 from tradewind.fleet.lifecycle.preserving.kept_note import BadNoteError, KeptNote, TooManyJobsError
+from tradewind.fleet.lifecycle.preserving.own_backups import tidy_backups
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import JobsLeftBehindError, PreservedJobs
 from tradewind.fleet.lifecycle.restart import ClusterRestart
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
@@ -75,6 +77,10 @@ class Laptop:
         jobs = PreservedJobs(self.cluster, kept or self.kept, self.told.append, **options)
         restart = ClusterRestart(cast(ClusterActs, self), self.marker, jobs, self.told.append)
         return [one.new or "" for one in restart.run(holder=self.who)]
+
+    def tidy(self) -> None:
+        """What every command does first."""
+        tidy_backups("here", self.kept, self.marker.read(), self.told.append)
 
     def backups(self) -> list[str]:
         return [job.job for backup in backups_of(self.kept.folder) for job in backup.jobs()]
@@ -155,6 +161,52 @@ def test_somebody_else_is_told_what_he_would_leave_behind_and_has_to_say_so(ada:
         assert [one.new for one in ada.kept.bring_back(backup)] == [f"a{ending}", f"b{ending}"]
 
 
+# ---- what stays on the machine of who began
+
+
+def test_what_stays_where_it_began_is_deleted_by_the_next_command_there_once_it_is_back(
+    ada: Laptop, bob: Laptop
+) -> None:
+    with interrupted(ada, "before Ray ends"):
+        ada.tidy()
+        assert ada.backups() == ["a", "b"], "it may still be needed"
+        bob.restart()
+        [copy] = ada.kept.backups()
+        assert any(f"kept on {this_host()} stays in {copy.folder} until this is finished" in line for line in bob.told)
+        ada.tidy()
+    assert ada.backups() == [] and not copy.folder.exists()
+    assert ada.told[-1] == f"Deleted {copy.folder}: restart of here was finished by bob@desk."
+
+
+def test_what_somebody_left_behind_is_not_deleted_and_named(ada: Laptop, bob: Laptop) -> None:
+    with interrupted(ada, "after Ray ended"):
+        bob.kept.file.write_text("b c")
+        bob.restart(may_abandon=True)
+        bob.tidy()
+        assert "Jobs of here are kept" not in " ".join(bob.told)
+        ada.tidy()
+        assert ada.backups() == ["a"], "b is back, and nobody but Ada has a"
+        assert re.search(r"kept in \S+ \(a\), with .* 'tradewind cluster restore-jobs here --backup", ada.told[-1])
+        ada.tidy()
+        assert ada.backups() == ["a"]
+
+
+def test_of_what_a_marker_says_nothing_any_more_nothing_is_deleted(ada: Laptop, bob: Laptop) -> None:
+    with interrupted(ada, "before Ray ends"):
+        bob.restart()
+    bob.restart()
+    ada.tidy()
+    assert ada.backups() == ["a", "b"] and "(a, b), with their variables in clear" in ada.told[-1]
+
+
+def test_the_next_restart_deletes_it_too(ada: Laptop, bob: Laptop) -> None:
+    with interrupted(ada, "before Ray ends"):
+        bob.restart()
+    [copy] = ada.kept.backups()
+    ada.restart()
+    assert not copy.folder.exists()
+
+
 def test_who_comes_back_after_somebody_else_went_on_has_all_or_is_told(ada: Laptop, bob: Laptop) -> None:
     """Ada's backup has the name of Bob's, and fewer jobs."""
     with interrupted(ada, "before Ray ends") as ending:
@@ -208,6 +260,8 @@ def test_what_does_not_come_back_stays_kept_and_is_named(ada: Laptop) -> None:
     kept.lost = frozenset({"b"})
     assert ada.restart(kept)[1:] == [""] and ada.backups() == ["b"]
     assert ada.marked.details["kept_jobs"] == ["b"] and ada.marked.state is MarkerState.DONE
+    ada.tidy()
+    assert ada.backups() == ["b"] and "(b), with their variables in clear" in ada.told[-1]
 
 
 def test_nothing_is_read_or_deleted_where_a_marker_says(ada: Laptop, tmp_path: Path) -> None:
@@ -241,6 +295,7 @@ def test_a_note_says_whose_jobs_lie_where_and_holds_nothing_else() -> None:
         {"kept_on": "laptop", "kept_in": "/x"},
         {**NOTE.to_details(), "kept_jobs": "ab"},
         {**NOTE.to_details(), "kept_jobs": [1]},
+        {**NOTE.to_details(), "left_behind": "c"},
         {**NOTE.to_details(), "kept_by": None},
         {**NOTE.to_details(), "kept_in": "x" * 5000},
     ],

@@ -18,6 +18,7 @@ from tradewind.fleet.lifecycle.inventory import Inventory
 from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.of_fleet import acts_on, cluster_file
 from tradewind.fleet.lifecycle.preserving.kept_note import BadNoteError, interruption
+from tradewind.fleet.lifecycle.preserving.own_backups import tidy_backups
 from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.readiness import Readiness
 from tradewind.fleet.lifecycle.restart import ClusterRestart
@@ -120,8 +121,10 @@ def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 def _tell_of_kept(cluster: FleetCluster) -> None:
     """Say whose jobs an interrupted restart has kept, which nobody brings back by himself after a stop."""
+    found = ClusterMarker.of(cluster).read()
+    tidy_backups(cluster.name, KeptJobs(cluster, say), found, say)
     try:
-        sentences = interruption(ClusterMarker.of(cluster).read(), cluster.name, time.time())
+        sentences = interruption(found, cluster.name, time.time())
     except BadNoteError as error:  # a stop is the way out of that
         sentences = str(error)
     if sentences:

@@ -1,4 +1,4 @@
-"""``tradewind cluster status``: how clusters are, by Google Cloud and by Ray; nothing is changed."""
+"""``tradewind cluster status``: how clusters are, by Google Cloud and by Ray; nothing of them is changed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from tradewind.fleet.cloud.google_api import CloudError
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.inventory import Inventory
+from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
 from tradewind.fleet.lifecycle.of_fleet import config_hash
 from tradewind.fleet.lifecycle.preserving.kept_note import interruption
+from tradewind.fleet.lifecycle.preserving.own_backups import tidy_backups
 from tradewind.fleet.lifecycle.report import ClusterReport, RaySide
 from tradewind.fleet.lifecycle.zone import CloudZone
 from tradewind.fleet.marker import ClusterMarker
@@ -108,10 +110,10 @@ async def _nodes(there: RayCluster) -> list[NodeFacts]:
 
 
 def _marker(cluster: FleetCluster, now: float) -> str:
-    """Who changes it, or left it half-changed; empty if nobody did."""
-    marker = ClusterMarker.of(cluster)
+    """Who changes it, or left it half-changed, empty if nobody did; what is kept here and is over by it is deleted."""
     try:
-        found = marker.read()
+        found = ClusterMarker.of(cluster).read()
+        tidy_backups(cluster.name, KeptJobs(cluster, say), found, say)
         if found is not None and found.is_held:
             return found.sentence(cluster.name, now)
         return interruption(found, cluster.name, now)

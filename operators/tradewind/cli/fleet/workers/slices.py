@@ -18,6 +18,7 @@ from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.of_fleet import cluster_file, config_hash
 from tradewind.fleet.lifecycle.zone import in_fleet_words
 from tradewind.fleet.marker import ClusterMarker
+from tradewind.fleet.marker_value import ADD_WORKER, REMOVE_WORKER
 from tradewind.fleet.workers.manual_slices import ManualSlices, slice_records
 from tradewind.fleet.workers.start_script import start_script
 from tradewind.fleet.workers.usage import SliceInUseError
@@ -32,6 +33,8 @@ def add_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
     Raises:
         UsageError: There is no such slice type.
+        ClusterBusyError: Somebody else is changing the cluster.
+        InterruptedOperationError: What somebody began on it is to be ended first.
         FleetError: It cannot be added, or is not there in time.
     """
     cluster = fleet.cluster(arguments.name)
@@ -39,7 +42,9 @@ def add_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
     kind = _kinds(slices, [arguments.type])[0]
     capacity = Capacity(arguments.capacity.replace("-", "_")) if arguments.capacity else cluster.capacity
     name = arguments.slice or slices.new_name(kind)
-    slices.add(name, kind, capacity)
+    with ClusterMarker.of(cluster).take(ADD_WORKER, "asking for a slice") as held:
+        slices.add(name, kind, capacity)
+        held.finish()
     if arguments.wait:
         slices.wait(name, arguments.timeout)
     return 0
@@ -51,12 +56,16 @@ def remove_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
     slices = _slices(cluster, fleet)
     if slices.is_awaited(arguments.slice):
         agree(arguments, f"Slice {arguments.slice} is not there, and upkeep asks for it. Give it up?")
-        slices.give_up(arguments.slice)
+        with ClusterMarker.of(cluster).take(REMOVE_WORKER, "giving a slice up") as held:
+            slices.give_up(arguments.slice)
+            held.finish()
         return 0
     there = slices.find(arguments.slice)
     say(f"Slice {there.name} of {cluster.name}: {there.kind.name}, {there.capacity.value}, {there.state}.")
     agree(arguments, f"Delete slice {there.name}?")
-    slices.remove(there.name)
+    with ClusterMarker.of(cluster).take(REMOVE_WORKER, "deleting a slice") as held:
+        slices.remove(there.name, held.check)
+        held.finish()
     return 0
 
 

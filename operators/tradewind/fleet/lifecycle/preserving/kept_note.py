@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tradewind.fleet.errors import FleetError, on_one_line
@@ -19,6 +19,7 @@ _HOST: Final = "kept_on"
 _FOLDER: Final = "kept_in"
 _BY: Final = "kept_by"
 _JOBS: Final = "kept_jobs"
+_LEFT: Final = "left_behind"
 _KEYS: Final = frozenset({_HOST, _FOLDER, _BY, _JOBS})
 _MOST_NAMED: Final = 5
 _LONGEST_WORDS: Final = 4096
@@ -45,12 +46,14 @@ class KeptNote:
         host: On which machine they lie.
         folder: In which folder there.
         jobs: Their ids.
+        left: The ids of others, which were kept elsewhere, and which somebody went on without.
     """
 
     by: str
     host: str
     folder: str
     jobs: tuple[str, ...]
+    left: tuple[str, ...] = ()
 
     @staticmethod
     def of(details: Mapping[str, Any], cluster: str) -> KeptNote | None:
@@ -61,19 +64,23 @@ class KeptNote:
         """
         if not _KEYS & details.keys():
             return None
-        words, jobs = [details.get(key) for key in (_BY, _HOST, _FOLDER)], details.get(_JOBS)
-        is_note = all(_is_within(word, _LONGEST_WORDS) for word in words) and isinstance(jobs, list)
-        if not is_note or len(jobs or ()) > _MOST_JOBS or not all(_is_within(job, LONGEST_ID) for job in jobs or ()):
+        words, lists = [details.get(key) for key in (_BY, _HOST, _FOLDER)], [details.get(_JOBS), details.get(_LEFT, [])]
+        is_note = all(_is_within(word, _LONGEST_WORDS) for word in words) and all(
+            isinstance(jobs, list) and all(_is_within(job, LONGEST_ID) for job in jobs) for jobs in lists
+        )
+        if not is_note or sum(len(jobs or ()) for jobs in lists) > _MOST_JOBS:
             raise BadNoteError(
                 f"Cluster {cluster}: its marker does not say which jobs of people were kept, {_MOST_JOBS:,} at most: "
                 "ask who began, and have what was begun ended with 'tradewind cluster stop', or put the marker right."
             )
         by, host, folder = map(str, words)
-        return KeptNote(by, host, folder, tuple(map(str, jobs or ())))
+        jobs, left = (tuple(map(str, found or ())) for found in lists)
+        return KeptNote(by, host, folder, jobs, left)
 
     def to_details(self) -> dict[str, Any]:
         """The same for the marker."""
-        return {_BY: self.by, _HOST: self.host, _FOLDER: self.folder, _JOBS: list(self.jobs)}
+        left = {_LEFT: list(self.left)} if self.left else {}
+        return {_BY: self.by, _HOST: self.host, _FOLDER: self.folder, _JOBS: list(self.jobs), **left}
 
     def check(self, cluster: str) -> KeptNote:
         """The same, if the marker of ``cluster`` can hold it.
@@ -81,10 +88,10 @@ class KeptNote:
         Raises:
             TooManyJobsError: It cannot: nobody could read it then.
         """
-        size = len(json.dumps(self.to_details()))
-        if len(self.jobs) > _MOST_JOBS or size > _MOST_BYTES:
+        size, count = len(json.dumps(self.to_details())), len(self.jobs) + len(self.left)
+        if count > _MOST_JOBS or size > _MOST_BYTES:
             raise TooManyJobsError(
-                f"Cluster {cluster}: {len(self.jobs):,} jobs of people with {size:,} bytes of ids are more than its "
+                f"Cluster {cluster}: {count:,} jobs of people with {size:,} bytes of ids are more than its "
                 f"marker can name, which is {_MOST_JOBS:,} with {_MOST_BYTES:,}: have some of them end first. Ray was "
                 "not touched."
             )
@@ -93,6 +100,10 @@ class KeptNote:
     def lies_in(self, host: str, folder: str) -> bool:
         """Whether it is about what lies there."""
         return (self.host, self.folder) == (host, folder)
+
+    def with_left(self, *jobs: str) -> KeptNote:
+        """The same, which says that those of ``jobs`` were left behind that are not among its own."""
+        return replace(self, left=tuple(dict.fromkeys(job for job in jobs if job not in self.jobs)))
 
     def missing(self, found: Collection[str]) -> list[str]:
         """Which of the jobs are not among those that were ``found``."""

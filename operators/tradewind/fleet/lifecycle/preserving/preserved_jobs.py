@@ -8,17 +8,18 @@ them only if that was asked for. What is left behind can still be brought back w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.kept_jobs import JobsNotKeptError, KeptJobs, this_host
 from tradewind.fleet.lifecycle.preserving.kept_note import KeptNote
+from tradewind.fleet.lifecycle.preserving.own_backups import restart_id, tidy_backups
 from tradewind.fleet.marker import MarkerHolding
+from tradewind.fleet.marker_value import FoundMarker
 from tradewind.ray_jobs.keeping.backup import JobBackup
 from tradewind.ray_jobs.keeping.returning import JobReturn
-
-_ID_LENGTH: Final = 8
 
 
 class JobsLeftBehindError(FleetError):
@@ -50,6 +51,10 @@ class PreservedJobs:
         self._tell = tell
         self._may_abandon = may_abandon
 
+    def tidy(self, found: FoundMarker | None) -> None:
+        """Delete what is back of what is kept here, by the cluster's marker, before it is taken for something else."""
+        tidy_backups(self._cluster.name, self._kept, found, self._tell)
+
     def keep(self, held: MarkerHolding) -> dict[str, Any]:
         """Keep what runs now, beside what was kept before; what the marker is to say of it from then on.
 
@@ -63,11 +68,14 @@ class PreservedJobs:
         is_all_here = before is None or (backup.is_there and before.lies_in(this_host(), str(backup.folder)))
         over = self._keep(held, is_first=before is None) if self.is_to_keep else frozenset[str]()
         there = [job.job for job in backup.jobs()] if backup.is_there else []
-        if before is not None and not is_all_here:
-            self._leave_behind(before, before.missing({*there, *over}), held)
         if not self.is_to_keep and before is None:
             return {}
         note = KeptNote(held.marker.holder, this_host(), str(backup.folder), tuple(there))
+        if before is not None and not is_all_here:
+            missing = before.missing({*there, *over})
+            self._leave_behind(before, missing, held)
+            self._tell_of_copy(before, backup)
+            note = note.with_left(*before.left, *missing)
         return note.check(self._cluster.name).to_details()
 
     def bring_back(self, held: MarkerHolding) -> list[JobReturn]:
@@ -82,12 +90,14 @@ class PreservedJobs:
             backup.delete()
             return []
         there = [job.job for job in backup.jobs()] if backup.is_there else []
-        self._leave_behind(note, note.missing(there), held)
+        missing = note.missing(there)
+        self._leave_behind(note, missing, held)
         if not there:
             return []
+        rest = replace(note, jobs=tuple(there)).with_left(*note.left, *missing)
 
         def note_rest(jobs: Collection[str]) -> None:
-            held.advance(held.marker.phase, **KeptNote(note.by, note.host, note.folder, tuple(jobs)).to_details())
+            held.advance(held.marker.phase, **replace(rest, jobs=tuple(jobs)).to_details())
 
         return self._kept.bring_back(backup, held.check, note_rest)
 
@@ -103,7 +113,7 @@ class PreservedJobs:
     def _keep(self, held: MarkerHolding, *, is_first: bool) -> frozenset[str]:
         """Keep what runs now: in what is gone on with, people may have submitted more meanwhile; what is over."""
         try:
-            return self._kept.keep(_restart_id(held), is_anew=is_first).over
+            return self._kept.keep(restart_id(held.marker), is_anew=is_first).over
         except JobsNotKeptError as error:
             if is_first:
                 raise JobsNotKeptError(
@@ -117,7 +127,7 @@ class PreservedJobs:
         if not jobs:
             return
         name = self._cluster.name
-        later = f"'tradewind cluster restore-jobs {name} --backup {_restart_id(held)}' there"
+        later = f"'tradewind cluster restore-jobs {name} --backup {restart_id(held.marker)}' there"
         if not self._may_abandon:
             raise JobsLeftBehindError(
                 f"Cluster {name}: to go on here leaves {note.sentence(jobs)} behind: run the same command there, or "
@@ -125,12 +135,16 @@ class PreservedJobs:
             )
         self._tell(f"Left behind: {note.sentence(jobs)}. {later[0].upper()}{later[1:]} brings them back.")
 
+    def _tell_of_copy(self, note: KeptNote, backup: JobBackup) -> None:
+        """What lies on another machine holds variables in clear, and nobody deletes it from here."""
+        if not note.lies_in(this_host(), str(backup.folder)):
+            self._tell(
+                f"What {note.by} kept on {note.host} stays in {note.folder} until this is finished and 'tradewind "
+                f"cluster status {self._cluster.name}' is run there, which deletes what is back."
+            )
+
     def _note(self, held: MarkerHolding) -> KeptNote | None:
         return KeptNote.of(held.marker.details, self._cluster.name)
 
     def _backup(self, held: MarkerHolding) -> JobBackup:
-        return JobBackup(self._kept.folder / _restart_id(held))
-
-
-def _restart_id(held: MarkerHolding) -> str:
-    return held.marker.run[:_ID_LENGTH]
+        return JobBackup(self._kept.folder / restart_id(held.marker))
