@@ -35,6 +35,7 @@ from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback import HttpRequest
 
 RAYLIKE = (sys.executable, str(Path(__file__).with_name("raylike.py")))
+UP = "0 up -y --no-config-cache --log-style pretty --log-color false"
 NEIGHBOUR = "  here-b: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0}\n"
 
 
@@ -130,7 +131,7 @@ def test_a_start_makes_what_is_missing_once(act: Act) -> None:
     assert act.there().state is ClusterState.UP and act.marked() == ("start", MarkerState.DONE)
     assert "Made disk ray-here-state." in act.told
     act.acts().start()
-    assert act.launches() == ["0 up -y --no-config-cache"], "the first autoscaler, no file for all to read, and once"
+    assert act.launches() == [UP], "the first autoscaler, no file for all to read, and once"
     assert act.told[-1].startswith("Cluster here was started already: ray-here-head-")
 
 
@@ -186,7 +187,7 @@ def test_a_cluster_of_another_file_is_not_started_and_a_restart_changes_it(act: 
     with pytest.raises(OtherConfigError, match="'tradewind cluster apply here' changes it while it runs"):
         act.acts("0ther").start()
     act.restart("0ther")
-    assert act.launches()[1:] == ["0 up -y --no-config-cache"]
+    assert act.launches()[1:] == [UP]
     act.acts("0ther").start()
     assert act.there().heads[0].labels["tradewind-config"] == "0ther"
 

@@ -59,7 +59,7 @@ def _permissions(project: str, projects: Any) -> Diagnosis:
     try:
         granted = set(answer_of(request, about).get("permissions", []))
     except CloudError as error:
-        return unknown(about, str(error))
+        return unknown(about, str(error).removeprefix(f"{about}: "))
     if missing := [name for name in PERMISSIONS if name not in granted]:
         return wrong(about, f"missing: {', '.join(missing)}", f"Ask an owner of the project for {_ROLES}.")
     return well(about, f"all {len(PERMISSIONS)} that are needed")

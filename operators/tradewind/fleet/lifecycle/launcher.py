@@ -32,6 +32,10 @@ AUTOSCALER_VARIABLE: Final = "RAY_UP_enable_autoscaler_v2"
 _SETTINGS: Final = {AUTOSCALER_VARIABLE: "0", "PYTHONUNBUFFERED": "1"}
 _USAGE_VARIABLE: Final = "RAY_USAGE_STATS_ENABLED"
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_LOG_STYLE: Final = ("--log-style", "pretty", "--log-color", "false")
+"""As on a terminal. Else, since it writes into a pipe, it prints each of its ``ssh`` commands in full, twice."""
+_FALSE_ALARMS: Final = ("TPU pod detected. ", "Dropping the empty legacy field ")
+"""Warnings about slices of several hosts, which our provider can do, and about fields that Ray has filled in itself."""
 _GRACE_S: Final = 30.0
 """How long its guard has to end all of it, which takes less."""
 _REASON: Final = "Error: "
@@ -74,7 +78,7 @@ class RayLauncher:
         options = [] if is_restart else ["--no-restart"]
         with tempfile.TemporaryDirectory(prefix="tradewind-launch-") as folder:
             env = {_USAGE_VARIABLE: "0", **os.environ, **_SETTINGS, "TMPDIR": folder}
-            self._run(["up", "-y", "--no-config-cache", *options, str(self.file)], env, held)
+            self._run(["up", "-y", "--no-config-cache", *_LOG_STYLE, *options, str(self.file)], env, held)
 
     def launch_hashes(self) -> dict[str, str]:
         """Node type → the hash that Ray labels its nodes with, and makes nodes anew of which that differs.
@@ -107,7 +111,8 @@ class RayLauncher:
                 for line in bounded_lines(process.stdout):
                     for part in line.split("\r"):  # of what counts up in one place
                         last.append(_COLOUR.sub("", part).rstrip())
-                        self._tell(last[-1])
+                        if not any(alarm in last[-1] for alarm in _FALSE_ALARMS):
+                            self._tell(last[-1])
                 code = process.wait()
             finally:
                 _end(process)

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
+from urllib.parse import urlencode
 
 from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
@@ -64,7 +65,7 @@ class LocalGoogle(LoopbackServer):
         if _REGISTRY.fullmatch(call.path):
             return self.registry.answer(call)
         if _SECRETS.fullmatch(call.path):
-            status, fields = self.secrets.answer(call.method, call.path, call.body)
+            status, fields = self.secrets.answer(call.method, f"{call.path}?{urlencode(call.query)}", call.body)
             return told("secrets", fields, status)
         return self.refusal("unknown", 404, f"{call.method} {call.path} is not served by the rehearsal")
 

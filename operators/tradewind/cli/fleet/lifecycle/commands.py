@@ -11,6 +11,7 @@ from tradewind.cli.fleet.lifecycle.consent import agree, tell_of_jobs
 from tradewind.cli.fleet.lifecycle.jobs import tell_of_lost
 from tradewind.cli.output import as_line, json_lines, say, write_lines
 from tradewind.fleet.cloud.google_api import CloudError, google_api
+from tradewind.fleet.cloud.needed_secrets import check_secrets
 from tradewind.fleet.cloud.registry import check_image
 from tradewind.fleet.clusters import Fleet, FleetCluster, state_disk_of
 from tradewind.fleet.lifecycle.acts import ClusterActs, delete_nodes
@@ -37,6 +38,7 @@ def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
     cluster = fleet.cluster(arguments.name)
     acts = acts_of(cluster, fleet)
     look_for_image(cluster)
+    _look_for_secrets(cluster)
     if arguments.dry_run:
         found = acts.inventory()
         say(f"Cluster {cluster.name}: {found.state.value}. 'start' would run: ray up {cluster_file(cluster, fleet)}")
@@ -50,6 +52,7 @@ def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
     cluster = fleet.cluster(arguments.name)
     acts = acts_of(cluster, fleet)
     look_for_image(cluster)
+    _look_for_secrets(cluster)
     found = acts.inventory()
     tell_of_jobs(cluster, found)
     if arguments.dry_run:
@@ -182,6 +185,14 @@ def look_for_image(cluster: FleetCluster) -> None:
         check_image(cluster, google_api("artifactregistry"))
     except CloudError as error:
         say(f"Whether its image is there is not known: {error}")
+
+
+def _look_for_secrets(cluster: FleetCluster) -> None:
+    """The same for its token and its variables, without which its head would be made, and never set up."""
+    try:
+        check_secrets(cluster, google_api("secretmanager"))
+    except CloudError as error:
+        say(f"Whether its secrets are there is not known: {error}")
 
 
 def _echo(line: str) -> None:
