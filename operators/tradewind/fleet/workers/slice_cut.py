@@ -15,7 +15,7 @@ from tradewind.cloud_tpu.resources import is_name, is_queue_body
 from tradewind.fleet.clusters import CLUSTER_LABEL
 from tradewind.fleet.errors import FleetError
 
-_MOST: Final = 1000
+_LONGEST: Final = 1000
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,2}")
 _FIELDS: Final = frozenset({"slice", "identity", "kinds", "bodies"})
 
@@ -64,10 +64,10 @@ class SliceCut:
         """Whether the fields, which may be anything, are those of a cut of ``cluster``."""
         texts = [self.name, self.identity, *(self.kinds if isinstance(self.kinds, list) else [None])]
         return (
-            all(isinstance(text, str) and len(text) < _MOST for text in texts)
+            all(isinstance(text, str) and len(text) < _LONGEST for text in texts)
             and is_name(self.name)
             and isinstance(self.bodies, dict)
-            and len(self.kinds) == len(self.bodies) < _MOST
+            and len(self.kinds) == len(self.bodies)  # so at most 999
             and all(_is_part(self.name, new, body, cluster) for new, body in self.bodies.items())
         )
 
