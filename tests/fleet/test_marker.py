@@ -322,6 +322,26 @@ def test_a_run_that_is_none_of_ours_is_not_gone_on_with_since_folders_are_called
         taken(store)
 
 
+@pytest.mark.parametrize("field", ["operation", "phase", "holder", "token", "after"])
+@pytest.mark.parametrize("text", ["a\nCluster here: all is well", "\x1b[2J", "a\u202eb", "a" * 301], ids=ascii)
+def test_what_would_be_told_in_other_lines_is_no_marker(field: str, text: str) -> None:
+    store = Store()
+    taken(store).leave()
+    assert store.text is not None
+    store.write("marker", json.dumps({**json.loads(store.text), field: text}), str(len(store.texts)))
+    with pytest.raises(BadRecordError, match=f"its {field} is not a short text of one line"):
+        taken(store)
+
+
+@pytest.mark.parametrize(
+    "holder", ["a" * 1000, "run\nof a dag", "\u202e", "ü" * 300, "\ud800"], ids=lambda text: ascii(text)[:9]
+)
+def test_whatever_its_holder_is_called_others_can_read_who_holds_it(holder: str) -> None:
+    store = Store()
+    taken(store, who=holder).leave()
+    assert taken(store, who="next").marker.holder == "next"
+
+
 def test_each_cluster_has_its_own_in_its_bucket(tmp_path: Path) -> None:
     fleet = load_fleet(write_fleet(tmp_path))
     assert marker_path(fleet.cluster()) == "gs://my-bucket/.tradewind/clusters/here/marker.json"

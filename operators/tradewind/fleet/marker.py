@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError, on_one_line
-from tradewind.fleet.marker_value import FoundMarker, Marker, MarkerState
+from tradewind.fleet.marker_value import LONGEST_WORDS, FoundMarker, Marker, MarkerState
 from tradewind.records.leases.store import Read, Write, boot_time
 from tradewind.records.leases.times import HEARTBEAT_S
 from tradewind.storage.errors import StoreError
@@ -118,7 +118,7 @@ class ClusterMarker:
         over = self.read()
         if over is not None and over.is_held:
             raise self._busy(over)
-        now, who = self.now(), holder or this_user()
+        now, who = self.now(), on_one_line(holder or this_user())[:LONGEST_WORDS]  # else nobody could read it again
         is_resumed = over is not None and over.is_interrupted and not is_anew
         if over is not None and is_resumed:
             if over.marker.operation != operation:

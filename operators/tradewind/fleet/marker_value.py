@@ -28,7 +28,7 @@ from tradewind.storage.backends import Stored
 from tradewind.storage.errors import BadRecordError
 
 _LONGEST_HEARTBEAT_S: Final = 3600.0
-_LONGEST_WORDS: Final = 300
+LONGEST_WORDS: Final = 300
 ADD_WORKER: Final = "add-worker"
 REMOVE_WORKER: Final = "remove-worker"
 _SINGLE_ACTS: Final = frozenset({ADD_WORKER, REMOVE_WORKER})
@@ -128,7 +128,10 @@ class Marker:
         return Marker(**{**known, "state": MarkerState(known["state"])})
 
 
-_WORDS: Final = Kind(lambda value: is_text(value) and len(value) <= _LONGEST_WORDS, "a short text")
+_WORDS: Final = Kind(
+    lambda value: is_text(value) and len(value) <= LONGEST_WORDS and value.isprintable(), "a short text of one line"
+)
+"""People are told them, in logs and on terminals, and whoever can write the bucket can write a marker."""
 _RUN: Final = re.compile(r"[0-9a-f]{32}")
 """The names of folders and the ids of jobs are made of it, and whoever can write the bucket can write a marker."""
 _KINDS: Final = {

@@ -102,6 +102,17 @@ def test_a_value_arrives_as_it_was_stored(manager: LocalSecretManager) -> None:
     assert fetch_secrets({"KEY": KEY}, "Step 's'") == {"KEY": "naïve\nsecond line\n"}
 
 
+def test_a_file_of_the_hosts_environment_with_a_nul_is_told_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ENVIRONMENT_FOLDER).mkdir(parents=True)
+    (tmp_path / ENVIRONMENT_FOLDER / "ON_THE_NODE").write_text(f"{VALUE}\0{VALUE}")
+    with pytest.raises(SecretError, match="secret KEY from env:ON_THE_NODE holds a NUL, which no variable can") as told:
+        fetch_secrets({"KEY": "env:ON_THE_NODE"}, "Step 's'")
+    assert VALUE not in str(told.value)
+
+
 def test_a_variable_of_the_clusters_own_environment_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ON_THE_NODE", VALUE)
     assert fetch_secrets({"KEY": "env:ON_THE_NODE"}, "Step 's'") == {"KEY": VALUE}

@@ -92,6 +92,8 @@ def _parsed(fields: Mapping[str, Any]) -> DevSlice:
 
 def _host(fields: Mapping[str, Any]) -> DevHostFacts:
     ip, mark = str(ipaddress.ip_address(fields["ip"])), str(fields["mark"])
-    if not _MARK.fullmatch(mark) or str(ipaddress.ip_address(mark.partition("/")[0])) != ip:
+    if not _MARK.fullmatch(mark):
         raise ValueError("no mark of a host")
+    if str(ipaddress.ip_address(mark.partition("/")[0])) != ip:
+        raise ValueError("the mark of another host")
     return DevHostFacts(ip, mark)

@@ -24,6 +24,7 @@ from tradewind.fleet.local_paths import expanded
 SSH_PORT_VARIABLE: Final = "TRADEWIND_SSH_PORT"
 LOST: Final = 255
 """What ``ssh`` ends with when it did not get there, or lost the connection."""
+_LONGEST_WHY: Final = 400
 _OPTIONS: Final = (
     "BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null",
     "UpdateHostKeys=no", "CheckHostIP=no", "ControlMaster=no", "ControlPath=none", "ExitOnForwardFailure=yes",
@@ -103,7 +104,7 @@ def why_lost(said: str, host: SshHost) -> str:
         )
     else:
         lines = [line for line in said.splitlines() if line.strip()]
-        why = f"ssh to {host.name} at {host.address} ended: {lines[-1] if lines else 'it said nothing'}"
+        why = f"ssh to {host.name} at {host.address} ended: {lines[-1][:_LONGEST_WHY] if lines else 'it said nothing'}"
     return f"Cluster {host.cluster}: {why}"
 
 

@@ -20,6 +20,7 @@ MARK_VARIABLE: Final = "TRADEWIND_POD"
 """What processes carry that end with the holder of their slice, and are strays once it has gone."""
 _LONGEST_LISTING: Final = 32 << 20
 """In bytes: a host says in one line which files it has."""
+_LONGEST_WHY: Final = 400
 _ON_HOST: Final = Path(__file__).with_name("on_host.py")
 
 Write = Callable[[SshHost, str, bool], None]
@@ -94,4 +95,6 @@ class DevHosts:
 
     def _check(self, result: HostResult, said: str) -> None:
         if result.code != 0:
-            raise SshError(result.why or f"Host {result.host} did not take the files: {said or result.code}")
+            raise SshError(
+                result.why or f"Host {result.host} did not take the files: {said[:_LONGEST_WHY] or result.code}"
+            )

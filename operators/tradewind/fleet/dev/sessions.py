@@ -120,16 +120,16 @@ def find_session(
     for job, held in own.called(name).items():
         if job in known:
             return still_held(cluster, job, held, there.named([held.name]))
-    claimed = [job.job for job in active_holders(jobs, name, user)]
-    raise NoDevSliceError(
-        f"You hold no slice called {name} on cluster {cluster.name}"
-        + (
-            f" that was allocated from this machine. Job {on_one_line(claimed[0][:_LONGEST_SHOWN])} says that it holds "
-            "one for you, as any job can say: add --job with its id if you have allocated it elsewhere."
-            if claimed
-            else f": 'tradewind dev-tpu allocate TYPE --cluster {cluster.name}{_called(name, user)}' reserves one, and "
-            "holds it while it runs."
+    none = f"You hold no slice called {name} on cluster {cluster.name}"
+    if claimed := active_holders(jobs, name, user):
+        job = on_one_line(claimed[0].job[:_LONGEST_SHOWN])
+        raise NoDevSliceError(
+            f"{none} that is ready and was allocated from this machine. Job {job} says that it holds one for you, as "
+            "any job can say: add --job with its id if you have allocated it elsewhere."
         )
+    raise NoDevSliceError(
+        f"{none}: 'tradewind dev-tpu allocate TYPE --cluster {cluster.name}{_called(name, user)}' reserves one, and "
+        "holds it while it runs."
     )
 
 

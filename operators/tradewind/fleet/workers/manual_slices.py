@@ -22,6 +22,7 @@ from tradewind.fleet.errors import FleetError, meant
 from tradewind.fleet.lifecycle.zone import in_fleet_words
 from tradewind.fleet.marker import ClusterMarker, MarkerHolding
 from tradewind.fleet.workers.bodies import manual_body, resized_body
+from tradewind.fleet.workers.slice_cut import SliceCut
 from tradewind.fleet.workers.usage import check_unused
 from tradewind.ray_jobs.nodes.nodes import NodeFacts
 
@@ -234,10 +235,11 @@ class ManualSlices:
             WrongSliceError: It is none that can be cut so, or another one was being cut.
             SliceInUseError: Somebody uses it, or nobody can say. Nothing was changed.
             SliceNotReadyError: There is no room for a new one now; upkeep asks for it from now on.
+            BadCutError: The marker does not say what was being cut. Nothing was changed.
             ClusterBusyError: Somebody else is changing the cluster.
         """
         with marker.take(RESIZE, "writing down", details={}) as held:
-            cut = _Cut.of(held.marker.details)
+            cut = SliceCut.of(held.marker.details, self._cluster.name)
             if cut is None:
                 try:
                     cut = self._planned(name, kinds)
@@ -253,7 +255,7 @@ class ManualSlices:
             held.finish()
         return list(cut.bodies)
 
-    def _planned(self, name: str, kinds: Sequence[SliceType]) -> _Cut:
+    def _planned(self, name: str, kinds: Sequence[SliceType]) -> SliceCut:
         old = self.find(name)
         chips = sum(kind.chips for kind in kinds)
         if chips > old.kind.chips:
@@ -270,9 +272,9 @@ class ManualSlices:
             )  # fmt: skip
             made = manual_body(self._cluster, new, kind, old.capacity, self._script(kind))
             bodies[new] = resized_body(old.unit.body, made)
-        return _Cut(name, old.unit.identity, [kind.name for kind in kinds], bodies)
+        return SliceCut(name, old.unit.identity, [kind.name for kind in kinds], bodies)
 
-    def _carry_out(self, cut: _Cut, held: MarkerHolding) -> None:
+    def _carry_out(self, cut: SliceCut, held: MarkerHolding) -> None:
         wanted = {known for known, record in self._records.read().items() if record.is_wanted}
         missing = [new for new in cut.bodies if new not in wanted and self._found(new) is None]
         now = time.time()
@@ -294,7 +296,7 @@ class ManualSlices:
             held.check()
             self._create(new, body, held)
 
-    def _is_still(self, cut: _Cut) -> bool:
+    def _is_still(self, cut: SliceCut) -> bool:
         """Whether the slice that could not be deleted is there all the same; not, if nobody can see that."""
         try:
             there = self._found(cut.name)
@@ -354,30 +356,6 @@ class ManualSlices:
                 f"Slice {there.name} was made by the autoscaler, which would make another one: change 'slices' of the "
                 f"fleet file, and run 'tradewind cluster apply {self._cluster.name}'."
             )
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """What the marker holds of a cut."""
-
-    name: str
-    identity: str
-    kinds: list[str]
-    bodies: Mapping[str, Mapping[str, Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"slice": self.name, "identity": self.identity, "kinds": self.kinds, "bodies": dict(self.bodies)}
-
-    @staticmethod
-    def of(details: Mapping[str, Any]) -> _Cut | None:
-        """That of a marker; None if nothing was written down yet."""
-        name, identity = details.get("slice"), details.get("identity")
-        kinds, bodies = details.get("kinds"), details.get("bodies")
-        if not (isinstance(name, str) and isinstance(identity, str)):
-            return None
-        if not (isinstance(kinds, list) and isinstance(bodies, dict)):
-            return None
-        return _Cut(name, identity, [str(kind) for kind in kinds], bodies)
 
 
 def slice_records(cluster: FleetCluster) -> SliceRecords:

@@ -45,6 +45,11 @@ def _fetch(name: str, reference: SecretReference, whose: str) -> str:
             f"{whose}: secret {name} cannot be read from {reference}: the cluster's environment does not set "
             f"{reference.variable}; set it where Ray is started on the nodes."
         )
+    if "\0" in value:
+        raise SecretError(
+            f"{whose}: secret {name} from {reference} holds a NUL, which no variable can: add a version without one to "
+            "its secret, then run 'tradewind cluster push-env'."
+        )
     return value
 
 
