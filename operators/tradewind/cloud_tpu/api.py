@@ -202,19 +202,34 @@ class TpuApi:
         """Wait a while before looking again; it may raise, which ends what was being done."""
         self._sleep(seconds)
 
-    def delete_node(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+    def delete_node(
+        self,
+        name: str,
+        identity: str,
+        timeout_s: float = OPERATION_TIMEOUT_S,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """Delete a node that came from no queued resource; returns when it is gone.
 
         The API knows only names, so what is there is read once more just before.
 
+        Args:
+            check: Raises when nothing may be deleted any more; asked just before each try.
+
         Raises:
             TpuConflictError: What has this name now is another node than the one of this ``identity``.
         """
-        self._delete(name, identity, timeout_s, is_queue=False)
+        self._delete(name, identity, timeout_s, check, is_queue=False)
 
-    def delete_queued_resource(self, name: str, identity: str, timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+    def delete_queued_resource(
+        self,
+        name: str,
+        identity: str,
+        timeout_s: float = OPERATION_TIMEOUT_S,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """The same for a queued resource with its nodes, whatever its state."""
-        self._delete(name, identity, timeout_s, is_queue=True)
+        self._delete(name, identity, timeout_s, check, is_queue=True)
 
     def wait_until_ready(self, name: str, timeout_s: float = OPERATION_TIMEOUT_S) -> TpuNode:
         """Wait for a node to be READY, also for one that is not there yet."""
@@ -250,7 +265,7 @@ class TpuApi:
         name = f"{self.parent}/{path}"
         return _to_json(self._call(f"reading {name}", lambda: self._method(method)(name=name, timeout=CALL_TIMEOUT_S)))
 
-    def _delete(self, name: str, identity: str, timeout_s: float, *, is_queue: bool) -> None:
+    def _delete(self, name: str, identity: str, timeout_s: float, check: Callable[[], None], *, is_queue: bool) -> None:
         """Delete, or wait for the deletion that somebody else began. A new one of the same name is not waited for."""
         what = f"deleting {self._label('queued_resource' if is_queue else 'node', name)}"
         deadline = self._clock() + timeout_s
@@ -258,7 +273,12 @@ class TpuApi:
             return
         if there.identity != identity:
             raise _another(what)
-        if (operation := self.begin_delete(name, is_queue, identity)) is not None:
+
+        def may_send() -> bool:
+            check()
+            return True
+
+        if (operation := self.begin_delete(name, is_queue, identity, may_send)) is not None:
             self._wait_for(operation, deadline)
         while (there := self.found(name, is_queue)) and there.identity == identity:
             self._pause_until(deadline, f"{what}: it is still there")

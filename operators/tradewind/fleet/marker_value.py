@@ -31,8 +31,9 @@ _LONGEST_HEARTBEAT_S: Final = 3600.0
 LONGEST_WORDS: Final = 300
 ADD_WORKER: Final = "add-worker"
 REMOVE_WORKER: Final = "remove-worker"
-_SINGLE_ACTS: Final = frozenset({ADD_WORKER, REMOVE_WORKER})
-"""Operations that nobody has to go on with: what they do is done or not."""
+PUSH_ENV: Final = "push-env"
+_SINGLE_ACTS: Final = frozenset({ADD_WORKER, REMOVE_WORKER, PUSH_ENV})
+"""Operations that nobody has to go on with: what they do to a slice or host is done or not."""
 
 
 class MarkerState(StrEnum):

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.fleet.lifecycle.rotations import read_later
 from tests.fleet.lifecycle.worlds import PROJECT, ZONE, write_key, write_world_fleet
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.cloud.google_api import CloudDeniedError
@@ -28,14 +29,23 @@ from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.relaunch import RelaunchRefusedError
 from tradewind.fleet.lifecycle.restart import RESTART, ClusterRestart, RestartPhase
 from tradewind.fleet.lifecycle.zone import CloudZone
-from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, InterruptedOperationError, MarkerHolding
+from tradewind.fleet.marker import (
+    ClusterBusyError,
+    ClusterMarker,
+    InterruptedOperationError,
+    MarkerHolding,
+    MarkerLostError,
+    marker_path,
+)
 from tradewind.fleet.marker_value import MarkerState
+from tradewind.records.leases.store import boot_time
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback import HttpRequest
 
 RAYLIKE = (sys.executable, str(Path(__file__).with_name("raylike.py")))
 UP = "0 up -y --no-config-cache --log-style pretty --log-color false"
+LONG_S = 1000.0
 NEIGHBOUR = "  here-b: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0}\n"
 
 
@@ -55,11 +65,11 @@ class Act:
             launcher=RayLauncher(self.file, self.told.append, RAYLIKE),
         )  # fmt: skip
 
-    def restart(self, config_hash: str = "c0ffee") -> None:
+    def restart(self, config_hash: str = "c0ffee", marker: ClusterMarker | None = None) -> None:
         """Without its jobs."""
         tell = self.told.append
         jobs = PreservedJobs(self.cluster, KeptJobs(self.cluster, tell), tell, is_to_keep=False)
-        ClusterRestart(self.acts(config_hash), self.marker, jobs, tell).run()
+        ClusterRestart(self.acts(config_hash, marker), marker or self.marker, jobs, tell).run()
 
     @cached_property
     def tpu(self) -> TpuApi:
@@ -92,12 +102,12 @@ class Act:
         }  # fmt: skip
         self.tpu.create(name, body)
 
-    def put_head(self, status: str = "up-to-date") -> None:
-        labels = {"ray-cluster-name": "here", "ray-node-type": "head", "ray-node-status": status}
+    def put_head(self, name: str = "ray-here-head-1-compute", status: str = "RUNNING") -> None:
+        labels = {"ray-cluster-name": "here", "ray-node-type": "head", "ray-node-status": "up-to-date"}
         state = self.google.compute.state
         with state.changed:
-            path = f"projects/{PROJECT}/zones/{ZONE}/instances/ray-here-head-1-compute"
-            state.add(path, {"labels": {**labels, "tradewind-config": "c0ffee"}, "status": "RUNNING"})
+            path = f"projects/{PROJECT}/zones/{ZONE}/instances/{name}"
+            state.add(path, {"labels": {**labels, "tradewind-config": "c0ffee"}, "status": status})
 
 
 @pytest.fixture(scope="module")
@@ -313,6 +323,73 @@ def test_a_start_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) 
         assert len(act.there().machines) == 1
         act.acts().stop(delete_state=True)
     assert number > 8, "there was something to interrupt"
+
+
+@dataclass
+class Freeze:
+    """Who does something is frozen once Google has been asked ``number`` times; by the time that it thaws, Bob holds
+    the cluster. Ray's launcher, which is ended meanwhile (see ``test_launcher``), is not counted.
+
+    Attributes:
+        changes: What it asked Google to change after that.
+    """
+
+    act: Act
+    number: int
+    bob: MarkerHolding | None = None
+    changes: list[str] = field(default_factory=list)
+
+    @property
+    def marker(self) -> ClusterMarker:
+        def clock() -> float:
+            return boot_time() + (LONG_S if self.bob else 0.0)
+
+        return ClusterMarker("here", marker_path(self.act.cluster), clock=clock)
+
+    def look(self, call: HttpRequest) -> None:
+        if call.headers.get("User-Agent", "").startswith("Python-urllib"):
+            return
+        if self.bob and call.method != "GET":
+            self.changes.append(f"{call.method} {call.path}")
+        self.number -= 1
+        if self.number == 0:
+            late = ClusterMarker("here", marker_path(self.act.cluster), read=read_later)
+            self.bob = late.take("stop", "deleting", holder="bob@desk", is_anew=True)
+
+    def during(self, what: Callable[[ClusterMarker], None]) -> bool:
+        """Whether ``what`` was long enough to be frozen."""
+        self.act.google.seen = self.look
+        try:
+            what(self.marker)
+        except (MarkerLostError, ClusterBusyError):
+            assert self.bob
+        finally:
+            self.act.google.seen = lambda call: None
+        if self.bob:
+            assert self.act.marked() == ("stop", MarkerState.HELD), "Bob's"
+            self.bob.finish()
+        return self.bob is not None
+
+
+@pytest.mark.parametrize("what", ["start", "stop", "restart", "apply"])
+def test_who_is_frozen_anywhere_changes_nothing_more_once_somebody_else_has_the_cluster(act: Act, what: str) -> None:
+    acts: dict[str, Callable[[ClusterMarker], None]] = {
+        "start": lambda marker: act.acts(marker=marker).start(),
+        "stop": lambda marker: act.acts(marker=marker).stop(delete_state=True),
+        "restart": lambda marker: act.restart("beef", marker),
+        "apply": lambda marker: act.acts("beef", marker).apply(),
+    }
+    number, is_frozen = 0, True
+    while is_frozen:
+        if what != "start":
+            act.put_head()
+            act.put_head("dead", "TERMINATED")
+            act.add_slice("one")
+        freeze = Freeze(act, number := number + 1)
+        is_frozen = freeze.during(acts[what])
+        assert not freeze.changes, f"after request {number}"
+        act.acts().stop(delete_state=True)
+    assert number > 3, "there was something to freeze in"
 
 
 @pytest.mark.parametrize("phase", [RestartPhase.RESTARTING, RestartPhase.RETURNING])

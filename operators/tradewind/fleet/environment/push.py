@@ -103,20 +103,34 @@ class EnvironmentPush:
     def __init__(
         self,
         versions: Mapping[str, str],
-        run: Callable[[Callable[[SshHost, str, bool], None], Sequence[SshHost], str], list[HostResult]] | None = None,
+        run: Callable[
+            [Callable[[SshHost, str, bool], None], Sequence[SshHost], Callable[[SshHost], str]], list[HostResult]
+        ]
+        | None = None,
     ) -> None:
         self._versions = dict(versions)
         self._run = run or (lambda write, hosts, command: HostRuns(write).run(hosts, command))
 
-    def push(self, hosts: Sequence[SshHost], *, is_dry: bool) -> list[HostPush]:
-        """Do it on ``hosts``, or only say what would be done."""
+    def push(
+        self, hosts: Sequence[SshHost], *, is_dry: bool, check: Callable[[], None] = lambda: None
+    ) -> list[HostPush]:
+        """Do it on ``hosts``, or only say what would be done.
+
+        Args:
+            check: Asked before each host; raises when nothing may be written any more.
+        """
         last: dict[tuple[str, bool], str] = {}
 
         def write(host: SshHost, line: str, is_error: bool) -> None:
             last[host.name, is_error] = line
 
         command = remote_command(push_line(self._versions, is_dry=is_dry), RunEnv.AUTO, is_terminal=False)
-        results = self._run(write, hosts, command)
+
+        def command_of(host: SshHost) -> str:
+            check()
+            return command
+
+        results = self._run(write, hosts, command_of)
         return [
             HostPush.of(one, last.get((one.host, False), ""), last.get((one.host, True), ""), is_dry=is_dry)
             for one in results

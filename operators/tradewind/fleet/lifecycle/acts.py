@@ -95,12 +95,10 @@ class ClusterActs:
         It begins anew whatever was interrupted: afterwards nothing is half-done.
         """
         with self._marker.take("stop", "deleting", is_anew=True) as held:
-            delete_nodes(
-                self._zone, self._cluster.name, self._tell, include_reserved=include_reserved, check=held.check
-            )
+            zone = self._zone.under(held.check)
+            delete_nodes(zone, self._cluster.name, self._tell, include_reserved=include_reserved)
             if delete_state:
-                held.check()
-                self._zone.delete_disk(self._cluster.state_disk)
+                zone.delete_disk(self._cluster.state_disk)
                 self._tell(f"Deleted disk {self._cluster.state_disk}.")
             held.finish()
 
@@ -127,10 +125,10 @@ class ClusterActs:
 
     def set_slices_up_again(self, held: MarkerHolding) -> None:
         """Have the autoscaler run the start commands on all hosts of its slices, which end the Ray that runs there."""
+        zone = self._zone.under(held.check)
         for one in self.inventory().slices:
             if one.is_of_autoscaler and one.state == READY:
-                held.check()
-                self._zone.label_slice(one, {STATUS_LABEL: NOT_SET_UP})
+                zone.label_slice(one, {STATUS_LABEL: NOT_SET_UP})
 
     def plan_apply(self) -> ApplyPlan:
         """Whether the head's autoscaler can follow the file as it is now, while all goes on that runs.
@@ -184,22 +182,20 @@ class ClusterActs:
 
     def _prepare(self, found: Inventory, held: MarkerHolding) -> None:
         """Nothing is in the head's way, and what it needs is there."""
-        held.check()
+        zone = self._zone.under(held.check)
         if found.dead_heads:
-            self._zone.delete_machines(found.dead_heads)
+            zone.delete_machines(found.dead_heads)
             self._tell(f"Deleted {', '.join(one.name for one in found.dead_heads)}, which did not run any more.")
-        if self._zone.make_disk(self._cluster):
+        if zone.make_disk(self._cluster):
             self._tell(f"Made disk {self._cluster.state_disk}.")
-        held.check()
 
     def _launch(self, held: MarkerHolding, *, is_restart: bool = True) -> None:
         """A head that was made earlier gets the hash of the file that it follows from now on, as its label."""
         held.check()
         self._launcher.up(held, is_restart=is_restart)
         (head,) = self.inventory().heads
-        held.check()
         if head.labels.get(CONFIG_LABEL) != self._config_hash:
-            self._zone.label_machine(head.name, {CONFIG_LABEL: self._config_hash})
+            self._zone.under(held.check).label_machine(head.name, {CONFIG_LABEL: self._config_hash})
 
 
 @contextmanager
@@ -212,21 +208,13 @@ def _over_if_refused(held: MarkerHolding) -> Iterator[None]:
         raise
 
 
-def delete_nodes(
-    zone: CloudZone,
-    cluster: str,
-    tell: Callable[[str], None],
-    *,
-    include_reserved: bool,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Delete what there is of a cluster, and look again, until nothing is left. Raises what ``check`` does, and
+def delete_nodes(zone: CloudZone, cluster: str, tell: Callable[[str], None], *, include_reserved: bool) -> None:
+    """Delete what there is of a cluster, and look again, until nothing is left.
 
     Raises:
         CloudError: Google Cloud refuses, or does not answer.
     """
     while not (plan := Teardown.of(zone.inventory().of(cluster), include_reserved=include_reserved)).is_empty:
-        check()
         if plan.machines:
             zone.delete_machines(plan.machines)
             tell(f"Deleted {', '.join(one.name for one in plan.machines)}.")

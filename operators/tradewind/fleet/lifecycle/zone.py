@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,8 +58,15 @@ class CloudZone:
         self._compute = compute or google_api("compute")
         self._sleep = sleep
         self._nodes: Any = None
+        self._check: Callable[[], None] = lambda: None
         with in_fleet_words():
             self._tpu = tpu or TpuApi(project, zone, poll_s=2.0)
+
+    def under(self, check: Callable[[], None]) -> CloudZone:
+        """The same zone, of which nothing is changed any more once ``check`` raises; it is asked before each change."""
+        other = copy.copy(self)
+        other._check = check
+        return other
 
     def inventory(self) -> Inventory:
         """Everything in it that Ray, or somebody for Ray, has made."""
@@ -78,7 +86,7 @@ class CloudZone:
             what = f"Deleting {machine.name} in {self}"
             try:
                 request = instances.delete(project=self.project, zone=self.zone, instance=machine.name)
-                begun.append((what, answer_of(request, what, is_write=True)))
+                begun.append((what, self._changed(request, what)))
             except CloudNotFoundError:
                 continue
         for what, operation in begun:
@@ -91,10 +99,11 @@ class CloudZone:
 
         def delete(one: TpuNode | QueuedTpu) -> None:
             is_queue = isinstance(one, QueuedTpu)
-            (self._tpu.delete_queued_resource if is_queue else self._tpu.delete_node)(one.name, one.identity)
+            delete_one = self._tpu.delete_queued_resource if is_queue else self._tpu.delete_node
+            delete_one(one.name, one.identity, check=self._check)
             gone(one.name)
 
-        with in_fleet_words(), ThreadPoolExecutor(AT_ONCE) as pool:
+        with in_fleet_words(self._check), ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(delete, [*slices, *queues]))
 
     def make_disk(self, cluster: FleetCluster) -> bool:
@@ -111,7 +120,7 @@ class CloudZone:
             "type": f"projects/{self.project}/zones/{self.zone}/diskTypes/{_DISK_TYPE}",
         }  # fmt: skip
         try:
-            self._wait_for(answer_of(disks.insert(**place, body=body), what, is_write=True), what)
+            self._wait_for(self._changed(disks.insert(**place, body=body), what), what)
         except CloudConflictError:
             return False
         return True
@@ -121,7 +130,7 @@ class CloudZone:
         what = f"Deleting disk {name} in {self}"
         try:
             request = self._compute.disks().delete(project=self.project, zone=self.zone, disk=name)
-            self._wait_for(answer_of(request, what, is_write=True), what)
+            self._wait_for(self._changed(request, what), what)
         except CloudNotFoundError:
             return
 
@@ -131,7 +140,7 @@ class CloudZone:
         place = {"project": self.project, "zone": self.zone, "instance": name}
         there = answer_of(instances.get(**place), what)
         body = {"labels": {**there.get("labels", {}), **labels}, "labelFingerprint": there["labelFingerprint"]}
-        self._wait_for(answer_of(instances.setLabels(**place, body=body), what, is_write=True), what)
+        self._wait_for(self._changed(instances.setLabels(**place, body=body), what), what)
 
     def label_slice(self, one: TpuNode, labels: Mapping[str, str]) -> None:
         """Add ``labels`` to those that a slice has by now; nothing if it is gone, or another one has its name.
@@ -145,10 +154,14 @@ class CloudZone:
             there = TpuNode.from_json(answer_of(self._nodes.get(name=name), what))
             if there.identity == one.identity:
                 body = {"labels": {**there.labels, **labels}}
-                answer_of(self._nodes.patch(name=name, updateMask="labels", body=body), what, is_write=True)
+                self._changed(self._nodes.patch(name=name, updateMask="labels", body=body), what)
 
     def __str__(self) -> str:
         return f"{self.project}, {self.zone}"
+
+    def _changed(self, request: Any, what: str) -> Mapping[str, Any]:
+        self._check()
+        return answer_of(request, what, is_write=True)
 
     def _wait_for(self, operation: Mapping[str, Any], what: str) -> None:
         operations, place = self._compute.zoneOperations(), {"project": self.project, "zone": self.zone}
@@ -164,8 +177,8 @@ class CloudZone:
 
 
 @contextmanager
-def in_fleet_words() -> Iterator[None]:
-    """The errors of the Cloud TPU API as errors of the fleet."""
+def in_fleet_words(check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """The errors of the Cloud TPU API as errors of the fleet; before that what ``check`` raises, which may be why."""
     try:
         yield
     except TpuDeniedError as error:
@@ -173,4 +186,5 @@ def in_fleet_words() -> Iterator[None]:
     except TpuUnreachableError as error:
         raise CloudUnreachableError(str(error)) from None
     except TpuApiError as error:
+        check()
         raise CloudError(str(error)) from None

@@ -20,7 +20,7 @@ from tradewind.cloud_tpu.slice_types import SliceType, slice_type
 from tradewind.fleet.clusters import CLUSTER_LABEL, Capacity, FleetCluster
 from tradewind.fleet.errors import FleetError, meant
 from tradewind.fleet.lifecycle.zone import in_fleet_words
-from tradewind.fleet.marker import ClusterMarker, MarkerHolding
+from tradewind.fleet.marker import ClusterMarker, MarkerHolding, MarkerLostError
 from tradewind.fleet.workers.bodies import manual_body, resized_body
 from tradewind.fleet.workers.slice_cut import SliceCut
 from tradewind.fleet.workers.usage import check_unused
@@ -284,6 +284,8 @@ class ManualSlices:
         if there is not None and there.unit.identity == cut.identity:
             try:
                 self._delete(there, held.check)
+            except MarkerLostError:
+                raise
             except FleetError:
                 if self._is_still(cut):
                     for new in cut.bodies:
@@ -320,12 +322,11 @@ class ManualSlices:
 
     def _delete(self, there: ManualSlice, check: Callable[[], None]) -> None:
         self._check_unused(there)
-        check()
-        with in_fleet_words():
+        with in_fleet_words(check):
             if there.queue is not None:
-                self._api.delete_queued_resource(there.queue.name, there.queue.identity)
+                self._api.delete_queued_resource(there.queue.name, there.queue.identity, check=check)
             elif there.node is not None:
-                self._api.delete_node(there.name, there.node.identity)
+                self._api.delete_node(there.name, there.node.identity, check=check)
 
     def _check_unused(self, there: ManualSlice) -> None:
         nodes = self._nodes()

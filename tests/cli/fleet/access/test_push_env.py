@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,12 @@ import pytest
 from tests.fleet.loopback import LoopbackFleet, loopback_fleet
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.on_hosts.environment_files import host_variable
+from tradewind.fleet.access.hosts import ClusterHosts
+from tradewind.fleet.environment.push import EnvironmentPush
+from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.marker import ClusterMarker, MarkerLostError
+from tradewind.rehearsal.cloud.buckets import RefusedError
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
 SECRET = "projects/my-project/secrets/hugging"
@@ -36,7 +43,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackFleet]:
 
 
 @pytest.fixture
-def files(world: LoopbackFleet) -> Iterator[Path]:
+def marker(cloud: LocalCloudStorage) -> ClusterMarker:
+    """That of the cluster, in its bucket."""
+    with suppress(RefusedError):
+        cloud.buckets.create("my-bucket")
+    return ClusterMarker.of(load_fleet(Path(os.environ["TRADEWIND_FLEET"])).cluster("here"))
+
+
+@pytest.fixture
+def files(world: LoopbackFleet, marker: ClusterMarker) -> Iterator[Path]:
     """Where the files are; the secrets have one version each again."""
     world.google.secrets = LocalSecretManager()
     world.google.secrets.put(SECRET, f"{FIRST}\n")
@@ -122,6 +137,26 @@ def test_a_host_that_is_not_reached_is_named_and_the_others_get_theirs(
     assert "one:1: Cluster here: who answers at 127.0.0.1 has not the host keys" in err
     assert "Mend those, and run it again" in err and (files / "HF_TOKEN").read_text() == f"{FIRST}\n"
     assert unknown[0] == 1 and "one:0: The hosts of one have not all written down their SSH host keys" in unknown[2]
+
+
+def test_beside_somebody_who_changes_the_cluster_nothing_is_written_and_a_dry_run_looks(
+    world: LoopbackFleet, files: Path, marker: ClusterMarker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with marker.take("rotate-token", "restarting Ray", holder="ada@laptop") as held:
+        code, _, err = run(capfd, "here", "--host", "head")
+        assert code == 1 and "ada@laptop is at rotate-token" in err and not files.exists()
+        assert run(capfd, "here", "--host", "head", "--dry-run")[0] == 0
+        held.finish()
+
+
+def test_who_has_lost_the_cluster_writes_to_no_further_host(world: LoopbackFleet, files: Path) -> None:
+    def lost() -> None:
+        raise MarkerLostError("Others may be changing the cluster.")
+
+    there = ClusterHosts(load_fleet(Path(os.environ["TRADEWIND_FLEET"])).cluster("here"))
+    with pytest.raises(MarkerLostError):
+        EnvironmentPush({"HF_TOKEN": f"{SECRET}/versions/1"}).push([there.head()], is_dry=False, check=lost)
+    assert not files.exists()
 
 
 def test_where_ray_does_not_run_nothing_is_written(world: LoopbackFleet, files: Path, tmp_path: Path) -> None:

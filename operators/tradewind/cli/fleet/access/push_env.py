@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tradewind.cli.errors import CommandError
 from tradewind.cli.fleet.access.options import HEAD_WORD
@@ -12,6 +12,8 @@ from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.fleet.access.hosts import ClusterHosts, SliceHost, SliceOfHosts
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.environment.push import EnvironmentPush, HostPush, PushState, machines_of, newest_versions
+from tradewind.fleet.marker import ClusterMarker
+from tradewind.fleet.marker_value import PUSH_ENV
 from tradewind.text_table import aligned
 
 _HEAD_ROW = ("HOST", "FILES", "CHANGED", "REMOVED", "RAY HAS OTHERS")
@@ -22,9 +24,20 @@ def push_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
     Raises:
         NoVersionError: A secret has nothing that could be written. Nothing was done.
+        ClusterBusyError: Somebody else is changing the cluster. Nothing was done.
         FleetError: Google Cloud does not say where the hosts are, or there is no such host.
     """
     cluster = fleet.cluster(arguments.name)
+    if arguments.dry_run:
+        return _pushed(arguments, cluster, lambda: None)
+    with ClusterMarker.of(cluster).take(PUSH_ENV, "writing files") as held:
+        code = _pushed(arguments, cluster, held.check)
+        held.finish()
+    return code
+
+
+def _pushed(arguments: argparse.Namespace, cluster: FleetCluster, check: Callable[[], None]) -> int:
+    """The newest versions are asked for by who holds the cluster, so that who comes later writes no older ones."""
     versions = newest_versions(cluster)
     there = ClusterHosts(cluster)
     names = arguments.host
@@ -36,7 +49,7 @@ def push_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
     if not arguments.json:
         for name, version in versions.items():
             say(f"{name} is {version}.")
-    done = [*EnvironmentPush(versions).push([*head, *hosts], is_dry=arguments.dry_run), *lost]
+    done = [*EnvironmentPush(versions).push([*head, *hosts], is_dry=arguments.dry_run, check=check), *lost]
     absent = [one for one in slices if not one.hosts]
     if arguments.json:
         left_out = [{"slice": one.name, "state": one.state} for one in absent]
