@@ -136,7 +136,9 @@ def test_a_trigger_gets_the_cluster_without_blocking_its_loop(
 
 
 def test_a_trigger_whose_connection_is_gone_says_so() -> None:
-    with pytest.raises(BadAddressError, match="There is no connection 'nowhere': add one of type 'Ray'"):
+    with pytest.raises(
+        BadAddressError, match="There is no connection 'nowhere': add one of type 'Ray' .*TRADEWIND_FLEET"
+    ):
         asyncio.run(RayHook.cluster_from_trigger("nowhere"))
 
 

@@ -46,7 +46,10 @@ def no_such_cluster(name: str, fleet: Fleet | None = None, connections: Iterable
             fleet = configured_fleet()
     known = sorted({*connections, *(fleet.names() if fleet else ())})
     if not known:
-        return BadAddressError(f"There is no connection {name!r}: add one of type 'Ray' with the dashboard's address.")
+        return BadAddressError(
+            f"There is no connection {name!r}: add one of type 'Ray' with the dashboard's address, or name the fleet "
+            "file that has a cluster of this name, with TRADEWIND_FLEET."
+        )
     file = f", and {fleet.file} describes no such cluster" if fleet else ""
     return BadAddressError(f"There is no connection {name!r}{file}: {meant(name, known)}")
 

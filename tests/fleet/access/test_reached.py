@@ -12,11 +12,11 @@ import pytest
 
 from tests.fleet.fleets import write_fleet
 from tradewind.fleet.access.kept_token import fetched_token, kept_token
-from tradewind.fleet.access.reached import with_token
+from tradewind.fleet.access.reached import in_fleet_words, with_token
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import RayAuthenticationError
+from tradewind.ray_jobs.errors import RayAuthenticationError, unreachable
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
@@ -107,3 +107,11 @@ def test_who_may_not_list_the_versions_is_told_of_the_token(
     google.secrets.refused.add("secretmanager.versions.list")
     with pytest.raises(RayAuthenticationError, match="restart the cluster, or put the old token back"):
         with_token(there, cluster, is_any_good=True)
+
+
+def test_a_cluster_that_does_not_answer_is_not_told_of_as_a_connection_at_the_tunnels_address() -> None:
+    there = RayCluster("here", "http://127.0.0.1:1")
+    assert in_fleet_words(unreachable(there, ConnectionError()), there) == (
+        "Ray on the head of cluster here does not answer (ConnectionError): 'tradewind cluster status here' shows how "
+        "the head is."
+    )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tradewind.cli.jobs.named_cluster import NamedCluster
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8265"
+_LOOPBACK: Final = "127.0.0.1"
 _TOKEN_FILE: Final = ".ray/auth_token"
 TOKEN_SOURCES: Final = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/{_TOKEN_FILE}"
 
@@ -94,6 +95,11 @@ def _at_address(arguments: argparse.Namespace, env: Mapping[str, str], home: Pat
 def options_for(named: NamedCluster | None, cluster: RayCluster) -> list[str]:
     """The options that mean this cluster on another command line."""
     return ["--address", cluster.address] if named is None else list(named.words)
+
+
+def ends_with_us(named: NamedCluster | None, cluster: RayCluster) -> bool:
+    """Whether the address is that of a tunnel to what was ``named``, which is gone when this command has ended."""
+    return named is not None and urlsplit(cluster.address).hostname == _LOOPBACK
 
 
 def is_at_address(cluster: RayCluster) -> bool:

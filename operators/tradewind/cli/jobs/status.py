@@ -6,9 +6,9 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from urllib.parse import urlsplit
 
 from tradewind.cli.interrupts import Interrupts
+from tradewind.cli.jobs.clusters import ends_with_us
 from tradewind.cli.jobs.logs import unknown_job
 from tradewind.cli.output import json_lines, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
@@ -16,8 +16,6 @@ from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.follow.waiting import duration
 from tradewind.ray_jobs.keeping.owners import owner_of
 from tradewind.text_table import aligned
-
-_LOOPBACK = "127.0.0.1"
 
 
 def status(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
@@ -31,7 +29,7 @@ def status(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
     found = RayJobs(cluster).details(arguments.job)
     if found is None:
         raise unknown_job(arguments.job, cluster)
-    link = None if arguments.named and _ends_with_us(cluster) else cluster.job_url(found.job)
+    link = None if ends_with_us(arguments.named, cluster) else cluster.job_url(found.job)
     if arguments.json:
         fields = {**asdict(found), "owner": owner_of(found.metadata), "link": link}
         write_lines(json_lines(fields))
@@ -58,11 +56,6 @@ def job_rows(job: JobDetails, link: str | None, now: float) -> Iterator[tuple[st
         yield from (("", line) for line in message.splitlines()[1:])
     if link is not None:
         yield "link", link
-
-
-def _ends_with_us(cluster: RayCluster) -> bool:
-    """Whether the address is that of a tunnel, which nobody can open once this command has ended."""
-    return urlsplit(cluster.address).hostname == _LOOPBACK
 
 
 def _clock(ms: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.interrupts import Interrupted, Interrupts
-from tradewind.cli.jobs.clusters import options_for
+from tradewind.cli.jobs.clusters import ends_with_us, options_for
 from tradewind.cli.jobs.named_cluster import NamedCluster
 from tradewind.cli.jobs.submission import command_words, id_for, job_to_submit, ray_command
 from tradewind.cli.output import say, write_lines
@@ -49,10 +49,15 @@ def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
     """
     request = job_to_submit(arguments, id_for(arguments), Path.cwd(), say)
     _check_owner(arguments.named, request.metadata.get("user", ""))
-    where = options_for(arguments.named, cluster)
-    return Submission(request, cluster, interrupts, where, is_id_new=arguments.submission_id is None).run(
-        no_wait=arguments.no_wait, auto_stop=arguments.auto_stop, timeout_s=arguments.timeout
+    submission = Submission(
+        request,
+        cluster,
+        interrupts,
+        options_for(arguments.named, cluster),
+        is_id_new=arguments.submission_id is None,
+        is_address_ours=ends_with_us(arguments.named, cluster),
     )
+    return submission.run(no_wait=arguments.no_wait, auto_stop=arguments.auto_stop, timeout_s=arguments.timeout)
 
 
 def _check_owner(named: NamedCluster | None, user: str) -> None:
@@ -68,6 +73,7 @@ class Submission:
     Args:
         where: The options that mean the cluster on another command line.
         is_id_new: Nobody else can have used this id: whatever job has it is ours.
+        is_address_ours: Nobody else can use the cluster's address, so it is not shown.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class Submission:
         where: Sequence[str],
         *,
         is_id_new: bool,
+        is_address_ours: bool = False,
     ) -> None:
         self._request = request
         self._job = request.submission_id
@@ -85,6 +92,7 @@ class Submission:
         self._interrupts = interrupts
         self._where = where
         self._is_ours = is_id_new
+        self._is_address_ours = is_address_ours
         self._has_ended = False
 
     def run(self, *, no_wait: bool, auto_stop: bool, timeout_s: float | None) -> int:
@@ -92,7 +100,8 @@ class Submission:
         from tradewind.ray_jobs.client import RayJobs
 
         jobs = RayJobs(self._cluster)
-        say(f"The same with Ray's own command: {ray_command(self._request, self._cluster)}")
+        if not self._is_address_ours:
+            say(f"The same with Ray's own command: {ray_command(self._request, self._cluster)}")
         with self._stopping() if auto_stop else self._leaving():
             try:
                 is_new = jobs.submit_or_attach(self._request)
@@ -103,7 +112,8 @@ class Submission:
                 raise RayUnreachableError(f"{error} Job {self._job} may have been submitted nevertheless.") from None
             self._is_ours |= is_new
             verb = "submitted" if is_new else "was submitted before"
-            say(f"Job {self._job} {verb}: {self._cluster.job_url(self._job)}")
+            where = f" on {self._cluster.name}." if self._is_address_ours else f": {self._cluster.job_url(self._job)}"
+            say(f"Job {self._job} {verb}{where}")
             if no_wait:
                 write_lines([self._job])
                 self._has_ended = True

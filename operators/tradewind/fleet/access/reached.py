@@ -14,7 +14,7 @@ from tradewind.fleet.cloud.google_api import CloudError, google_api
 from tradewind.fleet.cloud.token_secret import TokenSecret
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import RayAuthenticationError
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError
 from tradewind.ray_jobs.probe import glance
 
 _MEMORY: Final = "127.0.0.1:6379"
@@ -35,7 +35,18 @@ def reached(cluster: FleetCluster, port: int | None = None, *, is_any_token_good
         RayJobsError: The head answers, and its Ray does not, or refuses the token that is in Secret Manager.
     """
     with tunnel(head_to_log_in_on(cluster, google_api("compute")), port) as address:
-        yield with_token(RayCluster(cluster.name, address), cluster, is_any_good=is_any_token_good)
+        there = RayCluster(cluster.name, address)
+        try:
+            yield with_token(there, cluster, is_any_good=is_any_token_good)
+        except RayUnreachableError as error:
+            raise RayUnreachableError(in_fleet_words(str(error), there)) from None
+
+
+def in_fleet_words(text: str, there: RayCluster) -> str:
+    """An error about a cluster at the end of a tunnel, without that address and a connection, which nobody has."""
+    text = text.replace(str(there), f"Ray on the head of cluster {there.name}")
+    mend = f"start the cluster, or correct the host of connection {there.name!r}"
+    return text.replace(mend, f"'tradewind cluster status {there.name}' shows how the head is")
 
 
 def reached_anyhow(cluster: FleetCluster) -> AbstractContextManager[RayCluster]:

@@ -107,7 +107,7 @@ def answer_of(request: Any, what: str, *, is_write: bool = False) -> Mapping[str
     Raises:
         CloudError: There is none; see its kinds.
     """
-    from google.auth.exceptions import GoogleAuthError
+    from google.auth.exceptions import GoogleAuthError, TransportError
     from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
     from httplib2 import HttpLib2Error
 
@@ -116,6 +116,10 @@ def answer_of(request: Any, what: str, *, is_write: bool = False) -> Mapping[str
         return answer
     except HttpError as error:
         raise _refusal(int(error.resp.status), str(error.reason).strip().rstrip("."), what) from None
+    except TransportError:  # its text has the address that was asked, and a cause within a cause
+        raise CloudUnreachableError(
+            f"{what}: Google's sign-in does not answer: look at the network here, and try again later."
+        ) from None
     except GoogleAuthError as error:
         raise CloudDeniedError(
             f"{what}: Google's credentials here are of no use ({type(error).__name__}): run 'gcloud auth "

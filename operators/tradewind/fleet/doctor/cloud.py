@@ -106,13 +106,14 @@ def _secret(project: str, name: str, secrets: Any, *, is_token: bool) -> Diagnos
 
 def _clocks(api: Any, now: Callable[[], float]) -> Diagnosis:
     """This machine's clock beside Google's, by the date of any answer."""
+    from google.auth.exceptions import GoogleAuthError
     from httplib2 import HttpLib2Error  # type: ignore[import-untyped]
 
     about = "clock"
     try:
         answer, _ = api._http.request(api._baseUrl, "HEAD")
         theirs = parsedate_to_datetime(answer["date"]).timestamp()
-    except (OSError, HttpLib2Error, KeyError, ValueError) as error:
+    except (OSError, HttpLib2Error, GoogleAuthError, KeyError, ValueError) as error:
         return unknown(about, f"Google Cloud does not say what time it is ({type(error).__name__})")
     skew = now() - theirs
     if abs(skew) > _MOST_SKEW_S:

@@ -121,7 +121,8 @@ class RayLauncher:
             held.check()
         if code:
             reasons = [line.removeprefix(_REASON) for line in last if line.startswith(_REASON)]
-            why = reasons[-1] if reasons else "see above for what it said"
+            ends = [line.strip() for line in last if line.strip()]  # where it gives up by itself
+            why = (reasons or ends or ["it said nothing"])[-1]
             raise LauncherError(f"Ray's launcher ended with {code}: {why}")
 
 

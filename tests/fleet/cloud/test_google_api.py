@@ -1,0 +1,40 @@
+"""Google's client with credentials, where nothing of Google's can be reached."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tradewind.fleet.cloud.google_api import CloudUnreachableError, answer_of, google_api
+from tradewind.fleet.doctor.cloud import _clocks
+from tradewind.fleet.doctor.diagnosis import Health
+
+
+@pytest.fixture
+def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The client of a service account whose tokens are to be had at a host that nobody knows."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    account = {
+        "type": "service_account", "project_id": "my-project", "private_key": pem.decode(),
+        "client_email": "me@my-project.iam.gserviceaccount.com", "token_uri": "http://nowhere.invalid/token",
+    }  # fmt: skip
+    (tmp_path / "account.json").write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account.json"))
+    monkeypatch.delenv("TRADEWIND_COMPUTE_ENDPOINT", raising=False)
+    return google_api("compute")
+
+
+def test_a_network_that_is_down_is_not_taken_for_credentials_that_are_bad(compute: Any) -> None:
+    with pytest.raises(CloudUnreachableError, match="The machines: Google's sign-in does not answer: look at the netw"):
+        answer_of(compute.instances().list(project="my-project", zone="us-central2-b"), "The machines", is_write=True)
+
+
+def test_the_doctor_says_that_the_clocks_cannot_be_compared(compute: Any) -> None:
+    assert _clocks(compute, time.time).health is Health.UNKNOWN
