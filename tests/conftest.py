@@ -16,6 +16,7 @@ import pytest
 from tests.costs import Costs
 from tests.sharing import SharingScheduling, longest_first
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.local.airflow_config import NEW_DATABASES
 
 pytest_plugins = ["tests.stores"]
 
@@ -35,13 +36,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--costs"):
         config.pluginmanager.register(Costs())
     if not hasattr(config, "workerinput"):
-        share_compilations(config)
+        # What one training has compiled, all trainings of this run find: that is half of what a tiny one computes.
+        share_folder(config, "JAX_COMPILATION_CACHE_DIR", "tradewind-compilations-")
+        share_folder(config, NEW_DATABASES, "tradewind-databases-")
 
 
-def share_compilations(config: pytest.Config) -> None:
-    """What one training has compiled, all trainings of this run find: that is half of what a tiny one computes."""
-    folder = tempfile.mkdtemp(prefix="tradewind-compilations-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+def share_folder(config: pytest.Config, variable: str, prefix: str) -> None:
+    """A folder for all processes of this run, which this variable names."""
+    folder = tempfile.mkdtemp(prefix=prefix)
+    os.environ[variable] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tradewind.rehearsal.local.airflow import LocalAirflow, LocalAirflowError, all_healthy
 from tradewind.rehearsal.local.airflow_api import AirflowApi, AirflowApiError
-from tradewind.rehearsal.local.airflow_config import OBJECTS_PER_COLLECTION, WORKER_PROCESSES
+from tradewind.rehearsal.local.airflow_config import NEW_DATABASES, OBJECTS_PER_COLLECTION, WORKER_PROCESSES
 from tradewind.rehearsal.local.processes import LocalStack
 
 TINY_DAG = """
@@ -195,10 +195,14 @@ def test_nothing_listens_outside_of_loopback(airflow):
 
 
 @pytest.mark.airflow
-def test_a_second_start_keeps_the_secrets_and_needs_no_migration(tmp_path):
-    stack = LocalStack(tmp_path)
+def test_a_second_start_keeps_secrets_and_database_and_a_new_database_is_a_copy_of_a_kept_one(tmp_path, monkeypatch):
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setenv(NEW_DATABASES, str(tmp_path / "kept"))
+    stack = LocalStack(tmp_path / "stack")
     first = LocalAirflow(stack, dags_folder=tmp_path, connections={}, settings={})
     first.prepare()
+    with closing(sqlite3.connect(first.home / "airflow.db")) as database:
+        database.execute("CREATE TABLE mine (value)")
     before = (first.home / "airflow.db").stat().st_mtime_ns
     second = LocalAirflow(stack, dags_folder=tmp_path, connections={}, settings={})
     second.prepare()
@@ -208,6 +212,17 @@ def test_a_second_start_keeps_the_secrets_and_needs_no_migration(tmp_path):
     (first.home / "migrated").write_text("2.0.0 ['abc']")
     second.prepare()
     assert (first.home / "migrated").read_text().startswith("3.")
+    assert "mine" in tables(first)
+    new = LocalAirflow(LocalStack(tmp_path / "new"), dags_folder=tmp_path, connections={}, settings={})
+    monkeypatch.setattr(new, "cli", None)
+    new.prepare()
+    assert tables(new) == tables(first) - {"mine"}
+    assert (new.home / "migrated").read_text() == (first.home / "migrated").read_text()
+
+
+def tables(airflow):
+    with closing(sqlite3.connect(airflow.home / "airflow.db")) as database:
+        return {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
 
 
 @pytest.mark.airflow

@@ -100,6 +100,12 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
             cluster.stop()
 
 
+def test_no_server_for_ray_client_runs_beside_a_head(two_clusters):
+    commands = [" ".join(process.cmdline()) for process in two_clusters[1].stack.processes()]
+    assert any("gcs_server" in command for command in commands)
+    assert not any("ray.util.client.server" in command for command in commands)
+
+
 def test_stopping_one_cluster_leaves_the_other_alone(two_clusters):
     east, west = two_clusters
     folder = east._temp

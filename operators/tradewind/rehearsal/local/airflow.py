@@ -21,7 +21,14 @@ from typing import Any
 import psutil
 import requests
 
-from tradewind.rehearsal.local.airflow_config import USERNAME, WORKER_PROCESSES, Ports, Secrets, write_config
+from tradewind.rehearsal.local.airflow_config import (
+    NEW_DATABASES,
+    USERNAME,
+    WORKER_PROCESSES,
+    Ports,
+    Secrets,
+    write_config,
+)
 from tradewind.rehearsal.local.processes import LocalStack
 
 # Arguments of the Python that runs this Airflow.
@@ -211,11 +218,25 @@ class LocalAirflow:
         return Secrets.of_stack(self.home / "secrets.json")
 
     def _migrate(self) -> None:
-        result = self.cli("db", "migrate")
-        if result.returncode != 0:
-            raise LocalAirflowError(f"`airflow db migrate` failed:\n{_last_lines(result.stdout + result.stderr)}")
+        own, kept = self.home / "airflow.db", self._kept_database()
+        if kept is not None and kept.exists():
+            _copy_database(kept, own)
+        else:
+            result = self.cli("db", "migrate")
+            if result.returncode != 0:
+                raise LocalAirflowError(f"`airflow db migrate` failed:\n{_last_lines(result.stdout + result.stderr)}")
+            if kept is not None:
+                _copy_database(own, kept)
         if self._database is None:
             (self.home / "migrated").write_text(self._schema())
+
+    def _kept_database(self) -> Path | None:
+        """Where a new database of this version is kept, if one is wanted: not for one that has a past."""
+        folder = os.environ.get(NEW_DATABASES)
+        is_new = self._database is None and not (self.home / "airflow.db").exists()
+        if not folder or not is_new or self._python != sys.executable:
+            return None
+        return Path(folder) / f"airflow-{version('apache-airflow-core')}.db"
 
     def _schema_is_current(self) -> bool:
         """Asked of the database and the package list; asking Airflow itself would cost as much as migrating."""
@@ -289,6 +310,14 @@ def all_healthy(health: Mapping[str, Any], started_at: datetime) -> bool:
         and datetime.fromisoformat(heartbeat) >= started_at
         for component, field in HEARTBEATS.items()
     )
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """Copy a database of SQLite; nobody sees half of it."""
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}")
+    with closing(sqlite3.connect(source)) as read, closing(sqlite3.connect(unfinished)) as written:
+        read.backup(written)
+    unfinished.replace(target)
 
 
 def _last_lines(text: str, count: int = 30) -> str:

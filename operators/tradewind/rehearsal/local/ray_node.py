@@ -37,11 +37,12 @@ _RAY_SETTINGS: Final = {
 }
 _OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
 _HOST_CPUS: Final = 2
+RAY_START: Final = "tradewind.rehearsal.local.ray_start"
 
 
 def node_command(ip: str, temp_dir: Path, agent_port: int, options: Sequence[str]) -> list[str]:
     """Starts a node at an address of its own; ``options`` say whether it is the head, and what it has."""
-    argv = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
+    argv = [sys.executable, "-m", RAY_START, "start", *options]
     argv += [f"--node-ip-address={ip}", f"--temp-dir={temp_dir}", f"--dashboard-agent-listen-port={agent_port}"]
     argv += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--min-worker-port=0", "--max-worker-port=0"]
     return [*argv, "--include-log-monitor=false", "--disable-usage-stats", "--log-style=record", "--log-color=false"]

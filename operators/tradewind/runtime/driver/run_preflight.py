@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.runtime.driver.child import leave_error
 from tradewind.runtime.driver.run_function import described, masker_of
+from tradewind.runtime.pods.on_host.warm import import_quickly
 from tradewind.turns.claimed import claimed_by_command_line
 
 
@@ -26,8 +27,10 @@ def main() -> NoReturn:
     os.environ[STEP_VARIABLE] = spec.version
     code, masker = 0, masker_of(spec)
     try:
-        preflight = getattr(spec.load_function(), "preflight", None)
+        function = spec.load_function()
+        preflight = getattr(function, "preflight", None)
         if preflight is not None:
+            import_quickly(getattr(function, "warm_imports", ()))
             check_sizes(preflight, spec.load_config(), [_size(size) for size in sys.argv[3:]])
     except BaseException as error:
         leave_error(spec.output_path, attempt.number, described(error, spec, masker))

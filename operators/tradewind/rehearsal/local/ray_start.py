@@ -1,0 +1,28 @@
+"""``ray start`` without what nobody asks a local cluster for: Ray Serve's commands, and a server for Ray Client.
+
+Run as ``python -m tradewind.rehearsal.local.ray_start start OPTIONS...``. To import the one takes half of the CPU that
+starting a host takes, to start the other a fifth of a head's.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """What ``ray`` would do with this command line."""
+    sys.modules["ray.serve"] = None  # type: ignore[assignment]  # Ray then goes on without, as if it were not installed
+    from ray._private.node import Node
+    from ray.scripts.scripts import main as ray
+
+    Node.start_ray_client_server = _nothing
+    ray()
+
+
+def _nothing(self: Any) -> None:
+    """In place of a start."""
+
+
+if __name__ == "__main__":
+    main()
