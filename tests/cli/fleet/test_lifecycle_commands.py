@@ -191,6 +191,20 @@ def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: 
     assert code == 0 and "Whether its image is there is not known" in err and "artifactregistry.tags.get" in err
 
 
+def test_a_token_that_no_host_can_fetch_starts_nothing(
+    google: LocalGoogle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRADEWIND_SECRET_MANAGER_ENDPOINT", google.url)
+    secret = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"
+    for mend in ("init-token", "set-token --rotate"):
+        for words in (["start", "--no-wait"], ["restart", "--yes"]):
+            code, _, err = run(capsys, *words)
+            assert code == 1 and "secret RAY_AUTH_TOKEN of project my-project, the token, " in err
+            assert f"make one with 'tradewind cluster {mend} here'. Nothing was started." in err
+        google.secrets.put(secret, "a-token-of-more-than-sixteen")
+        google.secrets.disabled.add(f"{secret}/versions/1")
+
+
 def test_a_dry_run_of_apply_is_told_to_programs_and_changes_nothing(
     google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,11 @@ def is_at_address(cluster: RayCluster) -> bool:
     return cluster.name == _name_of(cluster.address)
 
 
+def called(cluster: RayCluster) -> str:
+    """How a sentence about it begins: what was named is called so, since a tunnel's address tells nobody anything."""
+    return f"The Ray cluster at {cluster.address}" if is_at_address(cluster) else f"Cluster {cluster.name}"
+
+
 def connected_cluster(conn_id: str) -> RayCluster:
     """The cluster of an Airflow connection, also of one that is kept in Airflow's database."""
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tradewind.cli.errors import CommandError
 from tradewind.cli.interrupts import Interrupts
+from tradewind.cli.jobs.clusters import called
 from tradewind.cli.output import say, write_lines
 from tradewind.plans.linear_regex import Regex
 from tradewind.ray_jobs.cluster import RayCluster
@@ -103,4 +104,4 @@ async def read_so_far(api: JobsApi, details: JobDetails, log: JobLog) -> None:
 def unknown_job(job: str, cluster: RayCluster) -> CommandError:
     """What to say of an id that the cluster does not know."""
     known = "'tradewind jobs list --all' shows those that it knows"
-    return CommandError(f"The Ray cluster at {cluster.address} knows no job {job!r}: {known}.")
+    return CommandError(f"{called(cluster)} knows no job {job!r}: {known}.")

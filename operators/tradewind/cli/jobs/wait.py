@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.interrupts import Interrupts
+from tradewind.cli.jobs.clusters import called
 from tradewind.cli.jobs.logs import ChosenLines, read_so_far, unknown_job
 from tradewind.cli.output import say, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
@@ -60,7 +61,7 @@ def newest_match(jobs: list[JobDetails], text: str, cluster: RayCluster) -> str:
     """
     found = [job for job in jobs if text in job.job]
     if not found:
-        raise CommandError(f"The Ray cluster at {cluster.address} knows no job with {text!r} in its id.")
+        raise CommandError(f"{called(cluster)} knows no job with {text!r} in its id.")
     return max(found, key=lambda job: job.started_ms or 0).job
 
 
