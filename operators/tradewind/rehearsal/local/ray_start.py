@@ -16,7 +16,7 @@ def main() -> None:
     from ray._private.node import Node
     from ray.scripts.scripts import main as ray
 
-    Node.start_ray_client_server = _nothing
+    Node.start_ray_client_server = _nothing  # type: ignore[method-assign]
     ray()
 
 
