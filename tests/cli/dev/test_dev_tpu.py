@@ -36,6 +36,11 @@ class World:
     fleet: LoopbackFleet
     folder: Path
 
+    @property
+    def kept(self) -> Path:
+        """Where signs of life and files of people are, on the head and on the hosts."""
+        return self.ray.stack.root / "home" / ".tradewind" / "dev"
+
     def free_chips(self) -> float | None:
         """How many chips nobody has, as Ray told some seconds ago; None if it does not tell of a host."""
         there = RayCluster("here", self.ray.address, token=self.ray.token)
@@ -161,8 +166,55 @@ def test_the_slice_is_free_and_clear_when_its_holder_is_killed(world: World) -> 
             until(lambda: world.free_chips() == 8, "the chips")
             assert not sleepers(world, "4242"), "it would hold the chips that others get"
             assert command.wait(120) != 0
-    kept = world.ray.stack.root / "home" / ".tradewind" / "dev"
-    until(lambda: not list(kept.iterdir()), "the end of the holder, which leaves nothing")
+    until(lambda: not list(world.kept.iterdir()), "the end of the holder, which leaves nothing")
+
+
+def test_a_holder_that_is_frozen_loses_the_slice_and_says_so_when_it_thaws(world: World) -> None:
+    with running(world, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
+        said(holder, "is yours until Ctrl-C")
+        until(lambda: world.free_chips() == 0, "the chips to be taken")
+        holder.send_signal(signal.SIGSTOP)
+        until(lambda: world.free_chips() == 8, "the chips")
+        holder.send_signal(signal.SIGCONT)
+        said(holder, "Slice one is not yours any more")
+        assert holder.wait(120) == 1
+    until(lambda: not list(world.kept.iterdir()), "signs of life to be gone, also those that it gave when it thawed")
+
+
+def test_a_lost_connection_loses_no_slice_and_a_killed_job_leaves_none_taken(world: World) -> None:
+    with running(world, "allocate", "v4-16", "--heartbeat-timeout", "60") as holder:
+        said(holder, "is yours until Ctrl-C")
+        (job,) = (process for process in psutil.process_iter(["cmdline"]) if is_holders_job(process))
+        (sign,) = world.kept.glob("*.alive")
+        ways = [child for child in psutil.Process(holder.pid).children() if child.name() == "ssh"]
+        assert ways
+        for way in ways:
+            way.kill()
+        said(holder, "Trying again: the slice is given back if that lasts.")
+        lost_at = time.time_ns()
+        until(lambda: sign.stat().st_mtime_ns > lost_at, "a sign of life over another connection")
+        assert job.is_running() and holder.poll() is None and world.free_chips() == 0
+        with running(
+            world, "execute", "--host", "0", "--", "nohup setsid sleep 4343 > /dev/null 2>&1 & echo left"
+        ) as one:
+            said(one, "left")
+            until(lambda: sleepers(world, "4343"), "what the command starts")
+            job.kill()
+            said(holder, "Slice one is not yours any more")
+            assert holder.wait(120) == 1
+    until(lambda: world.free_chips() == 8, "the chips")
+    with running(world, "allocate", "v4-16") as again:
+        said(again, "is yours until Ctrl-C")
+        assert not sleepers(world, "4343"), "it would hold the chips"
+        again.send_signal(signal.SIGINT)
+        assert again.wait(120) == 130
+    until(lambda: world.free_chips() == 8, "the chips")
+
+
+def is_holders_job(process: psutil.Process) -> bool:
+    """Whether it is what holds a slice, and not what started it."""
+    words = process.info["cmdline"] or []
+    return "tradewind.runtime.dev_slice" in words and not any(word.endswith("sh") for word in words[:1])
 
 
 def test_a_change_of_the_folder_is_run_again(world: World) -> None:
