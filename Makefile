@@ -19,7 +19,7 @@ IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage chaos machines-test mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet screenshots house lock
+.PHONY: help init demo stop test test-fast test-matrix coverage chaos machines-test mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet screenshots marin-oracle house lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -94,6 +94,9 @@ bench-fleet: init ## measure a repair of 1,024 slices in 8 zones, a restart with
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh
 	$(BIN)/python -m scripts.screenshot $(ARGS)
+
+marin-oracle: init ## compare a checkout of Marin with what its executor made (ARGS="--checkout DIR --oracle oracle.json.gz")
+	$(BIN)/python -m scripts.marin_oracle $(ARGS)
 
 house: init ## print figures of the code: modules, rings, doubled names, function lengths (ARGS="--timed --at HEAD~9")
 	$(BIN)/python -m scripts.house $(ARGS)

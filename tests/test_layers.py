@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).parents[1]
 LAYERS: dict[str, set[str]] = {
     "_version": set(),
     "text_table": set(),
+    "terminal_text": set(),
     "steps": set(),
     "storage": set(),
     "cloud_tpu": {"text_table", "storage"},
@@ -50,20 +51,23 @@ LAYERS: dict[str, set[str]] = {
     },
     "sensors": {"ray_jobs", "cloud_tpu", "deployment", "triggers", "tasks"},
     "decorators": {"operators"},
-    "cli": {
-        "text_table", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records", "calls", "plans",
-        "turns", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators",
+    "local": {
+        "terminal_text", "steps", "storage", "ray_jobs", "records", "calls", "plans", "turns", "runtime", "tasks",
     },
-    "local": {"steps", "storage", "ray_jobs", "records", "calls", "plans", "turns", "runtime", "tasks", "cli"},
     "experiments": {"steps", "calls", "plans", "tasks", "operators", "local"},
+    "marin": {"steps", "calls", "tasks", "experiments"},
+    "cli": {
+        "text_table", "terminal_text", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
+        "calls", "plans", "turns", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators", "marin",
+    },
     "provider_info": {"_version"},
     "": {"_version", "steps", "experiments"},
 }  # fmt: skip
 """What each package may import of ours besides itself, in an order in which each imports only from above it."""
 
 WITHOUT_AIRFLOW = {
-    "text_table", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records", "calls", "plans",
-    "turns", "runtime", "recipes", "rehearsal",
+    "text_table", "terminal_text", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
+    "calls", "plans", "turns", "runtime", "recipes", "rehearsal",
 }  # fmt: skip
 """What is imported on clusters, or stays apart from Airflow so that it can be."""
 

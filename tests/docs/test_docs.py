@@ -17,6 +17,7 @@ import pytest
 from airflow.utils.file import might_contain_dag
 
 import tradewind
+from tests.marin.checkouts import EXECUTOR, STEP, write_checkout
 from tradewind.cli.dev.options import DEV
 from tradewind.cli.fleet.cluster_options import CLUSTER
 from tradewind.cli.options import EXPERIMENTS
@@ -68,13 +69,17 @@ def title(page: Path) -> str:
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 FILES = [
-    block for block in PYTHON if re.search(r"^(experiment_dag|executor_main|with DAG)\(", block.text, re.MULTILINE)
+    block
+    for block in PYTHON
+    if re.search(r"^(experiment_dag|executor_main|marin_experiments?|with DAG)\(", block.text, re.MULTILINE)
 ]
 
 
 def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
     file = folder / "experiment.py"
     file.write_text(block.text)
+    if "tradewind.marin" in block.text:
+        write_checkout(folder / "marin", tutorials__hello_world=f"{EXECUTOR}{STEP}executor_main([step])\n")
     env = {key: value for key, value in os.environ.items() if key not in ("MARIN_PREFIX", "TRADEWIND_STEP")}
     env |= {"TRADEWIND_PREFIX": str(folder / "outputs"), "AIRFLOW_HOME": str(folder / "airflow")}
     return subprocess.run([sys.executable, str(file)], cwd=folder, env=env, capture_output=True, text=True, check=False)

@@ -17,11 +17,12 @@ from tradewind.cli.fleet.access.machines import PrefixedLines
 from tradewind.cli.fleet.lifecycle.commands import _echo
 from tradewind.cli.fleet.lifecycle.consent import agree
 from tradewind.cli.main import parser
-from tradewind.cli.output import as_line, as_text, json_lines, say, write_lines
+from tradewind.cli.output import as_line, json_lines, say, write_lines
 from tradewind.fleet.access.ssh import SshHost
 from tradewind.fleet.marker import _warn
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
 from tradewind.rehearsal.cloud.control_arguments import BadArgumentError, read_arguments
+from tradewind.terminal_text import as_text
 
 NUMBERS: list[Any] = [
     "NaN",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.steps.vectors import GraphBuilder, load_vectors
-from tradewind.steps import resolve
+from tradewind.steps import Recipe, resolve
 
 VECTORS = {vector["id"]: vector for vector in load_vectors()}
 REFUSED = {
@@ -21,6 +21,7 @@ REFUSED = {
     "versioned_set": "config.d is a set",
     "versioned_containing_input": r"config.d.\[1\] holds InputName inside versioned",
 }
+RAY_ERA = {key for key, vector in VECTORS.items() if "expected_ray_era" in vector}
 ERRORS = {key for key, vector in VECTORS.items() if "expected_error" in vector}
 
 
@@ -66,10 +67,21 @@ def test_vector_resolves_as_recorded(vector_id: str) -> None:
                 assert as_recorded(resolved.config) == expected["instantiated_config"]
 
 
-@pytest.mark.parametrize("vector_id", sorted(REFUSED))
-def test_values_without_a_stable_identity_are_refused(vector_id: str) -> None:
+@pytest.mark.parametrize("vector_id", sorted(RAY_ERA - REFUSED.keys()))
+def test_vector_resolves_as_marin_did_in_november_2025(vector_id: str) -> None:
     vector = VECTORS[vector_id]
-    graph = GraphBuilder(vector)
+    graph = GraphBuilder(vector, Recipe.NOVEMBER_2025)
+    experiment = resolve([graph.steps[key] for key in vector["roots"]], vector["prefix"])
+    for key, expected in vector["expected_ray_era"].items():
+        resolved = experiment.of(graph.steps[key])
+        assert (resolved.version_json, resolved.hash) == (expected["version_str"], expected["hash"])
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+@pytest.mark.parametrize("vector_id", sorted(REFUSED))
+def test_values_without_a_stable_identity_are_refused(vector_id: str, recipe: Recipe) -> None:
+    vector = VECTORS[vector_id]
+    graph = GraphBuilder(vector, recipe)
     with pytest.raises(ValueError, match=REFUSED[vector_id]) as caught:
         resolve([graph.steps[key] for key in vector["roots"]], vector["prefix"])
     assert f"Step {vector['steps'][-1]['name']!r}" in str(caught.value)

@@ -10,7 +10,7 @@ import json
 import pathlib
 from typing import Any
 
-from tradewind.steps import ExecutorStep, InputName, mirrored, this_output_path, versioned
+from tradewind.steps import ExecutorStep, InputName, Recipe, mirrored, this_output_path, versioned
 
 VECTORS_FILE = pathlib.Path(__file__).parent / "executor_vectors.json"
 
@@ -51,7 +51,7 @@ class ResourceConfig:
 class GraphBuilder:
     """Builds one vector's steps, in the order in which they are listed."""
 
-    def __init__(self, vector: dict[str, Any]) -> None:
+    def __init__(self, vector: dict[str, Any], recipe: Recipe = Recipe.JUNE_2026) -> None:
         self.steps: dict[str, ExecutorStep] = {}
         self.enums: dict[str, Any] = {}
         for spec in vector["steps"]:
@@ -61,6 +61,7 @@ class GraphBuilder:
                 config=self.decode(spec["config"]),
                 description=spec.get("description"),
                 override_output_path=spec.get("override_output_path"),
+                recipe=recipe,
             )
 
     def decode(self, value: Any) -> Any:

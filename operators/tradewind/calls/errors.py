@@ -13,6 +13,10 @@ class FunctionImportError(RuntimeFault, ImportError):
     """What a step names cannot be imported on the cluster."""
 
 
+class TranslationError(RuntimeFault, ValueError):
+    """A config of an older library has a value for which the library that is installed on the cluster has nothing."""
+
+
 class LazyBuildError(RuntimeFault):
     """A ``lazy`` object cannot be built from what the DAG file gave."""
 

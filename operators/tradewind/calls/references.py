@@ -11,11 +11,30 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tradewind.calls.errors import FunctionImportError, SpecError
-from tradewind.steps import RemoteFunction
+from tradewind.steps import Named, OnCluster, RemoteFunction, way_to
 from tradewind.steps.values.stable_json import MADE_UP_MODULES
+
+_FOR_OTHERS: Final = (
+    "Install the module in the cluster's image, or keep it in the DAGs folder, which travels with the job."
+)
+_FOR_MARIN: Final = (
+    "It is Marin's own and runs from the checkout, with the libraries of that time: give the cluster an image with "
+    "those, or the step a function of your own."
+)
+_OLD_LIBRARIES: Final = ("levanter.", "haliax.")
+_NOT_USERS: Final = ("levanter", "haliax", "marin")
+_OLD_NAMES: Final = "tradewind.marin.translation.old_names"
+"""What gives the installed libraries the names that Marin's experiments import; named here, since it is built on this.
+"""
+_loaded_apart: dict[str, str] = {}
+
+
+def loaded_apart(module_name: str, file: str) -> None:
+    """Remember the file of a module that is not in ``sys.modules``: those of a Marin checkout are loaded apart."""
+    _loaded_apart[module_name] = file
 
 
 @dataclass(frozen=True)
@@ -30,12 +49,18 @@ class CodeFolder:
 
     def relative_file(self, module_name: str) -> Path | None:
         """The module's file below this folder, or None when it lies elsewhere."""
-        file = getattr(sys.modules.get(module_name), "__file__", None)
+        file = getattr(sys.modules.get(module_name), "__file__", None) or _loaded_apart.get(module_name)
         if file is None:
             return None
         path = Path(os.path.realpath(file))
         root = Path(os.path.realpath(self.path))
         return path.relative_to(root) if path.is_relative_to(root) and "site-packages" not in path.parts else None
+
+    def sources(self) -> list[str]:
+        """Folders below this one that modules are found in, besides itself: those of a Marin checkout."""
+        if not (self.path / "experiments").is_dir() or not (self.path / "src" / "marin").is_dir():
+            return []
+        return [str(each.relative_to(self.path)) for each in (self.path / "src", *sorted(self.path.glob("lib/*/src")))]
 
     def commit(self) -> str | None:
         """The Git commit that is checked out around this folder, read without Git; None outside a repository."""
@@ -80,16 +105,38 @@ class Reference:
             FunctionImportError: The module is not there, breaks on import, or lacks the name.
         """
         try:
-            found: Any = importlib.import_module(self.module)
-            for name in self.qualname.split("."):
-                found = getattr(found, name)
+            return self._found()
         except Exception as error:
-            raise FunctionImportError(
-                f"{self.qualname!r} of module {self.module!r} cannot be imported on the cluster "
-                f"({type(error).__name__}: {error}). Install the module in the cluster's image, or keep it in the DAGs "
-                "folder, which travels with the job."
-            ) from error
+            if _needs_old_names(error) and self.module.partition(".")[0] not in _NOT_USERS:
+                importlib.import_module(_OLD_NAMES).provide()
+                return self._found_again()
+            raise self._unimportable(error) from error
+
+    def _found_again(self) -> Any:
+        try:
+            return self._found()
+        except Exception as error:
+            raise self._unimportable(error) from error
+
+    def _found(self) -> Any:
+        found: Any = importlib.import_module(self.module)
+        for name in self.qualname.split("."):
+            found = getattr(found, name)
         return found
+
+    def _unimportable(self, error: Exception) -> FunctionImportError:
+        advice = _FOR_MARIN if self.module.partition(".")[0] == "marin" else _FOR_OTHERS
+        return FunctionImportError(
+            f"{self.qualname!r} of module {self.module!r} cannot be imported on the cluster "
+            f"({type(error).__name__}: {error}). {advice}"
+        )
+
+
+def _needs_old_names(error: Exception) -> bool:
+    """Whether a file may want what the installed Levanter has no more: a name, or a field of a class."""
+    if isinstance(error, TypeError):
+        return any(name.startswith(_OLD_LIBRARIES) for name in sys.modules)
+    return isinstance(error, ImportError) and (error.name or "").startswith(_OLD_LIBRARIES)
 
 
 def reference_to(target: Any, code: CodeFolder) -> Reference:
@@ -102,7 +149,11 @@ def reference_to(target: Any, code: CodeFolder) -> Reference:
         target = target.function
     elif type(target).__module__ == "ray.remote_function":  # Ray's own, told without importing Ray
         target = target._function
-    module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if isinstance(target, OnCluster):
+        way = way_to(target)
+        module, qualname = (way.module, way.path) if isinstance(way, Named) else (None, None)
+    else:
+        module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if not module or not qualname or "<" in qualname:
         raise SpecError(
             f"{qualname or target!r} cannot be imported on a cluster, because it is a lambda, a local function or no "

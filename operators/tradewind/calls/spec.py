@@ -20,6 +20,7 @@ from tradewind.calls.references import CodeFolder, Reference, reference_to
 from tradewind.records.parsing import ANYTHING, FLAG, OBJECT, TEXT, Flaw, known_fields, list_of, object_of
 from tradewind.steps import (
     AirflowWorker,
+    Called,
     Cpu,
     ExecutorStep,
     Gpu,
@@ -28,15 +29,21 @@ from tradewind.steps import (
     InputName,
     Lazy,
     MirroredValue,
+    Named,
+    OnCluster,
     OutputName,
     RemoteFunction,
     ResolvedStep,
     Resources,
+    Taken,
     TpuSlice,
     VersionedValue,
+    way_to,
 )
 from tradewind.steps.values.run_values import RunValue
 
+TRANSLATED_BY: Final = "__translated_by__"
+"""Attribute of a class whose objects become others on the cluster: ``module:function`` that makes them there."""
 _PLACEHOLDERS = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue, RunValue)
 _RESOURCE_TYPES: dict[str, type] = {
     "cpu": Cpu,
@@ -200,11 +207,13 @@ class Encoder:
             raise SpecError(f"{where} still holds a {type(value).__name__}: placeholders do not work inside sets.")
         if isinstance(value, (dict, list, tuple, set, frozenset)):
             return self._encode_container(value, where)
+        if isinstance(value, OnCluster):
+            return self._encode_way(value, where)
         if isinstance(value, Lazy):
             return {"$lazy": value.target, "fields": self._encode_fields(value.kwargs, where)}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {spec.name: getattr(value, spec.name) for spec in dataclasses.fields(value) if spec.init}
-            return {"$dataclass": str(self.refer(type(value))), "fields": self._encode_fields(fields, where)}
+            return {**self._encode_class(type(value), where), "fields": self._encode_fields(fields, where)}
         for tag, (type_, write, _) in _PLAIN_TYPES.items():
             if isinstance(value, type_):
                 return {tag: write(value)}
@@ -214,6 +223,26 @@ class Encoder:
             f"{where} is a {type(value).__qualname__}, which has no written form: use plain values, dataclasses or "
             "lazy('package.module:Name', ...)."
         )
+
+    def _encode_class(self, made: type, where: str) -> dict[str, Any]:
+        """How a cluster finds the class; one of an older library says who translates it, of what, and where it is."""
+        old = next((base for base in made.__mro__ if TRANSLATED_BY in vars(base)), None)
+        if old is None:
+            return {"$dataclass": str(self.refer(made))}
+        by, of = vars(old)[TRANSLATED_BY], f"{old.__module__}:{old.__qualname__}"
+        return {"$translated": by, "class": str(self.refer(made)), "of": of, "at": where}
+
+    def _encode_way(self, value: OnCluster, where: str) -> Any:
+        match way_to(value):
+            case Named():
+                return {"$object": str(self.refer(value))}
+            case Called(of, args, kwargs):
+                written = [self.encode(item, f"{where}.[{i}]") for i, item in enumerate(args)]
+                fields = self._encode_fields(dict(kwargs), where)
+                return {"$call": self.encode(of, where), "args": written, "fields": fields}
+            case Taken(of, attribute):
+                return {"$attribute": attribute, "of": self.encode(of, where)}
+        raise SpecError(f"{where} is made of types for annotations, which has no written form.")
 
     def _encode_container(self, value: Any, where: str) -> Any:
         if isinstance(value, dict):
@@ -237,6 +266,7 @@ def decode(value: Any) -> Any:
     Raises:
         FunctionImportError: A class or function that it names is not on the cluster.
         LazyBuildError: A ``lazy`` object refuses what it is given.
+        TranslationError: A value of an older library has no counterpart on the cluster.
     """
     if isinstance(value, list):
         return [decode(item) for item in value]
@@ -252,6 +282,12 @@ def decode(value: Any) -> Any:
 
 def _build(value: dict[str, Any], target: str) -> Any:
     return Reference.parse(target).load()(**{name: decode(field) for name, field in value["fields"].items()})
+
+
+def _call(value: dict[str, Any], called: Any) -> Any:
+    return decode(called)(
+        *map(decode, value["args"]), **{name: decode(field) for name, field in value["fields"].items()}
+    )
 
 
 def _build_lazy(value: dict[str, Any], target: str) -> Any:
@@ -279,7 +315,10 @@ _PLAIN_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]]
 _DECODERS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
     "$enum": lambda value, target: Reference.parse(target).load()[value["name"]],
     "$dataclass": _build,
+    "$translated": lambda value, by: Reference.parse(by).load()(value),
     "$lazy": _build_lazy,
+    "$call": _call,
+    "$attribute": lambda value, name: getattr(decode(value["of"]), name),
     "$object": lambda _, target: Reference.parse(target).load(),
     "$namedtuple": lambda value, target: Reference.parse(target).load()(*map(decode, value["items"])),
     "$dict": lambda _, items: {decode(key): decode(item) for key, item in items},

@@ -210,6 +210,10 @@ def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
             from tradewind.cli.experiments.gc import collect_garbage
 
             return collect_garbage
+        case "port":
+            from tradewind.cli.experiments.port import port_files
+
+            return port_files
     from tradewind.cli.experiments.status import status
 
     return status

@@ -336,7 +336,25 @@ STATUS: Final = Command(
         _JSON,
     ),
 )
-EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS)
+PORT: Final = Command(
+    "port",
+    "say which of Marin's experiment files become DAGs as they are, and what to do about the others",
+    (
+        option("paths", metavar="PATH", nargs="+", help="files, or folders of a Marin checkout"),
+        option("--checkout", metavar="DIR", help="the folder that holds experiments and src, if not found around PATH"),
+        option("--prefix", metavar="PATH", help="say which of the steps are finished below this prefix"),
+        _PARAM,
+        option(
+            "--time-limit", metavar="SECONDS", type=seconds, default=20.0, help="how long a file may take; default 20"
+        ),
+        option(
+            "--most-steps", metavar="N", type=count, default=2000, help="how many steps a DAG may have; default 2000"
+        ),
+        _JSON,
+    ),
+    "Nothing is written. Ends with 0 if all files become DAGs as they are, 1 if one does not.",
+)  # fmt: skip
+EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS, PORT)
 
 JOBS_SUMMARY: Final = "Ray jobs"
 JOBS_GROUP: Final = "jobs "

@@ -1,27 +1,20 @@
 """Where a command writes: results and log lines to standard output, what it says about them to standard error.
 
-Whatever it writes may come from a record, a log or a cluster, so nothing of it steers the terminal: control characters
-are written as text, also the colours of a job's log, and what changes the direction of writing. Nor does it make lines
-of its own: what one machine, job or record says stays in the line that tells it, or is indented below it.
+What it writes may come from a record, a log or a cluster. Nothing of it makes lines of its own: what one machine, job
+or record says stays in the line that tells it, or is indented below it.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-_STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+from tradewind.terminal_text import as_text
 
 _BREAK: Final = "\n"
 _INDENTED: Final = "\n    "
-
-
-def as_text(text: str) -> str:
-    """``text`` with all that a terminal would obey, but for newlines and tabs, written as Python writes it."""
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def as_line(text: str) -> str:

@@ -19,7 +19,6 @@ from typing import Final, NoReturn
 
 from tradewind.calls.references import CodeFolder, function_name
 from tradewind.calls.spec import encode_resources, step_spec
-from tradewind.cli.output import as_text
 from tradewind.local.job_driver import in_ray_job
 from tradewind.local.step import Drivers, LocalStep, LocalStepFailedError, make_output
 from tradewind.plans.places.step_places import check_output_places
@@ -48,6 +47,7 @@ from tradewind.steps import (
 from tradewind.steps.values.run_values import RunValue
 from tradewind.storage import Roots
 from tradewind.tasks.jobs.exposed_secrets import check_spec
+from tradewind.terminal_text import as_text
 from tradewind.turns.start import Task
 
 MOST_AT_ONCE: Final = 8

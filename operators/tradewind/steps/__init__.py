@@ -28,6 +28,7 @@ from tradewind.steps.secrets import SecretReference, check_secrets
 from tradewind.steps.step import ExecutorStep
 from tradewind.steps.values.bounds import UnboundedValueError, check_bounded
 from tradewind.steps.values.lazy import Lazy, lazy
+from tradewind.steps.values.on_cluster import Called, Named, OnCluster, Taken, way_to
 from tradewind.steps.values.params import Param, coerce_param
 from tradewind.steps.values.placeholders import (
     THIS_OUTPUT_PATH,
@@ -51,10 +52,12 @@ from tradewind.steps.values.run_values import (
     run_param,
 )
 from tradewind.steps.values.shortened import shortened
+from tradewind.steps.version_recipe import Recipe
 
 __all__ = [
     "THIS_OUTPUT_PATH",
     "AirflowWorker",
+    "Called",
     "Cpu",
     "CyclicPathsError",
     "CyclicStepsError",
@@ -67,10 +70,13 @@ __all__ = [
     "Lazy",
     "MirroredValue",
     "MissingPrefixError",
+    "Named",
+    "OnCluster",
     "OutputName",
     "OutputPathConflictError",
     "Param",
     "ParseTimeValues",
+    "Recipe",
     "RelativePrefixError",
     "RemoteFunction",
     "ResolvedExperiment",
@@ -80,6 +86,7 @@ __all__ = [
     "SecretReference",
     "SecretReferenceError",
     "StepConfigError",
+    "Taken",
     "TpuSlice",
     "UnboundedValueError",
     "UnknownRunValueError",
@@ -104,4 +111,5 @@ __all__ = [
     "this_output_path",
     "versioned",
     "wanted_steps",
+    "way_to",
 ]

@@ -24,10 +24,10 @@ from tradewind.steps.values.placeholders import InputName
 from tradewind.steps.values.run_values import Binding, RunValues
 from tradewind.steps.values.stable_json import encode
 from tradewind.steps.values.walk import ConfigIdentity, describe, identify
+from tradewind.steps.version_recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
-DEEPEST_NESTED = 4
 _LONGEST_VERSION = 64 << 20
 _LONGEST_WAY = 10
 
@@ -174,7 +174,9 @@ class _Resolution:
         steps = tuple(self.by_version.values())
         check_output_paths(steps, self.hardcoded)
         for resolved in steps:
-            filling = Filling(self.prefix, resolved.output_path, self.output_paths.__getitem__, self.binding)
+            filling = Filling(
+                self.prefix, resolved.output_path, self.output_paths.__getitem__, self.binding, resolved.step.recipe
+            )
             try:
                 resolved.config = instantiate(resolved.step.config, filling)
             except StepConfigError as error:
@@ -197,7 +199,7 @@ class _Resolution:
             raise ExperimentError(f"Step {step.name!r}: override_output_path should be text, not {kind}.")
         self.begun.add(step)
         try:
-            identity = identify(step.config, self.binding)
+            identity = identify(step.config, self.binding, step.recipe)
         except StepConfigError as error:
             raise _naming(step, error) from error
         children = [(child, is_pseudo) for child in identity.dependencies]
@@ -208,7 +210,7 @@ class _Resolution:
         step, identity = visit.step, visit.identity
         dependencies = tuple(self.by_object[child] for child in identity.dependencies)
         pseudo_dependencies = tuple(self.by_object[child] for child in identity.pseudo_dependencies)
-        version_json = _version_json(step.name, identity.version, dependencies, pseudo_dependencies)
+        version_json = _version_json(step, identity.version, dependencies, pseudo_dependencies)
         digest = hashlib.md5(version_json.encode(), usedforsecurity=False).hexdigest()
         if step.override_output_path is None:
             output_path = computed_output_path(self.prefix, step.name, digest[:6])
@@ -236,26 +238,26 @@ class _Resolution:
 
 
 def _version_json(
-    name: str,
+    step: ExecutorStep,
     config: dict[str, str],
     dependencies: Sequence[ResolvedStep],
     pseudo_dependencies: Sequence[ResolvedStep],
 ) -> str:
-    """The E20 version text, pasted together from texts that are already JSON (keys sorted, default separators)."""
-    inner = [step for step in (*dependencies, *pseudo_dependencies) if step.depth <= DEEPEST_NESTED]
-    if sum(len(step.version_json) for step in inner) > _LONGEST_VERSION:
+    """The version text, pasted together from texts that are already JSON (keys sorted, default separators)."""
+    inner = [other for other in (*dependencies, *pseudo_dependencies) if _is_nested(other, step.recipe)]
+    if sum(len(other.version_json) for other in inner) > _LONGEST_VERSION:
         raise ExperimentError(
-            f"Step {name!r}: its version would be made from more than {_LONGEST_VERSION >> 20} MiB of text, since it "
-            "refers to many steps which refer to many more: put steps in between, or refer to each step once."
+            f"Step {step.name!r}: its version would be made from more than {_LONGEST_VERSION >> 20} MiB of text, since "
+            "it refers to many steps which refer to many more: put steps in between, or refer to each step once."
         )
     config_json = ", ".join(f"{encode(path)}: {config[path]}" for path in sorted(config))
-    parts = [
-        f'"config": {{{config_json}}}',
-        f'"dependencies": [{", ".join(map(_as_dependency, dependencies))}]',
-        f'"name": {encode(name)}',
-    ]
+    blocking, pseudo = (
+        ", ".join(_as_dependency(other, step.recipe) for other in others)
+        for others in (dependencies, pseudo_dependencies)
+    )
+    parts = [f'"config": {{{config_json}}}', f'"dependencies": [{blocking}]', f'"name": {encode(step.name)}']
     if pseudo_dependencies:
-        parts.append(f'"pseudo_dependencies": [{", ".join(map(_as_dependency, pseudo_dependencies))}]')
+        parts.append(f'"pseudo_dependencies": [{pseudo}]')
     return "{" + ", ".join(parts) + "}"
 
 
@@ -270,8 +272,12 @@ def _cycle(trail: Sequence[ExecutorStep], child: ExecutorStep, identity: ConfigI
     )
 
 
-def _as_dependency(step: ResolvedStep) -> str:
-    return step.version_json if step.depth <= DEEPEST_NESTED else encode(step.version_name)
+def _is_nested(step: ResolvedStep, recipe: Recipe) -> bool:
+    return recipe.deepest_nested is None or step.depth <= recipe.deepest_nested
+
+
+def _as_dependency(step: ResolvedStep, recipe: Recipe) -> str:
+    return step.version_json if _is_nested(step, recipe) else encode(step.version_name)
 
 
 def _naming(step: ExecutorStep, error: StepConfigError) -> StepConfigError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +13,7 @@ from tradewind.steps.resumable import check_globs
 from tradewind.steps.secrets import check_secrets
 from tradewind.steps.values.placeholders import InputName
 from tradewind.steps.values.shortened import shortened
+from tradewind.steps.version_recipe import Recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,7 @@ class ExecutorStep:
             or ``env:VARIABLE``. The function finds it in ``os.environ``; outside the version.
         resumable: Globs, relative to the output, of what a next attempt goes on from (checkpoints, finished shards);
             everything else that an attempt without a result leaves is removed before the next. Outside the version.
+        recipe: How the text of its version is made; experiments of Marin's Ray era have that era's.
     """
 
     name: str
@@ -46,6 +49,7 @@ class ExecutorStep:
     cluster: str | None = None
     secrets: Mapping[str, str] = field(default_factory=dict)
     resumable: Sequence[str] = ()
+    recipe: Recipe = Recipe.JUNE_2026
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -76,6 +80,10 @@ class ExecutorStep:
                 f"Step {self.name!r}: pip_dependency_groups (not shown, for it may hold a secret) must be a list of "
                 "texts, such as ['scipy==1.14']."
             )
+
+    def __class_getitem__(cls, config: Any) -> types.GenericAlias:
+        """``ExecutorStep[Config]``, which Marin's helpers write in annotations."""
+        return types.GenericAlias(cls, config)
 
     def __repr__(self) -> str:
         return f"ExecutorStep({self.name!r})"

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 
+_OWN_FOLDER: Final = "tradewind_code_folder"
+
+
+def keep_code_folder(dag: DAG, folder: Path) -> None:
+    """Note that the code of ``dag``'s steps lies in ``folder``, such as a checkout, and not where its file does."""
+    setattr(dag, _OWN_FOLDER, folder)
+
+
 def code_folder(dag: DAG) -> Path:
     """The root of the DAG's bundle, which Airflow puts on the import path; the file's own folder if that is unknown."""
+    own = getattr(dag, _OWN_FOLDER, None)
+    if isinstance(own, Path):
+        return own
     file = Path(dag.fileloc)
     relative = Path(dag.relative_fileloc) if dag.relative_fileloc else Path(file.name)
     if relative.is_absolute() or not file.as_posix().endswith(relative.as_posix()):

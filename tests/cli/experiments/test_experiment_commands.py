@@ -41,6 +41,7 @@ from tradewind.cli.main import parser
         ["gc", "a", "b", "--older-than", "8w", "--delete"],
         ["gc"],
         ["status", "--prefix", "/p"],
+        ["port", "a.py", "b/", "--checkout", "c", "--prefix", "/p", "--param", "a=1", "--time-limit", "5", "--json"],
     ],
 )
 def test_airflows_command_line_understands_the_same(words: list[str]) -> None:

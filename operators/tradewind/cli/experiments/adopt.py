@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from tradewind.calls.references import CodeFolder, function_name
 from tradewind.cli.errors import UsageError
-from tradewind.cli.experiments.load import RunChoice, load_experiments
+from tradewind.cli.experiments.load import RunChoice, load_experiment
 from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.records.attempts import utc_now
 from tradewind.records.leases.holding import TurnKeeper
@@ -27,7 +27,7 @@ def adopt_output(arguments: argparse.Namespace) -> int:
     """
     from tradewind.tasks.code import code_folder
 
-    experiment = load_experiments().of(arguments.dag_id)
+    experiment = load_experiment(arguments.dag_id)
     _, step = experiment.run(RunChoice.of(arguments)).task(arguments.step)
     fn_name = function_name(step.step.fn, CodeFolder(code_folder(experiment.dag)))
     by = {"adopted": arguments.path, "user": user_name(), "at": utc_now()}

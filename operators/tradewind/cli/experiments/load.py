@@ -13,9 +13,9 @@ import datetime
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.in_airflow import enter_airflow
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from tradewind.operators.plan import PlanOperator
     from tradewind.plans.selection import Selection
     from tradewind.tasks.context import ExperimentSettings
+
+
+_PARSED_FOR: Final = "_AIRFLOW_PARSING_CONTEXT_DAG_ID"
+_MOST_NAMED: Final = 10
+_MOST_PROBLEMS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -176,8 +181,10 @@ class Experiments:
         """
         if dag_id in self.by_dag:
             return self.by_dag[dag_id]
-        broken = "".join(f" {where} could not be loaded: {why}" for where, why in self.problems.items())
-        raise CommandError(f"{self._without_dag(dag_id)}{broken}")
+        told = [f" {where} could not be loaded: {why}" for where, why in self.problems.items()]
+        more = len(told) - _MOST_PROBLEMS
+        told = [*told[:_MOST_PROBLEMS], f" {more} more could not be loaded."] if more > 0 else told
+        raise CommandError(f"{self._without_dag(dag_id)}{''.join(told)}")
 
     def _without_dag(self, word: str) -> str:
         """What is wrong with a word that is no DAG id, and where the right one is found."""
@@ -189,11 +196,41 @@ class Experiments:
         file = os.path.realpath(word)
         held = [repr(id_) for id_, each in self.by_dag.items() if os.path.realpath(each.dag.fileloc) == file]
         if held:
-            return f"{word!r} is a file, and a DAG id is wanted: it holds {', '.join(held)}."
+            more = f" and {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
+            return f"{word!r} is a file, and a DAG id is wanted: it holds {', '.join(held[:_MOST_NAMED])}{more}."
         return (
             f"{word!r} is a file, and a DAG id is wanted; no DAG made by experiment_dag was found in it, and 'airflow "
             "dags list --local' lists the DAGs that there are."
         )
+
+
+def load_experiment(dag_id: str) -> Experiment:
+    """The experiment of one DAG. Files that make many, such as Marin's, make only this one, as for one of its tasks.
+
+    Raises:
+        CommandError: There is none.
+        UsageError: There is no Airflow here.
+    """
+    if not dag_id.endswith(".py"):
+        with _only_wanted(dag_id):
+            found = load_experiments()
+        if dag_id in found.by_dag or found.problems:
+            return found.of(dag_id)
+    return load_experiments().of(dag_id)
+
+
+@contextlib.contextmanager
+def _only_wanted(dag_id: str) -> Iterator[None]:
+    """Tell DAG files so in Airflow's way: what they read with ``get_parsing_context()``."""
+    before = os.environ.get(_PARSED_FOR)
+    os.environ[_PARSED_FOR] = dag_id
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PARSED_FOR]
+        else:
+            os.environ[_PARSED_FOR] = before
 
 
 def load_experiments() -> Experiments:

@@ -14,7 +14,7 @@ from tradewind.cli.experiments.load import (
     ExperimentRun,
     RunChoice,
     default_prefix,
-    load_experiments,
+    load_experiment,
 )
 from tradewind.cli.output import json_lines, write_lines
 from tradewind.plans.plan import Decision, Plan
@@ -31,7 +31,7 @@ def plan(arguments: argparse.Namespace) -> int:
         ExperimentError: Its steps cannot be resolved, the selection makes no sense, or steps read across regions.
         StoreUnavailableError: The store does not answer.
     """
-    experiment = load_experiments().of(arguments.dag_id)
+    experiment = load_experiment(arguments.dag_id)
     choice = RunChoice.of(arguments)
     run = experiment.run(choice)
     outputs = read_run(run, verify=arguments.verify)
@@ -51,7 +51,7 @@ def why(arguments: argparse.Namespace) -> int:
         ExperimentError: The steps cannot be resolved.
         StoreUnavailableError: The store does not answer.
     """
-    experiment = load_experiments().of(arguments.dag_id)
+    experiment = load_experiment(arguments.dag_id)
     choice = RunChoice.of(arguments)
     run = experiment.run(choice)
     task_id, step = run.task(arguments.step)

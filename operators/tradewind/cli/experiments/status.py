@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from tradewind.cli.experiments.load import RunChoice, default_prefix, load_experiments
+from tradewind.cli.experiments.load import RunChoice, default_prefix, load_experiment
 from tradewind.cli.output import json_lines, write_lines
 from tradewind.plans.why.phrases import age_text, producer_text
 from tradewind.records.outputs.finding import find_outputs
@@ -54,7 +54,7 @@ def status(arguments: argparse.Namespace) -> int:
         StoreUnavailableError: The store does not answer.
     """
     if arguments.dag_id:
-        run = load_experiments().of(arguments.dag_id).run(RunChoice.of(arguments))
+        run = load_experiment(arguments.dag_id).run(RunChoice.of(arguments))
         prefix, paths = run.prefix, [step.output_path for _, step in run.tasks]
     else:
         prefix = default_prefix(arguments.prefix)

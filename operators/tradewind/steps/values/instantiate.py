@@ -1,6 +1,7 @@
 """Filling in a config: every placeholder becomes the value that the step's function will see.
 
-As in E20, sets are not looked into; a placeholder left in one is refused when the config is sent to the cluster.
+As in E20, sets are not looked into, nor tuples where the step's recipe does not walk them; a placeholder left in one is
+refused when the config is sent to the cluster.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import InputName, MirroredValue, OutputName, VersionedValue
 from tradewind.steps.values.run_values import Binding, RunValue
 from tradewind.steps.values.walk import bind_run_value, bind_run_values, describe
+from tradewind.steps.version_recipe import Recipe
 
 MIRROR_SCHEME = "mirror://"
 
 
 @dataclass(frozen=True)
 class Filling:
-    """What placeholders become: the prefix, this step's output path, those of the others, and the run's values."""
+    """What placeholders become: the prefix, this step's output path, those of the others, the run's values; and by
+    which recipe the config is read."""
 
     prefix: str
     output_path: str
     output_path_of: Callable[[ExecutorStep], str]
     binding: Binding
+    recipe: Recipe = Recipe.JUNE_2026
 
     def input_path(self, reference: InputName) -> str:
         """The path that ``reference`` stands for."""
@@ -76,7 +80,7 @@ def _instantiate_container(config: Any, filling: Filling, path: str) -> Any:
             raise StepConfigError(f"{describe(path)} ({type(config).__qualname__}): {error}") from error
     if isinstance(config, dict):
         return {key: instantiate(value, filling, prefix + key) for key, value in config.items()}
-    if isinstance(config, (list, tuple)):
+    if isinstance(config, list) or (isinstance(config, tuple) and filling.recipe.walks_tuples):
         items = [instantiate(item, filling, f"{prefix}[{i}]") for i, item in enumerate(config)]
         if isinstance(config, tuple):
             return type(config)(*items) if hasattr(config, "_fields") else tuple(items)

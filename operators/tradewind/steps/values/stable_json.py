@@ -22,6 +22,7 @@ from tradewind.steps.step import ExecutorStep
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import InputName, MirroredValue, OutputName
 from tradewind.steps.values.run_values import RunValue
+from tradewind.steps.version_recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +43,13 @@ _MADE_UP = re.compile("|".join(rf"\b{name}" for name in MADE_UP_MODULES))
 _SELF_DESCRIBING = (datetime.date, pathlib.PurePath, bytes, complex, type)
 
 
-def encode(value: Any) -> str:
-    """``value`` as E20 writes it into the hashed text.
+def encode(value: Any, recipe: Recipe = Recipe.JUNE_2026) -> str:
+    """``value`` as the recipe writes it into the hashed text.
 
     Raises:
         TypeError: A dictionary has keys that JSON cannot hold or sort.
     """
-    return _ENCODER.encode(value)
+    return (_SHOWING_ENCODER if recipe.shows_dataclasses else _ENCODER).encode(value)
 
 
 def check_stable(value: Any, where: str) -> None:
@@ -119,9 +120,22 @@ def _encode_other(value: Any) -> Any:
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
+    return _text(value)
+
+
+def _encode_shown(value: Any) -> Any:
+    """The same with the text of an enum or a dataclass instead of its values."""
+    if isinstance(value, datetime.timedelta):
+        return _encode_other(value)
+    is_config = isinstance(value, Enum) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+    return str(value) if is_config else _text(value)
+
+
+def _text(value: Any) -> str:
     if not isinstance(value, _SELF_DESCRIBING):
         logger.warning("A versioned %s counts as its text %r.", type(value).__qualname__, str(value))
     return str(value)
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, default=_encode_other)  # one for all: making it costs as much as using it
+_SHOWING_ENCODER = json.JSONEncoder(sort_keys=True, default=_encode_shown)

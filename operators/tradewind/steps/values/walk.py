@@ -18,6 +18,7 @@ from tradewind.steps.values.placeholders import InputName, MirroredValue, Versio
 from tradewind.steps.values.run_values import Binding, RunValue
 from tradewind.steps.values.shortened import shortened
 from tradewind.steps.values.stable_json import check_stable, encode
+from tradewind.steps.version_recipe import Recipe
 
 
 @dataclass
@@ -25,6 +26,7 @@ class ConfigIdentity:
     """What a config contributes to its step's version.
 
     Attributes:
+        recipe: By which it counts.
         version: Config path → JSON text of the value that counts there.
         dependencies: Steps that are referred to, one entry for each occurrence.
         pseudo_dependencies: The same for nonblocking references.
@@ -32,6 +34,7 @@ class ConfigIdentity:
         places: Step that is referred to -> config path of the first reference.
     """
 
+    recipe: Recipe = Recipe.JUNE_2026
     version: dict[str, str] = field(default_factory=dict)
     dependencies: list[ExecutorStep] = field(default_factory=list)
     pseudo_dependencies: list[ExecutorStep] = field(default_factory=list)
@@ -57,8 +60,8 @@ class ConfigIdentity:
         self.version[path] = encode(f"DEP[{index}]" + (f"/{reference.name}" if reference.name else ""))
 
 
-def identify(config: Any, binding: Binding) -> ConfigIdentity:
-    """Walk ``config`` and collect what counts.
+def identify(config: Any, binding: Binding, recipe: Recipe = Recipe.JUNE_2026) -> ConfigIdentity:
+    """Walk ``config`` and collect what counts by the recipe.
 
     Raises:
         StepConfigError: A value has no stable identity, is too deep, too large or within itself, or a dictionary has
@@ -66,7 +69,7 @@ def identify(config: Any, binding: Binding) -> ConfigIdentity:
         UnknownRunValueError: The run does not have a value that a versioned field asks for.
     """
     check_bounded(config, "config")
-    identity = ConfigIdentity()
+    identity = ConfigIdentity(recipe)
     _visit(config, "", binding, identity)
     return identity
 
@@ -102,7 +105,7 @@ def _visit(value: Any, path: str, binding: Binding, identity: ConfigIdentity) ->
     elif isinstance(value, InputName):
         identity.add_reference(path, value)
     elif isinstance(value, VersionedValue):
-        identity.version[path] = _versioned_text(value.value, path, binding)
+        identity.version[path] = _versioned_text(value.value, path, binding, identity.recipe)
     elif isinstance(value, MirroredValue):
         _visit(value.value, path, binding, identity)
     elif isinstance(value, Lazy):
@@ -118,7 +121,7 @@ def _visit(value: Any, path: str, binding: Binding, identity: ConfigIdentity) ->
                     f"{describe(path)}: dict keys must be strs, but got {shortened(key)} (type: {type(key)})"
                 )
             _visit(item, prefix + key, binding, identity)
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, list) or (identity.recipe.walks_tuples and isinstance(value, (tuple, set, frozenset))):
         if isinstance(value, (set, frozenset)) and len(value) > 1:
             raise StepConfigError(
                 f"{describe(path)} is a set of {len(value)} elements, whose order differs from process to process: "
@@ -128,11 +131,11 @@ def _visit(value: Any, path: str, binding: Binding, identity: ConfigIdentity) ->
             _visit(item, f"{prefix}[{i}]", binding, identity)
 
 
-def _versioned_text(value: Any, path: str, binding: Binding) -> str:
+def _versioned_text(value: Any, path: str, binding: Binding, recipe: Recipe) -> str:
     bound = bind_run_values(value, path, binding)
     check_stable(bound, describe(path))
     try:
-        return encode(bound)
+        return encode(bound, recipe)
     except TypeError as error:
         raise StepConfigTypeError(f"{describe(path)} has no JSON form: {error}") from error
     except (ValueError, RecursionError) as error:  # what an object of theirs gives as its text

@@ -117,6 +117,8 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
     runtime_env: dict[str, Any] = {**spec.environment, "env_vars": {STEP_VARIABLE: spec.version}}
     if spec.code_travels:
         runtime_env["working_dir"] = str(code)
+        if sources := CodeFolder(code).sources():
+            runtime_env["env_vars"]["PYTHONPATH"] = ":".join(sources)  # relative: a job starts in its working directory
     file = attempt_path(spec.output_path, attempt.number)
     return JobRequest(
         submission_id=attempt.job,

@@ -1,0 +1,23 @@
+"""Marin's experiments as DAGs: the files as they are, with the versions and the paths that Marin gives them.
+
+The names below are loaded when they are asked for: a cluster needs ``translation`` and no loader.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tradewind.marin.loading import MarinDags, MarinFileWarning, marin_experiment, marin_experiments
+    from tradewind.marin.refusals import RefusedFileError
+
+__all__ = ["MarinDags", "MarinFileWarning", "RefusedFileError", "marin_experiment", "marin_experiments"]
+
+_MODULE_OF: Final = {**dict.fromkeys(__all__, "loading"), "RefusedFileError": "refusals"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

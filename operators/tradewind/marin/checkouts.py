@@ -1,0 +1,104 @@
+"""Where a Marin checkout lies: found from the path that a DAG file gives; and of what time it is."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from typing import Final
+
+from tradewind.marin.refusals import RefusedFileError
+
+CHECKOUT_VARIABLE: Final = "TRADEWIND_MARIN_CHECKOUT"
+_EXPERIMENTS = "experiments"
+_EXECUTOR_FOLDERS: Final = ("src/marin/execution", "lib/marin/src/marin/execution")
+
+
+def find_given(given: str | os.PathLike[str], dag_file: str | None) -> Path:
+    """The file or folder that a DAG file names, wherever the checkout lies beside it.
+
+    Raises:
+        RefusedFileError: There is none; the text names the places.
+    """
+    path = Path(given).expanduser()
+    if path.is_absolute():
+        places = [path]
+    else:
+        around = Path(dag_file).resolve().parent if dag_file else Path.cwd()
+        named = os.environ.get(CHECKOUT_VARIABLE)
+        folders = [Path(named).expanduser()] if named else []
+        folders += [around, around.parent, around / "marin", around.parent / "marin"]
+        places = [folder / path for folder in folders]
+    for place in places:
+        if place.exists():
+            return place.resolve()
+    raise RefusedFileError(
+        f"There is no {given} of a Marin checkout in {', '.join(str(place.parent) for place in places)}: put the "
+        f"checkout there, give the whole path, or set {CHECKOUT_VARIABLE}."
+    )
+
+
+def checkout_of(path: Path, given: str | os.PathLike[str] | None) -> Path:
+    """The checkout that ``path`` is a part of.
+
+    Raises:
+        RefusedFileError: ``given`` is no folder around it, or it is a checkout of another time.
+    """
+    root = _root_of(path, given)
+    check_time(root)
+    return root
+
+
+def check_time(root: Path) -> None:
+    """Refuse a checkout whose executor is not that of the Ray era, for it gives steps other versions.
+
+    One without Marin's executor is taken: then only its experiments are needed.
+
+    Raises:
+        RefusedFileError: It is one; the text names what is missing or new, and since when.
+    """
+    for folder in _EXECUTOR_FOLDERS:
+        executor = root / folder / "executor.py"
+        if executor.is_file():
+            defined, imported = _names_in(executor)
+            if "executor_main" not in defined:
+                what = "has no executor_main, which Marin took out between June and October 2026"
+            elif "fray" in imported:
+                what = "imports fray, which steps run on since the end of 2025"
+            else:
+                continue
+            raise _of_another_time(root, f"its {folder}/executor.py {what}")
+        if (root / folder / "step_spec.py").is_file():
+            raise _of_another_time(
+                root, f"its {folder} has no executor.py, and in step_spec.py StepSpec, which came in 2026"
+            )
+
+
+def _of_another_time(root: Path, what: str) -> RefusedFileError:
+    return RefusedFileError(
+        f"{root} is a Marin checkout of another time: {what}. Taken are checkouts from before, such as that of "
+        "November 3, 2025 (commit 1237e82a)."
+    )
+
+
+def _names_in(file: Path) -> tuple[set[str], set[str]]:
+    """The functions that a file defines, and the packages that it imports; both nothing if it is no Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):
+        return set(), set()
+    imported = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}, imported
+
+
+def _root_of(path: Path, given: str | os.PathLike[str] | None) -> Path:
+    if given is not None:
+        root = Path(given).expanduser().resolve()
+        if not root.is_dir() or not path.is_relative_to(root):
+            raise RefusedFileError(f"checkout={str(given)!r} is no folder around {path}.")
+        return root
+    around = [path, *path.parents]
+    roots = [folder.parent for folder in around if folder.name == _EXPERIMENTS and folder.is_dir()]
+    with_sources = [folder for folder in (*roots, *around) if (folder / "src" / "marin").is_dir()]
+    return next(iter([*with_sources, *roots]), path if path.is_dir() else path.parent)

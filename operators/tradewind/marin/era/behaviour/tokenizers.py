@@ -1,0 +1,116 @@
+"""How large the vocabularies of tokenizers are, for descriptions of steps; no library is loaded for it.
+
+Those that experiments use stand in a table. Others are looked up in the Hugging Face cache that ``HF_HUB_CACHE`` or
+``HF_HOME`` names, if one does; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.steps.errors import ExperimentError
+
+_LLAMA_3: Final = (128000, 128256)
+_QWEN_3: Final = (151643, 151669)
+SIZES: Final[Mapping[str, tuple[int, int]]] = {
+    "EleutherAI/gpt-neox-20b": (50254, 50277),
+    "meta-llama/Llama-2-7b-hf": (32000, 32000),
+    "meta-llama/Meta-Llama-3.1-8B": _LLAMA_3,
+    "meta-llama/Meta-Llama-3.1-8B-Instruct": _LLAMA_3,
+    "stanford-crfm/marin-tokenizer": _LLAMA_3,
+    **{f"Qwen/Qwen3-{size}": _QWEN_3 for size in ("0.6B", "1.7B", "4B", "8B", "32B")},
+}
+"""Tokenizer on the Hugging Face hub -> size of its vocabulary without and with added tokens."""
+
+
+_ON_THE_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_REVISION: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+class UnknownTokenizerError(ExperimentError):
+    """A file asks of a tokenizer what is not in the table."""
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer of which only the size is known.
+
+    Attributes:
+        vocab_size: Of its vocabulary, without added tokens; ``len()`` is with them.
+    """
+
+    name_or_path: str
+    vocab_size: int
+    _length: int
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnknownTokenizerError(
+            f"{name} of the tokenizer {self.name_or_path} is known only where it is loaded, which no DAG file does: "
+            "ask for it in the step's function."
+        )
+
+
+def load_tokenizer(model_name_or_path: Any, *, revision: str | None = None, **_: Any) -> Tokenizer:
+    """The size of a tokenizer that is known or lies in the cache.
+
+    Raises:
+        UnknownTokenizerError: Neither has it, at that revision.
+    """
+    sizes = SIZES.get(model_name_or_path) if revision is None else None
+    if sizes is None:
+        sizes = _sizes_in_cache(str(model_name_or_path), revision or "main")
+    if sizes is None:
+        raise UnknownTokenizerError(
+            f"The tokenizer {model_name_or_path}{f' at {revision}' if revision else ''} is in no table, and nothing is "
+            "fetched while a DAG file is parsed: set HF_HUB_CACHE there to a Hugging Face cache that has it. Known are "
+            f"{', '.join(sorted(SIZES))}."
+        )
+    return Tokenizer(model_name_or_path, *sizes)
+
+
+def _sizes_in_cache(name: str, revision: str) -> tuple[int, int] | None:
+    """Without and with added tokens, None if the cache that the user names does not have it."""
+    home = os.environ.get("HF_HOME")
+    cache = os.environ.get("HF_HUB_CACHE") or (home and os.path.join(home, "hub"))
+    if not cache or not _ON_THE_HUB.fullmatch(name) or not _REVISION.fullmatch(revision):
+        return None
+    model = Path(cache) / f"models--{name.replace('/', '--')}"
+    try:
+        reference = model / "refs" / revision
+        snapshot = model / "snapshots" / (reference.read_text().strip() if reference.is_file() else revision)
+        vocabulary = _vocabulary(json.loads((snapshot / "tokenizer.json").read_bytes()))
+        added = _added_by(json.loads((snapshot / "tokenizer_config.json").read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnknownTokenizerError(f"The tokenizer {name} in {model} cannot be read: {error}.") from error
+    without = set(vocabulary[0])
+    return len(without), len(without.union(vocabulary[1], added))
+
+
+def _vocabulary(tokenizer: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The tokens of the model, and those that are added to them."""
+    vocabulary = tokenizer["model"]["vocab"]
+    tokens = list(vocabulary) if isinstance(vocabulary, dict) else [token for token, _ in vocabulary]
+    return tokens, [added["content"] for added in tokenizer.get("added_tokens", ())]
+
+
+def _added_by(config: Mapping[str, Any]) -> list[str]:
+    """The tokens that are added when a tokenizer is loaded with this configuration, if its vocabulary lacks them."""
+    named = [value for key, value in config.items() if key.endswith("_token") and not isinstance(value, bool)]
+    given = [*config.get("added_tokens_decoder", {}).values(), *config.get("additional_special_tokens", ()), *named]
+    return [token["content"] if isinstance(token, dict) else token for token in given if token is not None]
+
+
+NAMES: Final[Mapping[str, Any]] = {"levanter.compat.hf_checkpoints.load_tokenizer": load_tokenizer}

@@ -1,0 +1,1 @@
+"""Running files and judging what came of them."""

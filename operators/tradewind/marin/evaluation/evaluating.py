@@ -1,0 +1,133 @@
+"""Files are evaluated, each twice in worlds apart: what differs between the two would differ from parse to parse."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tradewind.marin.evaluation.checks import Identity, check_known, first_difference
+from tradewind.marin.evaluation.clocks import clock_reads
+from tradewind.marin.evaluation.process_state import ForFile, kept_process
+from tradewind.marin.evaluation.running import Run, run_file
+from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
+from tradewind.marin.world.import_map import World
+
+_SALT: Final = 0x2545F4914F6CDD1D
+"""As long as a hash, so that its first digits differ, too."""
+_lock = threading.RLock()
+_shared: dict[Path, SharedWorld] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """A file's run, and how many steps each call has."""
+
+    run: Run
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Attempt:
+    run: Run
+    identities: list[list[Identity]]
+    world: World
+
+
+_Outcome = _Attempt | RefusedFileError
+
+
+@dataclass
+class SharedWorld:
+    """The world that the files of a checkout share, and what came of those that are the same in two worlds."""
+
+    world: World
+    kept: dict[Path, _Attempt] = field(default_factory=dict)
+
+
+def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Evaluated | RefusedFileError]:
+    """Run each file below the checkout ``root``; what came of it, or why it cannot be a DAG.
+
+    As long as no file of the checkout changes, and nothing that they read of the environment, each is run once for the
+    life of this process.
+    """
+    with _lock, kept_process() as for_file:
+        logging.disable(max(logging.INFO, logging.root.manager.disable))  # files tell their whole configs, twice
+        attempt = partial(_attempt, limit_s=limit_s, for_file=for_file)
+        shared = _shared.get(root)
+        if shared is None or not shared.world.is_fresh():
+            shared = _shared[root] = SharedWorld(World(root))
+        outcomes: dict[Path, _Outcome] = {}
+        for file in files:
+            outcomes[file] = shared.kept.get(file) or attempt(shared.world, file)
+        new = [file for file in files if outcomes[file] is not shared.kept.get(file)]
+        other = World(root, _SALT)
+        for file in reversed(new):  # so that what one file does to shared modules differs, too
+            outcome = outcomes[file]
+            if isinstance(outcome, _Attempt):
+                outcome = _verified(root, file, outcome, attempt(other, file), attempt)
+            if isinstance(outcome, _Attempt):
+                shared.kept[file] = outcome
+            outcomes[file] = outcome
+        return {file: _evaluated(outcomes[file]) for file in files}
+
+
+_Attempting = Callable[[World, Path], _Outcome]
+
+
+def _attempt(world: World, file: Path, limit_s: float, for_file: ForFile) -> _Outcome:
+    try:
+        run = run_file(world, file, limit_s, for_file)
+        return _Attempt(run, check_known(run), world)
+    except RefusedFileError as error:
+        return error
+
+
+def _evaluated(outcome: _Outcome) -> Evaluated | RefusedFileError:
+    if isinstance(outcome, RefusedFileError):
+        return outcome
+    return Evaluated(outcome.run, tuple(map(len, outcome.identities)))
+
+
+def _verified(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt: _Attempting) -> _Outcome:
+    """The outcome, if it is the same twice; alone in worlds of its own, where other files may have interfered."""
+    if _same(first, second):
+        return first
+    alone, again = attempt(World(root), file), attempt(World(root, _SALT), file)
+    if _same(alone, again):
+        return alone
+    return _unstable(root, file, alone, again, attempt)
+
+
+def _same(first: _Outcome, second: _Outcome) -> bool:
+    return (
+        isinstance(first, _Attempt)
+        and isinstance(second, _Attempt)
+        and first_difference(first.identities, second.identities) is None
+    )
+
+
+def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt: _Attempting) -> RefusedFileError:
+    """Why two evaluations differ: with the line that reads the clock, chance or a hash."""
+    for outcome in (first, second):
+        if isinstance(outcome, RefusedFileError):
+            return outcome
+    assert isinstance(first, _Attempt) and isinstance(second, _Attempt)
+    difference = first_difference(first.identities, second.identities)
+    with clock_reads(root) as reads:
+        attempt(World(root), file)
+    places = [*second.world.builtins.hash_places, *reads]
+    own = [place for place in places if place.file == first.run.file]
+    place = next(iter([*own, *places]), None)
+    return refused_file(
+        first.run.file,
+        Reason(
+            place,
+            f"evaluated twice, {difference}: a clock, chance or a hash() is in it, and its DAG would be another one at "
+            "every parse. Write the value down, or take it from run_param().",
+        ),
+    )

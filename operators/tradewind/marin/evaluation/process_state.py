@@ -1,0 +1,149 @@
+"""What of this process a file may change while it is loaded, put back as it was."""
+
+from __future__ import annotations
+
+import gc
+import locale
+import logging
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+_SYS = ("argv", "path", "meta_path", "path_hooks", "stdout", "stderr", "stdin", "excepthook", "displayhook")
+
+
+ForFile = Callable[[Path, list[str]], AbstractContextManager[None]]
+
+
+@contextmanager
+def kept_process() -> Iterator[ForFile]:
+    """Put all back at the end. To look at everything takes longer than to run a file, so many are run in one.
+
+    Yields:
+        What each file is run in: it finds a checkout as its folder, and a command line; what the next file or our own
+        code would stumble over is put back after it.
+    """
+    soon = [_kept_sys(), _kept_warnings()]
+    late = [_kept_modules(), _kept_logging(), _kept_random(), _kept_environment(), _kept_folder(), _kept_locale()]
+    was_collecting = gc.isenabled()
+
+    @contextmanager
+    def for_file(root: Path, argv: list[str]) -> Iterator[None]:
+        sys.argv, sys.path = list(argv), list(sys.path)
+        os.chdir(root)
+        try:
+            yield
+        finally:
+            for put_back in soon:
+                put_back()
+            (gc.enable if was_collecting else gc.disable)()
+
+    try:
+        yield for_file
+    finally:
+        for put_back in late:
+            put_back()
+
+
+def _kept_sys() -> Callable[[], None]:
+    before = {name: getattr(sys, name) for name in _SYS}
+    contents = {name: list(value) for name, value in before.items() if isinstance(value, list)}
+    limit = sys.getrecursionlimit()
+
+    def put_back() -> None:
+        for name, value in before.items():
+            setattr(sys, name, value)
+        for name, items in contents.items():
+            before[name][:] = items
+        sys.setrecursionlimit(limit)
+
+    return put_back
+
+
+def _kept_modules() -> Callable[[], None]:
+    before = dict(sys.modules)
+
+    def put_back() -> None:
+        for name, module in before.items():  # what was imported since stays: it is real
+            if sys.modules.get(name) is not module:
+                sys.modules[name] = module
+        for name in [name for name in sys.modules if name not in before]:
+            if getattr(sys.modules[name], "__spec__", None) is None:  # put there by hand
+                del sys.modules[name]
+
+    return put_back
+
+
+def _kept_locale() -> Callable[[], None]:
+    before = locale.setlocale(locale.LC_ALL)
+
+    def put_back() -> None:
+        locale.setlocale(locale.LC_ALL, before)
+
+    return put_back
+
+
+def _kept_folder() -> Callable[[], None]:
+    before = os.getcwd()
+    return lambda: os.chdir(before)
+
+
+def _kept_environment() -> Callable[[], None]:
+    before = dict(os.environ)
+
+    def put_back() -> None:
+        if dict(os.environ) != before:
+            os.environ.clear()
+            os.environ.update(before)
+
+    return put_back
+
+
+def _kept_random() -> Callable[[], None]:
+    before = random.getstate()
+    return lambda: random.setstate(before)
+
+
+def _kept_warnings() -> Callable[[], None]:
+    before, shown = warnings.filters[:], warnings.showwarning
+
+    def put_back() -> None:
+        if warnings.filters != before:
+            warnings.filters[:] = before  # type: ignore[index]
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+        warnings.showwarning = shown
+
+    return put_back
+
+
+def _kept_logging() -> Callable[[], None]:
+    root = logging.getLogger()
+    loggers = [root, *(each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger))]
+    before: list[tuple[logging.Logger, Any, Any, Any, Any, Any]] = [
+        (each, each.level, each.handlers[:], each.filters[:], each.propagate, each.disabled) for each in loggers
+    ]
+    disabled, factory, kind = root.manager.disable, logging.getLogRecordFactory(), logging.getLoggerClass()
+    known = set(root.manager.loggerDict)
+
+    def put_back() -> None:
+        for each, level, handlers, filters, propagates, is_disabled in before:
+            if each.level != level:
+                each.setLevel(level)
+            each.handlers[:], each.filters[:] = handlers, filters
+            each.propagate, each.disabled = propagates, is_disabled
+        for name in set(root.manager.loggerDict) - known:
+            if isinstance(made := root.manager.loggerDict[name], logging.Logger):
+                made.setLevel(logging.NOTSET)
+                made.handlers.clear()
+                made.filters.clear()
+                made.propagate, made.disabled = True, False
+        logging.disable(disabled)
+        logging.setLogRecordFactory(factory)
+        logging.setLoggerClass(kind)
+
+    return put_back

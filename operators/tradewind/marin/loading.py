@@ -1,0 +1,218 @@
+"""``marin_experiment`` and ``marin_experiments``: DAGs from Marin's experiment files as they are."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.calls.environment import STEP_VARIABLE
+from tradewind.experiments import experiment_dag
+from tradewind.marin.checkouts import checkout_of, find_given
+from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
+from tradewind.marin.import_errors import show_import_error
+from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
+from tradewind.marin.world.captured import Captured
+from tradewind.steps import ExperimentError
+from tradewind.tasks.code import keep_code_folder
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+logger = logging.getLogger(__name__)
+
+TIME_LIMIT_S: Final = 20.0
+MOST_STEPS: Final = 2000
+_CALLS_EXECUTOR_MAIN = re.compile(rb"^(?!\s*(#|def\s)).*\bexecutor_main\s*\(", re.M)
+
+
+class MarinFileWarning(UserWarning):
+    """A Marin file makes no DAG, though nothing in it is wrong."""
+
+
+class MarinDags(list["DAG"]):
+    """The DAGs that were made, and the errors of the files that cannot be any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[RefusedFileError] = []
+
+
+def marin_experiment(
+    file: str | os.PathLike[str],
+    *,
+    dag_id: str | None = None,
+    checkout: str | os.PathLike[str] | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+    most_steps: int = MOST_STEPS,
+    **experiment_arguments: Any,
+) -> MarinDags:
+    """Make a DAG of each ``executor_main`` that the Marin experiment ``file`` calls when it is run.
+
+    Args:
+        file: The file, from the DAG file's folder, the one above it, or a ``marin`` folder in either.
+        dag_id: The id of its DAG, if not the file's path below ``experiments`` with dots; a second one ends in ``.2``.
+        checkout: The folder that holds ``experiments`` and ``src``, if not found around the file.
+        time_limit_s: How many seconds the file may take.
+        most_steps: How many steps one DAG may have.
+        experiment_arguments: As of ``tradewind.experiment_dag``: ``schedule``, ``cluster``, ``prefix`` and so on.
+
+    Raises:
+        RefusedFileError: The file cannot be a DAG; Airflow shows it as the DAG file's import error.
+    """
+    dags = MarinDags()
+    if STEP_VARIABLE in os.environ:
+        return dags
+    path = find_given(file, sys._getframe(1).f_globals.get("__file__"))
+    if not path.is_file():
+        raise RefusedFileError(f"{path} is no file: give one, or marin_experiments() a folder.")
+    root = checkout_of(path, checkout)
+    base = dag_id or id_of(path, root)
+    outcome = evaluate(root, [path], time_limit_s)[path]
+    if isinstance(outcome, RefusedFileError):
+        raise outcome
+    _tell_environment([outcome])
+    dags += dags_of(outcome, root, base, most_steps, experiment_arguments)
+    return dags
+
+
+def marin_experiments(
+    folder: str | os.PathLike[str],
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    checkout: str | os.PathLike[str] | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+    most_steps: int = MOST_STEPS,
+    **experiment_arguments: Any,
+) -> MarinDags:
+    """Make DAGs of all files below ``folder`` that call ``executor_main``; see ``marin_experiment``.
+
+    A file that cannot be a DAG costs the others nothing: Airflow shows its error beside their DAGs.
+
+    Args:
+        include: Only the files whose paths below ``folder`` match one of these patterns, such as ``"speedrun/*"``.
+        exclude: Not those that match one of these.
+    """
+    dags = MarinDags()
+    if STEP_VARIABLE in os.environ:
+        return dags
+    top = find_given(folder, sys._getframe(1).f_globals.get("__file__"))
+    if not top.is_dir():
+        raise RefusedFileError(f"{top} is no folder: give one, or marin_experiment() a file.")
+    root = checkout_of(top, checkout)
+    wanted = _wanted_dag_id()
+    bases = {path: id_of(path, root) for path in runnable_files(top, include, exclude)}
+    bases = {path: base for path, base in bases.items() if _may_make(base, wanted)}
+    if not bases and wanted is None:
+        _warn(str(top), 0, "holds no file that calls executor_main, so there is no DAG")
+    outcomes = evaluate(root, list(bases), time_limit_s)
+    for path, outcome in outcomes.items():
+        try:
+            if isinstance(outcome, RefusedFileError):
+                raise outcome
+            dags += dags_of(outcome, root, bases[path], most_steps, experiment_arguments, wanted)
+        except RefusedFileError as error:
+            dags.refused.append(error)
+            show_import_error(path.relative_to(root).as_posix(), str(error))
+    _tell_environment([outcome for outcome in outcomes.values() if isinstance(outcome, Evaluated)])
+    return dags
+
+
+def runnable_files(top: Path, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[Path]:
+    """The files below ``top`` that call ``executor_main``, in a steady order."""
+    found = []
+    for path in sorted(top.rglob("*.py")):
+        shown = path.relative_to(top).as_posix()
+        is_wanted = not include or any(fnmatch(shown, pattern) for pattern in include)
+        is_wanted = is_wanted and not any(fnmatch(shown, pattern) for pattern in exclude)
+        if is_wanted and path.is_file() and _may_call_executor_main(path):
+            found.append(path)
+    return found
+
+
+def _may_call_executor_main(path: Path) -> bool:
+    try:
+        return _CALLS_EXECUTOR_MAIN.search(path.read_bytes()) is not None
+    except OSError:
+        return True  # to load it says why
+
+
+def id_of(path: Path, root: Path) -> str:
+    """The DAG id of a file: its path below ``experiments``, with dots."""
+    parts = path.relative_to(root).with_suffix("").parts
+    if len(parts) > 1 and parts[0] == "experiments":
+        parts = parts[1:]
+    return re.sub(r"[^\w.-]+", "_", ".".join(parts))
+
+
+def dags_of(
+    outcome: Evaluated, root: Path, base: str, most_steps: int, arguments: dict[str, Any], wanted: str | None = None
+) -> list[DAG]:
+    """The DAGs of a file that was evaluated, ``base`` the id of the first; of one that makes none, a warning.
+
+    Raises:
+        RefusedFileError: It makes no valid experiment, or too large a one.
+    """
+    run = outcome.run
+    if not run.calls:
+        _warn(run.file, 0, "calls executor_main nowhere when it is run, so it makes no DAG")
+    made: list[DAG] = []
+    for number, (captured, count) in enumerate(zip(run.calls, outcome.counts, strict=True), 1):
+        dag_id = base if number == 1 else f"{base}.{number}"
+        if wanted not in (None, dag_id):
+            continue
+        if not captured.steps:
+            _warn(run.file, captured.place.line if captured.place else 0, "gives executor_main no steps: no DAG")
+            continue
+        if count > most_steps:
+            reason = f"it has {count} steps, and at most {most_steps} are taken: raise most_steps=, or split it."
+            raise refused_file(run.file, Reason(captured.place, reason))
+        try:
+            dag = experiment_dag(dag_id, captured.steps, **_arguments(captured, arguments))
+        except ExperimentError as error:
+            raise refused_file(run.file, Reason(captured.place, str(error))) from error
+        if dag is not None:
+            keep_code_folder(dag, root)
+            made.append(dag)
+    return made
+
+
+def _arguments(captured: Captured, given: dict[str, Any]) -> dict[str, Any]:
+    """What the DAG file says counts before what the experiment file does."""
+    own: dict[str, Any] = {"description": captured.description}
+    if captured.config is not None:
+        own |= {"prefix": captured.config.prefix, "run_only": captured.config.run_only or ()}
+        own["max_concurrent"] = captured.config.max_concurrent
+    return {**own, **given}
+
+
+def _wanted_dag_id() -> str | None:
+    """The DAG that a task's process needs, where Airflow says so: the other files need not be run then."""
+    if "airflow" not in sys.modules:
+        return None
+    from airflow.sdk import get_parsing_context
+
+    return get_parsing_context().dag_id
+
+
+def _may_make(base: str, wanted: str | None) -> bool:
+    return wanted is None or wanted == base or re.fullmatch(rf"{re.escape(base)}\.\d+", wanted) is not None
+
+
+def _tell_environment(outcomes: Sequence[Evaluated]) -> None:
+    if "CI" in os.environ:
+        logger.info("CI is set here, and unset for Marin's files: with it, some make no steps.")
+    for outcome in outcomes:
+        if outcome.run.environment:
+            logger.info("%s reads of the environment: %s", outcome.run.file, ", ".join(outcome.run.environment))
+
+
+def _warn(file: str, line: int, text: str) -> None:
+    warnings.warn_explicit(f"{file} {text}.", MarinFileWarning, file, line)

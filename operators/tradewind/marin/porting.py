@@ -1,0 +1,150 @@
+"""What becomes of Marin's files as they are: by loading them, and making their DAGs, as a DAG file would."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.marin.checkouts import checkout_of, find_given
+from tradewind.marin.edits import edit_for
+from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
+from tradewind.marin.loading import MOST_STEPS, TIME_LIMIT_S, MarinFileWarning, dags_of, id_of, runnable_files
+from tradewind.marin.refusals import RefusedFileError, SourceLine
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+_LONGEST_SOURCE: Final = 200
+"""Characters of a line that are shown."""
+
+
+class PortVerdict(Enum):
+    """What a file is to whoever wants its DAGs."""
+
+    UNCHANGED = "unchanged"
+    EDITS = "edits"
+    CANNOT = "cannot"
+
+
+@dataclass(frozen=True)
+class PortFinding:
+    """One thing that keeps a file from being a DAG.
+
+    Attributes:
+        place: The line, maybe of another file that it imports; None where no line is to blame.
+        source: What stands there.
+        why: The loader's reason.
+        edit: What to write instead, if that is known.
+    """
+
+    place: SourceLine | None
+    source: str
+    why: str
+    edit: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class PortedFile:
+    """One file.
+
+    Attributes:
+        checkout: What it is a part of.
+        file: From the checkout's root.
+        dags: The DAGs that it makes.
+        finding: Why it makes none. The loader ends at the first reason, so another may come to light after an edit.
+        remarks: What a person should know besides.
+    """
+
+    checkout: Path
+    file: str
+    dags: tuple[DAG, ...] = ()
+    finding: PortFinding | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> PortVerdict:
+        if self.finding is None:
+            return PortVerdict.UNCHANGED
+        return PortVerdict.CANNOT if self.finding.edit is None else PortVerdict.EDITS
+
+
+@dataclass(frozen=True)
+class PortOptions:
+    """What a DAG file would say to the loader; see ``marin_experiments``."""
+
+    checkout: str | None = None
+    time_limit_s: float = TIME_LIMIT_S
+    most_steps: int = MOST_STEPS
+
+
+def port(
+    given: Sequence[str], options: PortOptions = PortOptions(), dag_arguments: Mapping[str, Any] | None = None
+) -> Iterator[PortedFile]:
+    """Load files, and all runnable files of folders, as DAG files would; what came of each.
+
+    Args:
+        dag_arguments: As of ``tradewind.experiment_dag``.
+
+    Raises:
+        RefusedFileError: There is no such file, no folder with one, or its checkout is of another time.
+    """
+    by_root: dict[Path, dict[Path, None]] = {}
+    for each in given:
+        path = find_given(each, None)
+        root = checkout_of(path, options.checkout)
+        by_root.setdefault(root, {}).update(dict.fromkeys(_files_of(path, root)))
+    for root, files in by_root.items():
+        outcomes = evaluate(root, list(files), options.time_limit_s)
+        for path, outcome in outcomes.items():
+            yield _ported(path, root, outcome, options.most_steps, dict(dag_arguments or {}))
+
+
+def _files_of(path: Path, root: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    top = path / "experiments" if path == root and (path / "experiments").is_dir() else path
+    if not (found := runnable_files(top)):
+        raise RefusedFileError(f"No file below {top} calls executor_main, so none of them would be a DAG.")
+    return found
+
+
+def _ported(
+    path: Path, root: Path, outcome: Evaluated | RefusedFileError, most_steps: int, dag_arguments: dict[str, Any]
+) -> PortedFile:
+    shown = path.relative_to(root).as_posix()
+    if isinstance(outcome, RefusedFileError):
+        return PortedFile(root, shown, finding=_finding(outcome, root))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", MarinFileWarning)
+        try:
+            dags = dags_of(outcome, root, id_of(path, root), most_steps, dag_arguments)
+        except RefusedFileError as error:
+            return PortedFile(root, shown, finding=_finding(error, root))
+    remarks = [(each.lineno, str(each.message)) for each in told if issubclass(each.category, MarinFileWarning)]
+    if dags:
+        return PortedFile(root, shown, tuple(dags), remarks=tuple(f"line {line}: {text}" for line, text in remarks))
+    line, text = remarks[0]
+    place = SourceLine(shown, line) if line else None
+    return PortedFile(root, shown, finding=PortFinding(place, _source(place, root), text, None))
+
+
+def _finding(error: RefusedFileError, root: Path) -> PortFinding:
+    reason = error.reason
+    if reason is None:
+        return PortFinding(None, "", str(error), None)
+    return PortFinding(reason.place, _source(reason.place, root), reason.text, edit_for(reason.text))
+
+
+def _source(place: SourceLine | None, root: Path) -> str:
+    """The text of a line, without the spaces around it."""
+    if place is None or not place.line:
+        return ""
+    try:
+        lines = (root / place.file).read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[place.line - 1].strip()[:_LONGEST_SOURCE] if place.line <= len(lines) else ""

@@ -1,0 +1,114 @@
+"""Why a file cannot become a DAG: one sentence with file, line and reason.
+
+While a file is loaded, a refusal is no ``Exception``: code that catches those would go on with a guess. What is refused
+is also noted, so that a bare ``except`` does not hide it either.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+from tradewind.steps import ExperimentError
+
+
+class RefusedFileError(ExperimentError):
+    """A Marin file cannot become DAGs; the text names file, line and reason.
+
+    Attributes:
+        reason: The line and the reason apart; None where it is about no file that was loaded.
+    """
+
+    reason: Reason | None = None
+
+
+class UnknownValueError(ExperimentError):
+    """After a file was loaded, somebody wants to know a value that only a cluster can know."""
+
+
+class Refusal(BaseException):
+    """Ends the loading of a file from wherever in it; never seen outside of this package."""
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What was refused, and where; ``place`` is None where no line of the user's own is to blame."""
+
+    place: SourceLine | None
+    text: str
+
+
+class Notes(threading.local):
+    """What this thread is loading, what was refused in it, and which files it has opened."""
+
+    root: Path | None = None
+    reasons: list[Reason]
+    opened: set[str]
+
+    def begin(self, root: Path) -> None:
+        """A file of the checkout ``root`` is loaded from here on."""
+        self.root, self.reasons, self.opened = root, [], set()
+
+    def end(self) -> None:
+        """Nothing is loaded any more."""
+        self.root = None
+
+
+notes = Notes()
+
+
+def refuse(text: str, place: SourceLine | None = None) -> BaseException:
+    """The error to raise because of ``text`` at ``place``, or at the line of the user's that is being run."""
+    if notes.root is None:
+        return UnknownValueError(text)
+    where = place or running_place(notes.root)
+    notes.reasons.append(Reason(where, text))
+    return Refusal(text)
+
+
+def running_place(root: Path) -> SourceLine | None:
+    """The innermost line of a file below ``root`` that this thread is running."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if (place := place_below(root, frame.f_code.co_filename, frame.f_lineno)) is not None:
+            return place
+        frame = frame.f_back
+    return None
+
+
+def place_below(root: Path, file: str, line: int | None) -> SourceLine | None:
+    """A line as people name it, from the checkout's root; None for a file elsewhere."""
+    start = f"{root}{os.sep}"
+    return SourceLine(file.removeprefix(start), line or 0) if file.startswith(start) else None
+
+
+def place_of_error(root: Path, error: BaseException) -> SourceLine | None:
+    """The innermost line of the user's that ``error`` came through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return place_below(root, error.filename, error.lineno)
+    places = (place_below(root, frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
+    return next((place for place in reversed(list(places)) if place is not None), None)
+
+
+def refused_file(shown: str, reason: Reason) -> RefusedFileError:
+    """The error of the file ``shown``."""
+    through = f" (loading {shown})" if reason.place is not None and reason.place.file != shown else ""
+    error = RefusedFileError(f"{reason.place or shown} cannot become a DAG: {reason.text}{through}")
+    error.reason = reason
+    return error

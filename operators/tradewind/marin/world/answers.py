@@ -1,0 +1,213 @@
+"""What a few functions of heavy libraries answer while a file is loaded: only where the answer is certain.
+
+The answers are still values that only a cluster knows, of which one thing is known here as well: the text of a regular
+expression, whether two numbers are close, numbers that numpy holds. All else that is asked of them is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn
+
+from tradewind.marin.refusals import notes
+from tradewind.marin.world.standins import Opaque, Origin
+
+_EXACT: Final = 2**53
+"""Integers below it are the same as floats; above, numpy's arithmetic and Python's differ."""
+
+
+class Answering(Opaque):
+    """A function of a library, of whose results something may be known.
+
+    ``answer`` is given what the library would be, and the value that only a cluster knows, to return that or another.
+    """
+
+    __slots__ = ("_tradewind_answer",)
+
+    def __init__(self, module: str, name: str, answer: Callable[..., Any]) -> None:
+        super().__init__(Origin(f"{module}.{name}", module, name))
+        object.__setattr__(self, "_tradewind_answer", answer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        made = super().__call__(*args, **kwargs)
+        return self._tradewind_answer(made, *args, **kwargs)
+
+
+class Truth(Opaque):
+    """A ``numpy.bool`` of which the truth is known."""
+
+    __slots__ = ("_tradewind_truth",)
+
+    def __init__(self, of: Opaque, truth: bool) -> None:
+        super().__init__(object.__getattribute__(of, "_tradewind_origin"))
+        object.__setattr__(self, "_tradewind_truth", truth)
+
+    def __bool__(self) -> bool:
+        return bool(self._tradewind_truth)
+
+
+class Number(Opaque):
+    """A ``numpy.int64`` or ``numpy.float64`` whose value is known. No version takes it: Marin made a text of it."""
+
+    __slots__ = ("_tradewind_number",)
+
+    def __init__(self, number: int | float) -> None:
+        kind = _kind(number)
+        maker = Opaque(Origin(f"numpy.{kind}", "numpy", kind))
+        super().__init__(Origin(f"numpy.{kind}({number})", "numpy", of=maker, args=(number,)))
+        object.__setattr__(self, "_tradewind_number", number)
+
+    def __str__(self) -> str:
+        return str(self._tradewind_number)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._tradewind_number, spec)
+
+    def __repr__(self) -> str:
+        return f"numpy.{_kind(self._tradewind_number)}({self})".replace("numpy", "np", 1)
+
+    def __hash__(self) -> int:
+        return hash(self._tradewind_number)
+
+    def __bool__(self) -> bool:
+        return bool(self._tradewind_number)
+
+
+class Numbers(Opaque):
+    """A ``numpy.ndarray`` of one dimension, whose numbers are known."""
+
+    __slots__ = ("_tradewind_numbers",)
+
+    def __init__(self, numbers: tuple[int | float, ...]) -> None:
+        maker = Opaque(Origin("numpy.array", "numpy", "array"))
+        super().__init__(Origin("numpy.array(...)", "numpy", of=maker, args=(list(numbers),)))
+        object.__setattr__(self, "_tradewind_numbers", numbers)
+
+    def __iter__(self) -> Iterator[Number]:
+        return iter([Number(number) for number in self._tradewind_numbers])
+
+    def __len__(self) -> int:
+        return len(self._tradewind_numbers)
+
+
+def _kind(number: int | float) -> str:
+    return "int64" if isinstance(number, int) else "float64"
+
+
+def _plain(value: Any) -> int | float | None:
+    """The number that numpy would compute with, if it and Python then do the same."""
+    number = value._tradewind_number if isinstance(value, Number) else value
+    if type(number) not in (int, float) or not math.isfinite(number) or abs(number) >= _EXACT:
+        return None
+    return number  # type: ignore[no-any-return]
+
+
+_OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "add": lambda left, right: left + right,
+    "sub": lambda left, right: left - right,
+    "mul": lambda left, right: left * right,
+    "truediv": lambda left, right: left / right if right else None,
+}
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "lt": lambda left, right: left < right,
+    "le": lambda left, right: left <= right,
+    "gt": lambda left, right: left > right,
+    "ge": lambda left, right: left >= right,
+    "eq": lambda left, right: left == right,
+    "ne": lambda left, right: left != right,
+}
+_CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "int": int, "float": float, "ceil": math.ceil, "floor": math.floor, "trunc": math.trunc,
+}  # fmt: skip
+
+
+def _computing(name: str, operation: Callable[[Any, Any], Any], is_reflected: bool) -> Callable[[Any, Any], Any]:
+    def computed(self: Any, other: Any) -> Any:
+        pair = [self, other][:: -1 if is_reflected else 1]
+        numbers = self._tradewind_numbers if isinstance(self, Numbers) else (self,)
+        made = []
+        for number in numbers:
+            left, right = (_plain(number if each is self else each) for each in pair)
+            result = None if left is None or right is None else _plain(operation(left, right))
+            if result is None:
+                return _refused(self, name, other)
+            made.append(result)
+        return Numbers(tuple(made)) if isinstance(self, Numbers) else Number(made[0])
+
+    return computed
+
+
+def _comparing(name: str, comparison: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    def compared(self: Number, other: Any) -> Any:
+        left, right = _plain(self), _plain(other)
+        if left is None or right is None:
+            return _refused(self, name, other)
+        return Truth(self, comparison(left, right))
+
+    return compared
+
+
+def _converting(conversion: Callable[[Any], Any]) -> Callable[[Number], Any]:
+    return lambda self: conversion(self._tradewind_number)
+
+
+def _refused(value: Opaque, name: str, *others: Any) -> NoReturn:
+    getattr(Opaque, f"__{name}__")(value, *others)
+    raise AssertionError(f"{name} of an unknown value is not refused")
+
+
+for _name, _operation in _OPERATIONS.items():
+    for _side in ("", "r"):
+        for _class in (Number, Numbers):
+            setattr(_class, f"__{_side}{_name}__", _computing(_name, _operation, _side == "r"))
+for _name, _comparison in _COMPARISONS.items():
+    setattr(Number, f"__{_name}__", _comparing(_name, _comparison))
+for _name, _conversion in _CONVERSIONS.items():
+    setattr(Number, f"__{_name}__", _converting(_conversion))
+
+
+def _pattern(made: Opaque, pattern: Any, *args: Any, **kwargs: Any) -> Opaque:
+    """A compiled regular expression keeps the text that it was made of."""
+    if isinstance(pattern, str):
+        made._tradewind_attributes["pattern"] = pattern
+    return made
+
+
+def _is_close(made: Opaque, a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Opaque:
+    numbers = [_plain(each) for each in (a, b, rtol, atol)]
+    if None in numbers:
+        return made
+    left, right, relative, absolute = (float(number) for number in numbers if number is not None)
+    return Truth(made, abs(left - right) <= absolute + relative * abs(right))
+
+
+def _array(made: Opaque, values: Any, *args: Any, **kwargs: Any) -> Opaque:
+    numbers = [_plain(value) for value in values] if isinstance(values, (list, tuple)) else [None]
+    if args or kwargs or not numbers or None in numbers:
+        return made
+    known = [number for number in numbers if number is not None]
+    has_floats = any(isinstance(number, float) for number in known)
+    return Numbers(tuple(float(number) if has_floats else number for number in known))
+
+
+def _exists(made: Opaque, path: Any) -> Any:
+    """A path without a scheme is one on this machine, from the checkout's root, as in Marin's own runs."""
+    if not isinstance(path, str) or "://" in path or "::" in path:
+        return made
+    notes.opened.add(os.path.abspath(path))
+    return os.path.exists(path)
+
+
+_ANSWERS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
+    "regex": {"compile": _pattern},
+    "regex.regex": {"compile": _pattern},
+    "numpy": {"isclose": _is_close, "array": _array},
+    "levanter.utils.fsspec_utils": {"exists": _exists},
+}
+ANSWERS: Final = {
+    module: {name: Answering(module, name, answer) for name, answer in answers.items()}
+    for module, answers in _ANSWERS.items()
+}
+"""Module -> function -> what answers in its place."""

@@ -1,0 +1,290 @@
+"""The modules that the user's code finds when it imports: his own, ours, and stand-ins; a world of its own.
+
+A world is reached only through the ``__import__`` of the code that is loaded in it. So a real levanter or numpy of this
+process is neither touched nor found, also not by functions of the file that import something later.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.marin.world.answers import ANSWERS
+from tradewind.marin.world.era_tables import era_modules
+from tradewind.marin.world.identity import compiled
+from tradewind.marin.world.libraries import NAMES
+from tradewind.marin.world.own_names import OWN
+from tradewind.marin.world.standins import StandInModule
+from tradewind.marin.world.user_builtins import UserBuiltins
+
+_REAL: Final = sys.stdlib_module_names | {"tradewind", "typing_extensions"}
+_USERS: Final = ("experiments", "marin", "src")
+_ALIAS: Final = "src.marin"
+"""Another name of ``marin``, by the folder that it lies in."""
+_STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers", "fray", "draccus"})
+"""Stand-ins also where their sources lie beside the experiments. Other libraries are, unless the checkout has them."""
+_Stamp = tuple[int, int]
+
+_compiled: dict[Path, tuple[_Stamp, types.CodeType]] = {}
+
+
+def stamp_of(file: Path) -> _Stamp | None:
+    """When the file was changed, and how large it is; None when it is gone."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+class World:
+    """All modules of one checkout, each loaded once.
+
+    Attributes:
+        root: The checkout.
+        salt: What chance begins with, and hashes of texts differ by, from world to world; not 0, it has another clock.
+        modules: Name -> module, shared by all files that run in this world.
+        files: The files that were loaded, as they were then.
+    """
+
+    def __init__(self, root: Path, salt: int = 0) -> None:
+        self.root = root
+        self.modules: dict[str, types.ModuleType] = {}
+        self.files: dict[Path, _Stamp] = {}
+        self._shadowed: dict[str, types.ModuleType] = {}
+        self.builtins = UserBuiltins(self.import_, self.import_module, salt)
+        self._absent: set[Path] = set()
+        self._folders = [root, root / "src", *sorted(root.glob("lib/*/src"))]
+        self._beside: list[Path] = []
+        self._era = era_modules()
+        self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OWN, **ANSWERS}
+        self._parents = {parent for name in (*self._era, *self._own) for parent in _parents(name)}
+        self._replaced: dict[str, types.ModuleType | None] | None = None
+
+    def is_fresh(self) -> bool:
+        """Whether files and environment are still as they were, and no file has come that would have been found."""
+        return (
+            self.builtins.environment.is_fresh()
+            and all(stamp_of(file) == stamp for file, stamp in self.files.items())
+            and not any(path.exists() for path in self._absent)
+        )
+
+    def depends_on(self, opened: set[str]) -> None:
+        """What was read of the checkout, while its files ran, counts as a part of it."""
+        for path in opened:
+            file = self.root / path
+            if not file.is_relative_to(self.root):
+                continue
+            if (stamp := stamp_of(file)) is not None:
+                self.files.setdefault(file, stamp)
+            else:
+                self._absent.add(file)
+
+    @contextmanager
+    def entered(self, beside: Path) -> Iterator[None]:
+        """While a file in the folder ``beside`` runs: its neighbours are found, and ``sys.modules`` has the user's.
+
+        Afterwards ``sys.modules`` has what it had; dataclasses, for one, look there for the module of a class.
+        """
+        self._replaced, self._beside = {}, [] if beside in self._folders else [beside]
+        before = set(self.modules)
+        for name, module in self.modules.items():
+            self._show(name, module)
+        try:
+            yield
+        finally:
+            for name, replaced in self._replaced.items():
+                if replaced is None:
+                    sys.modules.pop(name, None)
+                else:
+                    sys.modules[name] = replaced
+            for name in set(self.modules) - before:  # neighbours are this file's alone
+                if self._is_beside(self.modules[name]):
+                    del self.modules[name]
+            self._replaced, self._beside = None, []
+
+    def show_main(self, module: types.ModuleType) -> None:
+        """Let ``sys.modules`` have the file that runs."""
+        self._show("__main__", module)
+
+    def import_(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Any = (),
+        level: int = 0,
+    ) -> types.ModuleType:
+        """``__import__`` of the user's code."""
+        package = (globals or {}).get("__package__") or ""
+        full = name if not level else _absolute(name, package, level)
+        top = full.partition(".")[0]
+        if top in _REAL:
+            real = builtins.__import__(full, None, None, fromlist, 0)
+            return self.builtins.module(full if fromlist else top) or real
+        module = self.import_module(full)
+        if not fromlist:
+            return self.modules[top]
+        for wanted in fromlist:
+            if wanted != "*" and wanted not in vars(module) and not isinstance(module, StandInModule):
+                self._submodule(f"{full}.{wanted}")
+        return module
+
+    def import_module(self, name: str, package: str | None = None) -> types.ModuleType:
+        """``importlib.import_module`` of the user's code."""
+        level = len(name) - len(name.lstrip("."))
+        full = _absolute(name[level:], package or "", level) if level else name
+        if full.partition(".")[0] in _REAL:
+            return self.builtins.module(full) or importlib.import_module(full)
+        parts = full.split(".")
+        for count in range(1, len(parts) + 1):
+            module = self._load(".".join(parts[:count]))
+        return module
+
+    def execute(self, module: types.ModuleType, file: Path) -> None:
+        """Run the code of ``file`` in ``module``."""
+        stamp = stamp_of(file) or (0, 0)
+        known = _compiled.get(file)
+        if known is None or known[0] != stamp:
+            code = compiled(file.read_bytes(), str(file))
+            known = _compiled[file] = (stamp, code)
+        self.files[file] = stamp
+        module.__dict__["__builtins__"] = self.builtins.names
+        module.__file__ = str(file)
+        exec(known[1], module.__dict__)
+
+    def _load(self, full: str) -> types.ModuleType:
+        if full in self.modules:
+            return self.modules[full]
+        parent_name, _, own_name = full.rpartition(".")
+        if full == _ALIAS or full.startswith(f"{_ALIAS}."):
+            module = self.modules[full] = self.import_module(full.removeprefix("src."))
+            self._show(full, module)
+            vars(self.modules[parent_name])[own_name] = module
+            return module
+        module, file = self._made(full, self.modules.get(parent_name))
+        self.modules[full] = module
+        self._show(full, module)
+        if file is not None:
+            try:
+                self.execute(module, file)
+            except BaseException:
+                self.modules.pop(full, None)
+                raise
+        module = self.modules.get(full, module)
+        if parent_name:
+            vars(self.modules[parent_name])[own_name] = module
+        return module
+
+    def _made(self, full: str, parent: types.ModuleType | None) -> tuple[types.ModuleType, Path | None]:
+        """A new module, and the file that is to run in it."""
+        own, table = self._own.get(full), self._era.get(full)
+        top = full.partition(".")[0]
+        package, file = (None, None) if top in _STAND_INS else self._find(full, parent)
+        if own is None and table is None and (package is not None or file is not None):
+            return self._of_checkout(full, package, file), file
+        if own is None and table is None and top in _USERS and full not in self._parents:
+            raise ModuleNotFoundError(
+                f"No module named {full!r}: neither the checkout {self.root} nor Tradewind has it.", name=full
+            )
+        stand_in = StandInModule(full, own or {}, table, self._submodule, self._users_own)
+        stand_in.__path__ = [str(package)] if package is not None else []
+        return stand_in, None
+
+    def _of_checkout(self, full: str, package: Path | None, file: Path | None) -> types.ModuleType:
+        module = types.ModuleType(full)
+        is_package = package is not None
+        module.__spec__ = importlib.machinery.ModuleSpec(full, None, origin=str(file), is_package=is_package)
+        module.__package__ = full if is_package else full.rpartition(".")[0]
+        if is_package:
+            module.__path__ = [str(package)]
+        return module
+
+    def _users_own(self, full: str) -> types.ModuleType | None:
+        """The checkout's module of a name that is ours, for what ours lacks; there, too, our names are ours."""
+        if full in self._shadowed:
+            return self._shadowed[full]
+        ours = self.modules[full]
+        package, file = (
+            (None, None)
+            if full.partition(".")[0] in _STAND_INS
+            else self._find(full, self.modules.get(full.rpartition(".")[0]))
+        )
+        if file is None:
+            return None
+        module = self._shadowed[full] = self._of_checkout(full, package, file)
+        try:
+            self.execute(module, file)
+        except BaseException:
+            del self._shadowed[full]
+            raise
+        table = self._era.get(full)
+        for name in list(vars(module)):
+            if not name.startswith("__") and (name in self._own.get(full, {}) or hasattr(table, name)):
+                setattr(module, name, getattr(ours, name))
+        return module
+
+    def _find(self, full: str, parent: types.ModuleType | None) -> tuple[Path | None, Path | None]:
+        """The folder and the file of a module of the checkout: a package, a module, or neither."""
+        name = full.rpartition(".")[2]
+        folders = self._search(parent)
+        for folder in folders:
+            package, file = folder / name, folder / f"{name}.py"
+            if (package / "__init__.py").is_file():
+                return package, package / "__init__.py"
+            if file.is_file():
+                return None, file
+        if "." in full or name in _USERS:  # a folder without __init__.py; at the top, others would be found by chance
+            for folder in folders:
+                if (folder / name).is_dir():
+                    return folder / name, None
+        if parent is None:
+            self._absent |= {folder / name / "__init__.py" for folder in folders} | {f / f"{name}.py" for f in folders}
+        return None, None
+
+    def _search(self, parent: types.ModuleType | None) -> list[Path]:
+        if parent is not None:
+            return [Path(folder) for folder in getattr(parent, "__path__", [])]
+        return [*self._beside, *self._folders]
+
+    def _submodule(self, full: str) -> types.ModuleType | None:
+        """The module of that name, if it is one of the checkout or of the tables."""
+        if full in self.modules:
+            return self.modules[full]
+        parent = self.modules.get(full.rpartition(".")[0])
+        found = (None, None) if full.partition(".")[0] in _STAND_INS else self._find(full, parent)
+        if full in self._own or full in self._era or full in self._parents or found != (None, None):
+            return self._load(full)
+        return None
+
+    def _is_beside(self, module: types.ModuleType) -> bool:
+        file = getattr(module, "__file__", None)
+        if file is None or module.__name__.partition(".")[0] in _USERS:
+            return False
+        return any(Path(file).is_relative_to(folder) for folder in self._beside)
+
+    def _show(self, name: str, module: types.ModuleType) -> None:
+        """Put a module of the user's into ``sys.modules`` for as long as a file runs."""
+        is_users = name == "__main__" or name.partition(".")[0] in _USERS or not isinstance(module, StandInModule)
+        if self._replaced is None or not is_users:
+            return
+        self._replaced.setdefault(name, sys.modules.get(name))
+        sys.modules[name] = module
+
+
+def _absolute(name: str, package: str, level: int) -> str:
+    parts = package.split(".") if package else []
+    if level > len(parts):
+        raise ImportError("attempted relative import with no known parent package")
+    return ".".join([*parts[: len(parts) - level + 1], *([name] if name else [])])
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]

@@ -1,0 +1,325 @@
+"""What stands for heavy libraries while a file is loaded: values of which nothing is known but how to get them.
+
+Such a value may be stored, passed on, called, subclassed and used as a decorator; all of that is done again on the
+cluster, with the real library. To ask what it *is* (its truth, text, length, number, elements, equality) is refused
+with the line that asks: a name, a path, a version, a count of steps or a branch must not come from a guess.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from tradewind.marin.refusals import SourceLine, notes, refuse, running_place
+from tradewind.steps import Called, Named, OnCluster, RemoteFunction, Taken, way_to
+
+_TYPING = ("typing", "typing_extensions")
+_UNION_PARTS = (type, type(None), types.GenericAlias, types.UnionType, str)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """How a cluster gets the value.
+
+    Attributes:
+        label: The value as people would write it, such as ``levanter.optim.AdamConfig(...)``.
+        module: The module that it is a part of.
+        path: Its name in there; empty when it is made by a call or taken from another value.
+        of: The value that it was taken from or that was called.
+        attribute: The attribute of ``of`` that it is.
+        args: What ``of`` was called with.
+        kwargs: The same by name.
+        wrapped: What it decorates.
+        place: The line of the user's that made it, if it is what a call gave.
+    """
+
+    label: str
+    module: str
+    path: str = ""
+    of: Opaque | None = None
+    attribute: str | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wrapped: Any = None
+    place: SourceLine | None = None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the value is what a call gave."""
+        return self.of is not None and self.attribute is None
+
+
+class Opaque(OnCluster):
+    """A value that only a cluster knows."""
+
+    __slots__ = ("__weakref__", "_tradewind_attributes", "_tradewind_origin")
+    _tradewind_attributes: dict[str, Any]
+
+    def __init__(self, origin: Origin) -> None:
+        object.__setattr__(self, "_tradewind_origin", origin)
+        object.__setattr__(self, "_tradewind_attributes", {})
+
+    def _tradewind_way(self) -> Named | Taken | Called | None:
+        origin = origin_of(self)
+        if origin.wrapped is not None and not _is_given(origin):
+            return _way_to_definition(origin.wrapped)
+        if origin.path or origin.of is None:
+            return Named(origin.module, origin.path) if origin.path else None
+        if origin.attribute is not None:
+            return Taken(origin.of, origin.attribute)
+        return Called(origin.of, origin.args, origin.kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        known = self._tradewind_attributes
+        if name not in known:
+            known[name] = Opaque(_attribute_of(self, name))
+        return known[name]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Opaque:
+        origin = origin_of(self)
+        wrapped = args[0] if len(args) == 1 and not kwargs and isinstance(args[0], _DEFINITIONS) else None
+        made = Origin(f"{origin.label}(...)", origin.module, of=self, args=args, kwargs=kwargs, wrapped=wrapped)
+        return Opaque(replace(made, place=running_place(notes.root) if notes.root is not None else None))
+
+    def __getitem__(self, key: Any) -> Opaque:
+        origin = origin_of(self)
+        getter = Opaque(Origin(f"{origin.label}.__getitem__", origin.module, of=self, attribute="__getitem__"))
+        return Opaque(Origin(f"{origin.label}[...]", origin.module, of=getter, args=(key,)))
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (stand_in_base(self),)
+
+    def __or__(self, other: Any) -> Opaque:
+        """Part of an annotation such as ``LmConfig | None``; of anything else, arithmetic."""
+        if not isinstance(other, (*_UNION_PARTS, Opaque)) and type(other).__module__ not in _TYPING:
+            raise refuse(_unknown(self, "its value"))
+        return Opaque(Origin(f"{origin_of(self).label} | ...", origin_of(self).module))
+
+    __ror__ = __or__
+
+    def __hash__(self) -> int:
+        if _asked_by(_TYPING):
+            return id(self)
+        raise refuse(_unknown(self, "whether it equals another value"))
+
+    def __eq__(self, other: object) -> bool:
+        if _asked_by(_TYPING):
+            return self is other
+        raise refuse(_unknown(self, "whether it equals another value"))
+
+    def __repr__(self) -> str:
+        if notes.root is None or _asked_by((*_TYPING, "inspect")):  # dataclasses put annotations into their __doc__
+            return f"<{origin_of(self).label}, known only on the cluster>"
+        raise refuse(_unknown(self, "its text"))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __copy__(self) -> Opaque:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Opaque:
+        return self
+
+    def __enter__(self) -> Opaque:
+        return Opaque(Origin(f"what {origin_of(self).label} gives in with", origin_of(self).module))
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+_MISSING = object()
+_DEFINITIONS = (types.FunctionType, type, RemoteFunction, Opaque)
+
+
+def origin_of(value: Opaque) -> Origin:
+    """How a cluster gets ``value``."""
+    origin: Origin = object.__getattribute__(value, "_tradewind_origin")
+    return origin
+
+
+def place_of(value: Opaque) -> SourceLine | None:
+    """The line that made ``value``, or what it was taken from."""
+    origin = origin_of(value)
+    return origin.place or (place_of(origin.of) if origin.of is not None else None)
+
+
+def _way_to_definition(wrapped: Any) -> Named | Taken | Called | None:
+    """What is decorated is found under its own name, where the cluster decorates it, too."""
+    if isinstance(wrapped, Opaque):
+        return way_to(wrapped)
+    return Named(wrapped.__module__, wrapped.__qualname__)
+
+
+def _is_given(origin: Origin) -> bool:
+    """Whether a call that could be a decorator's only takes a function, class or value: ``jit(f)``, ``Loader(config)``.
+
+    What is decorated is not found under its own name any more.
+    """
+    inside = [origin.wrapped]
+    while isinstance(inside[-1], Opaque) and (further := origin_of(inside[-1]).wrapped) is not None:
+        inside.append(further)
+    innermost = inside[-1].function if isinstance(inside[-1], RemoteFunction) else inside[-1]
+    if isinstance(innermost, types.FunctionType):
+        bound = innermost.__globals__.get(innermost.__name__)
+        return any(bound is each for each in inside)
+    if isinstance(innermost, Opaque):
+        return True
+    return origin.of is not None and origin_of(origin.of).label.rpartition(".")[2][:1].isupper()
+
+
+def _attribute_of(value: Opaque, name: str) -> Origin:
+    origin = origin_of(value)
+    path = f"{origin.path}.{name}" if origin.path else ""
+    return Origin(f"{origin.label}.{name}", origin.module, path, of=value, attribute=name)
+
+
+def _asked_by(modules: tuple[str, ...]) -> bool:
+    """Whether the caller's caller belongs to one of these modules, which keep annotations in sets."""
+    return sys._getframe(2).f_globals.get("__name__") in modules
+
+
+def _unknown(value: Opaque, wanted: str) -> str:
+    return (
+        f"{wanted} is asked of {origin_of(value).label}, which is known only on the cluster: no name, path, version, "
+        "count or branch can come from it."
+    )
+
+
+def _refusing(wanted: str) -> Callable[..., NoReturn]:
+    def asked(self: Opaque, *args: Any) -> NoReturn:
+        raise refuse(_unknown(self, wanted))
+
+    return asked
+
+
+_ASKED = {
+    "its truth": ("bool",),
+    "its text": ("str", "format", "bytes", "fspath"),
+    "its number": ("int", "float", "complex", "index", "round", "trunc", "floor", "ceil"),
+    "its sign": ("neg", "pos", "abs", "invert"),
+    "how many elements it has": ("len", "length_hint"),
+    "what is in it": ("iter", "next", "reversed", "contains", "aiter", "anext", "await"),
+    "how it compares": ("lt", "le", "gt", "ge"),
+    "whether it is of a type": ("instancecheck", "subclasscheck"),
+    "a change of it": ("setattr", "delattr", "setitem", "delitem"),
+    "its value": tuple(
+        f"{side}{name}"
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "xor")
+        for side in ("", "r", "i")
+    )
+    + ("lshift", "rshift", "rlshift", "rrshift"),
+}
+for _wanted, _names in _ASKED.items():
+    for _name in _names:
+        setattr(Opaque, f"__{_name}__", _refusing(_wanted))
+
+
+class StandInMeta(ABCMeta):
+    """Of classes that inherit from a value that only a cluster knows."""
+
+    def __getattr__(cls, name: str) -> Any:
+        base = next((each.__dict__["_tradewind_of"] for each in cls.__mro__ if "_tradewind_of" in each.__dict__), None)
+        if base is None or (name.startswith("__") and name.endswith("__")) or _asked_by(("dataclasses", "abc")):
+            raise AttributeError(name)
+        return getattr(base, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name != "__repr__" or not _asked_by(("dataclasses",)):  # a text without the fields that are inherited
+            super().__setattr__(name, value)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError as error:
+            if "__init__()" not in str(error):
+                raise
+            raise refuse(
+                f"{cls.__name__} inherits from {base_label(cls)}, whose fields are not known here ({error})."
+            ) from error
+
+
+class StandInBase(metaclass=StandInMeta):
+    """What such classes really inherit from."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return getattr(type(self), name)
+
+    def __repr__(self) -> str:
+        raise refuse(
+            f"the text of a {type(self).__name__} is asked, which inherits from {base_label(type(self))}, whose fields "
+            "are not known here."
+        )
+
+    __str__ = __repr__
+
+
+def base_label(cls: type) -> str:
+    """What of the heavy libraries ``cls`` inherits from."""
+    base = next(each.__dict__["_tradewind_of"] for each in cls.__mro__ if "_tradewind_of" in each.__dict__)
+    return origin_of(base).label
+
+
+_bases: dict[str, type] = {}
+
+
+def stand_in_base(value: Opaque) -> type:
+    """The class that a class statement inherits from in place of ``value``: one for each name of a library.
+
+    ``Base["Model"]`` is ``Base``: what is in brackets is for type checkers.
+    """
+    origin = origin_of(value)
+    if origin.label.endswith("[...]") and origin.of is not None and (generic := origin_of(origin.of).of) is not None:
+        return stand_in_base(generic)
+    if origin.label not in _bases:
+        namespace = {"_tradewind_of": value, "__module__": origin.module}
+        made = StandInMeta(origin.label.rpartition(".")[2], (StandInBase,), namespace)
+        if not origin.path:
+            return made
+        _bases[origin.label] = made
+    return _bases[origin.label]
+
+
+class StandInModule(types.ModuleType):
+    """A module of a heavy library: names that are ours or in a table, and values that only a cluster knows."""
+
+    __path__: list[str]
+
+    def __init__(
+        self,
+        name: str,
+        own: Mapping[str, Any],
+        table: types.ModuleType | None,
+        submodule: Callable[[str], types.ModuleType | None],
+        fallback: Callable[[str], types.ModuleType | None] = lambda name: None,
+    ) -> None:
+        super().__init__(name)
+        self.__path__ = []
+        self.__dict__.update(own)
+        self.__dict__["_tradewind_sources"] = (table, submodule, fallback)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        table, submodule, fallback = self.__dict__["_tradewind_sources"]
+        full = f"{self.__name__}.{name}"
+        found = submodule(full)
+        if found is None:
+            found = getattr(table, name, _MISSING)
+        if found is _MISSING:
+            found = getattr(fallback(self.__name__), name, _MISSING)
+        if found is _MISSING:
+            found = Opaque(Origin(full, self.__name__, name))
+        self.__dict__[name] = found
+        return found

@@ -1,0 +1,236 @@
+"""What the user's code finds as builtins and as ``os``, ``time``, ``importlib``: the real ones, but for a few names.
+
+They are handed to that code only, so nothing of this process changes, and other threads see nothing of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import dataclasses
+import importlib
+import os
+import re
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, Final, NoReturn
+
+from tradewind.marin.refusals import SourceLine, notes, refuse, running_place
+from tradewind.marin.world.identity import EITHER, IS, either, is_same
+from tradewind.marin.world.other_clock import other_clock
+from tradewind.marin.world.standins import Opaque, Origin, origin_of, stand_in_base
+
+SECRET_NAME: Final = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS|(API|ACCESS|PRIVATE|FERNET)_?KEY)(_|$)", re.I
+)
+"""Names of variables that hold secrets."""
+_PREFIX: Final = "MARIN_PREFIX"
+_OUR_PREFIX: Final = "TRADEWIND_PREFIX"
+_MISSING: Final = object()
+_SAME_IN_EVERY_PROCESS = (int, float, complex, bool, type(None))
+_OURS = ("tradewind.", "experiments.", "marin.", "__main__")
+_NAP_S = 0.05
+
+
+class Environment(MutableMapping[str, str]):
+    """A copy of this process's environment without ``CI``: what is read is noted, what is written stays in here.
+
+    ``MARIN_PREFIX``, which Marin's own runs always have, may also be set as ``TRADEWIND_PREFIX``; without either, to
+    ask for it is refused, since paths come from it.
+    """
+
+    def __init__(self) -> None:
+        self._values = {name: value for name, value in os.environ.items() if name != "CI"}
+        if _OUR_PREFIX in self._values:
+            self._values.setdefault(_PREFIX, self._values[_OUR_PREFIX])
+        self._own: set[str] = set()
+        self._ever_read: dict[str, str | None] = {}
+        self.read: dict[str, str | None] = {}
+
+    def is_fresh(self) -> bool:
+        """Whether this process's environment still has what was ever read."""
+        return all(os.environ.get(name) == value for name, value in self._ever_read.items())
+
+    def __getitem__(self, name: str) -> str:
+        is_secret = SECRET_NAME.search(name) is not None and name not in self._own
+        if is_secret:
+            self.read.setdefault(name, None)
+        else:
+            self._note(name)
+        if is_secret and name in self._values:
+            raise refuse(f"it reads the secret {name} while the steps are made: let the step's secrets= name it.")
+        self._check_prefix(name)
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: str) -> None:
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError("str expected")
+        self._own.add(name)
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        self._note(str(name))
+        self._check_prefix(name)
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in self._values if name in self._own or not SECRET_NAME.search(name)])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def _note(self, name: str) -> None:
+        for noted in (self.read, self._ever_read):
+            noted.setdefault(name, os.environ.get(name))
+
+    def _check_prefix(self, name: object) -> None:
+        if name != _PREFIX:
+            return
+        self._note(_OUR_PREFIX)
+        if name not in self._values:
+            raise refuse(
+                f"it reads {_PREFIX}, which is not set where DAG files are parsed: set it or {_OUR_PREFIX} there."
+            )
+
+    def copy(self) -> dict[str, str]:
+        """All but secrets."""
+        return {name: self._values[name] for name in self}
+
+
+class UserBuiltins:
+    """The builtins and the few modules of one world; ``salt`` tells apart hashes of texts and clocks of two worlds."""
+
+    def __init__(self, import_: Callable[..., Any], import_module: Callable[..., types.ModuleType], salt: int) -> None:
+        self.environment = Environment()
+        self.hash_places: list[SourceLine] = []
+        self._salt = salt
+        self.names: dict[str, Any] = {**vars(builtins), **self._changed(), "__import__": import_}
+        changes: dict[types.ModuleType, dict[str, Any]] = {
+            os: {"environ": self.environment, "getenv": self._getenv, "_exit": _refused_exit},
+            time: {"sleep": _sleep},
+            importlib: {"import_module": import_module},
+            atexit: {"register": lambda function, *args, **kwargs: function},
+            dataclasses: {"replace": _replace, "is_dataclass": _is_dataclass},
+        }
+        for module, names in (other_clock() if salt else {}).items():
+            changes.setdefault(module, {}).update(names)
+        self._modules = {
+            module.__name__: _changed_module(module, {**names, "__builtins__": self.names})
+            for module, names in changes.items()
+        }
+
+    def module(self, name: str) -> types.ModuleType | None:
+        """The module in place of the real one, or None where the real one is meant."""
+        changed = self._modules.get(name)
+        if changed is not None:
+            for key, value in vars(sys.modules[name]).items():  # submodules that were imported since
+                changed.__dict__.setdefault(key, value)
+        return changed
+
+    def _getenv(self, name: str, default: Any = None) -> Any:
+        return self.environment.get(name, default)
+
+    def _changed(self) -> dict[str, Any]:
+        return {
+            IS: is_same,
+            EITHER: either,
+            "isinstance": _isinstance,
+            "hasattr": _hasattr,
+            "getattr": _getattr,
+            "callable": _callable,
+            "hash": self._hash,
+            "input": _refused_input,
+        }
+
+    def _hash(self, value: Any, /) -> int:
+        real = hash(value)
+        if isinstance(value, _SAME_IN_EVERY_PROCESS):
+            return real
+        if notes.root is not None and (place := running_place(notes.root)) is not None:
+            self.hash_places.append(place)
+        return real ^ self._salt
+
+
+def _changed_module(module: types.ModuleType, names: dict[str, Any]) -> types.ModuleType:
+    changed = types.ModuleType(module.__name__, module.__doc__)
+    changed.__dict__.update({**vars(module), **names})
+    return changed
+
+
+def _isinstance(value: Any, kinds: Any, /) -> bool:
+    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+        if isinstance(kind, tuple):
+            if _isinstance(value, kind):
+                return True
+        elif _is_of_kind(value, kind):
+            return True
+    return False
+
+
+def _is_of_kind(value: Any, kind: Any) -> bool:
+    if isinstance(value, Opaque):
+        origin = origin_of(value)
+        if origin.is_call and origin.of is kind and origin_of(origin.of).label.rpartition(".")[2][:1].isupper():
+            return True  # what a class makes is of that class
+        if isinstance(kind, type) and kind.__module__.startswith(_OURS):
+            return False  # no library makes objects of the classes of its users
+        raise refuse(f"isinstance() is asked of {origin.label}, which is known only on the cluster.")
+    if isinstance(kind, Opaque) and isinstance(value, stand_in_base(kind)):
+        return True
+    return isinstance(value, kind)
+
+
+def _hasattr(value: Any, name: str, /) -> bool:
+    if isinstance(value, Opaque):
+        raise refuse(f"hasattr({origin_of(value).label}, {name!r}) is asked, which is known only on the cluster.")
+    return hasattr(value, name)
+
+
+def _getattr(value: Any, name: str, default: Any = _MISSING, /) -> Any:
+    if default is _MISSING:
+        return getattr(value, name)
+    if isinstance(value, Opaque):
+        raise refuse(
+            f"getattr({origin_of(value).label}, {name!r}, ...) is asked, and whether it has that is known only on the "
+            "cluster."
+        )
+    return getattr(value, name, default)
+
+
+def _callable(value: Any, /) -> bool:
+    if isinstance(value, Opaque):
+        raise refuse(f"callable({origin_of(value).label}) is asked, which is known only on the cluster.")
+    return callable(value)
+
+
+def _replace(value: Any, /, **changes: Any) -> Any:
+    """What is only known on the cluster is changed there."""
+    if isinstance(value, Opaque):
+        return Opaque(Origin("dataclasses.replace", "dataclasses", "replace"))(value, **changes)
+    return dataclasses.replace(value, **changes)
+
+
+def _is_dataclass(value: Any, /) -> bool:
+    if isinstance(value, Opaque):
+        raise refuse(f"is_dataclass({origin_of(value).label}) is asked, which is known only on the cluster.")
+    return dataclasses.is_dataclass(value)
+
+
+def _sleep(seconds: float, /) -> None:
+    """In naps, so that the time limit is felt."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _NAP_S))
+
+
+def _refused_exit(*args: Any) -> NoReturn:
+    raise refuse("it ends the process with os._exit().")
+
+
+def _refused_input(*args: Any) -> NoReturn:
+    raise refuse("it asks for input(), and nobody sits there.")

@@ -1,0 +1,102 @@
+"""Write what has changed in the classes of Marin's configs between the era and the Levanter that is installed here.
+
+    python -m scripts.marin_changes [--check]
+
+The era's side is the committed tables; the other is read as text from the installed packages, which are not imported.
+What is written is facts: classes that are gone or have moved, fields that are gone or new, defaults that differ.
+``--check`` writes nothing and fails if the committed file is another. ``tests/marin/translation`` holds it against what
+the translation does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.marin_era import Library, class_row, read_sources
+from tradewind.marin.era.building import split_declaration
+from tradewind.marin.era.table import ClassRow, module_rows, versions
+
+FILE: Final = Path(__file__).resolve().parents[1] / "tests/marin/translation/changes.json"
+PACKAGES: Final = {"levanter": "marin-levanter", "haliax": "marin-haliax"}
+
+
+def installed_sources() -> Library:
+    """The installed libraries, as text."""
+    modules = {}
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise SystemExit(f"{name} is not installed here: run this where {PACKAGES[name]} is.")
+        modules.update(read_sources(Path(spec.origin).parents[1], [name]))
+    return Library(modules)
+
+
+def changes(library: Library) -> dict[str, Any]:
+    """What has changed, class by class; a class that has not is only counted."""
+    told: dict[str, Any] = {
+        "from": {name: versions()[name] for name in PACKAGES},
+        "to": {name: version(package) for name, package in PACKAGES.items()},
+        "same": 0, "gone": [], "changed": {},
+    }  # fmt: skip
+    for name, row in sorted(_rows_of_libraries()):
+        now = library.canonical(name)
+        found = library.class_at(now)
+        if found is None:
+            told["gone"].append(name)
+            continue
+        change = _change(row, class_row(library, now, *found))
+        if now != name:
+            change = {"now": now, **change}
+        if change:
+            told["changed"][name] = change
+        else:
+            told["same"] += 1
+    return told
+
+
+def _rows_of_libraries() -> Iterable[tuple[str, ClassRow]]:
+    for module, row in module_rows().items():
+        if module.partition(".")[0] in PACKAGES:
+            yield from ((f"{module}.{name}", described) for name, described in row.classes.items())
+
+
+def _change(then: ClassRow, now: Mapping[str, Any]) -> dict[str, Any]:
+    before, after = _fields(then.fields), _fields(now.get("fields", ()))
+    parts = {
+        "gone": [name for name in before if name not in after],
+        "new": {name: default for name, default in after.items() if name not in before},
+        "defaults": {
+            name: [default, after[name]] for name, default in before.items() if name in after and after[name] != default
+        },
+        "members": [name for name in now.get("members", ()) if name not in (then.members or {})],
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _fields(declared: Iterable[str]) -> dict[str, str | None]:
+    return {name: default for name, _, default in map(split_declaration, declared)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the committed file is another")
+    given = parser.parse_args(arguments)
+    text = json.dumps(changes(installed_sources()), indent=1) + "\n"
+    if FILE.exists() and FILE.read_text() == text:
+        return 0
+    if given.check:
+        print(f"{FILE} is another: run python -m scripts.marin_changes", file=sys.stderr)
+        return 1
+    FILE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Marin's experiment files as DAGs."""

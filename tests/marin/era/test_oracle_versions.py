@@ -1,0 +1,39 @@
+"""Steps that are built by hand from the light classes get the versions that Marin's own executor recorded.
+
+``oracle_versions.json`` holds a few of each kind; ``scripts/marin_versions.py`` does the same with all 2,967.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.marin.era.rebuilding import Rebuilt
+from tradewind.steps import resolve
+
+VERSIONS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "oracle_versions.json").read_text())
+REBUILT = Rebuilt(VERSIONS)
+
+
+@pytest.mark.parametrize("key", sorted(VERSIONS))
+def test_a_step_built_by_hand_has_the_recorded_version(key: str) -> None:
+    step = REBUILT.step(key)
+    text = resolve([step], "gs://bucket").of(step).version_json
+    assert json.loads(text)["config"] == VERSIONS[key]["config"]
+    assert hashlib.md5(text.encode()).hexdigest()[:12] == key
+
+
+def test_every_kind_of_config_is_among_them() -> None:
+    for key in VERSIONS:
+        REBUILT.step(key)
+    kinds = Counter(REBUILT.kinds[key] for key in VERSIONS)
+    assert set(kinds) == {
+        "TrainLmOnPodConfig", "TokenizeConfig", "HfTokenizeConfig", "EvaluationConfig", "VizLmConfig",
+        "SpeedrunResultsConfig", "DownloadConfig", "ExtractionConfig", "other",
+    }  # fmt: skip
+    assert kinds["other"] < kinds.total() / 3

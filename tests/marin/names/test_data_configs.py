@@ -1,0 +1,148 @@
+"""Mixtures of data sets out of tokenizing steps, as Marin makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tradewind.marin.era import modules
+from tradewind.steps import ExecutorStep, InputName, output_path_of, this_output_path, versioned
+
+T = modules()["marin.processing.tokenize.tokenize"]
+D = modules()["marin.processing.tokenize.data_configs"]
+RAW = ExecutorStep("raw/web", None, None)
+
+
+def tokenized(name: str, tokenizer: Any = "llama", **others: Any) -> ExecutorStep:
+    given = {"train_paths": [RAW / "train"], "validation_paths": versioned([]), **others}
+    return ExecutorStep(name, None, T.TokenizeConfig(**given, cache_path=this_output_path(), tokenizer=tokenizer))
+
+
+def test_a_component_is_the_steps_output_and_the_paths_of_its_texts() -> None:
+    step = tokenized("tokenized/web", tags=["a"])
+    source = D.step_to_lm_mixture_component(step, include_raw_paths=True)
+    assert isinstance(source, modules()["levanter.data.text"].UrlDatasetSourceConfig)
+    assert (source.cache_dir, source.train_urls) == (output_path_of(step), [RAW / "train"])
+    assert (source.validation_urls, source.tags) == (versioned([]), ["a"])
+
+
+def test_without_raw_paths_only_the_output_is_left() -> None:
+    source = D.step_to_lm_mixture_component(tokenized("tokenized/web"), include_raw_paths=False)
+    assert (source.train_urls, source.validation_urls) == ([], [])
+
+
+def test_a_config_without_a_step_is_read_where_it_says() -> None:
+    config = T.TokenizeConfig(["gs://a/b"], [], "gs://a/cache", "llama")
+    assert D.step_to_lm_mixture_component(config, include_raw_paths=True).cache_dir == "gs://a/cache"
+
+
+def test_a_set_of_the_hub_is_read_by_its_id() -> None:
+    step = ExecutorStep("t", None, T.HfTokenizeConfig("org/set", this_output_path(), "llama", name="part"))
+    source = D.as_single_lm_data_source(step)
+    assert (source.id, source.name, source.stream, source.cache_dir) == ("org/set", "part", True, output_path_of(step))
+
+
+def test_one_set_is_called_by_the_end_of_its_steps_name() -> None:
+    mixture = D.lm_data_config(tokenized("tokenized/web"), validation_sets={"v": tokenized("tokenized/v")})
+    assert list(mixture.configs) == ["web", "v"]
+    assert mixture.train_weights == {"web": 1.0, "v": 0.0}
+    assert (mixture.tokenizer, mixture.cache_dir, mixture.shuffle) == ("llama", None, True)
+    assert mixture.permutation_type == "feistel"
+
+
+def test_sets_without_a_weight_are_for_validation_unless_that_is_off() -> None:
+    parts = {"a": tokenized("a"), "b": tokenized("b")}
+    assert D.lm_mixture_data_config(parts, {"a": 2.0}).train_weights == {"a": 2.0, "b": 0.0}
+    bare = D.lm_mixture_data_config(parts, {"a": 2.0}, missing_weights_are_validation=False)
+    assert bare.train_weights == {"a": 2.0}
+
+
+def test_weights_may_change_from_a_sequence_on() -> None:
+    parts = {"a": tokenized("a"), "b": tokenized("b")}
+    mixture = D.lm_varying_mixture_data_config(parts, [(0, {"a": 1.0}), (9, {"b": 1.0})])
+    assert mixture.train_weights == [(0, {"a": 1.0, "b": 0.0}), (9, {"b": 1.0, "a": 0.0})]
+    assert mixture.mixture_block_size == 2048
+    assert D.lm_varying_mixture_data_config(parts, [(0, {})], mixture_block_size=8).mixture_block_size == 8
+
+
+@pytest.mark.parametrize(("weights", "told"), [([], "cannot be empty"), ([(3, {})], "must start at index 0")])
+def test_weights_that_do_not_begin_at_the_beginning_are_refused(weights: list[Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        D.lm_varying_mixture_data_config({"a": tokenized("a")}, weights)
+
+
+def test_a_mixture_to_look_at_has_no_weights_and_no_shuffling() -> None:
+    mixture = D.mixture_for_evaluation({"a": tokenized("a")})
+    assert (mixture.train_weights, mixture.shuffle, mixture.permutation_type) == ({"a": 0.0}, False, "linear")
+
+
+def test_validation_sets_are_added_and_what_is_there_stays() -> None:
+    mixture = D.lm_data_config(tokenized("tokenized/web"))
+    more = D.add_validation_sets_to_mixture(mixture, {"web": tokenized("other"), "v": tokenized("v")})
+    assert list(more.configs) == ["web", "v"]
+    assert more.configs["web"] is mixture.configs["web"]
+    assert more.train_weights == {"web": 1.0, "v": 0.0}
+
+
+def test_validation_sets_are_added_to_weights_that_change_too() -> None:
+    mixture = D.lm_varying_mixture_data_config({"a": tokenized("a")}, [(0, {"a": 1.0}), (4, {"a": 2.0})])
+    more = D.add_validation_sets_to_mixture(mixture, {"v": tokenized("v")})
+    assert more.train_weights == [(0, {"a": 1.0, "v": 0.0}), (4, {"a": 2.0, "v": 0.0})]
+
+
+def test_mixtures_are_averaged_after_each_adds_up_to_one() -> None:
+    one = D.lm_mixture_data_config({"a": tokenized("a"), "b": tokenized("b")}, {"a": 3.0, "b": 1.0})
+    other = D.lm_mixture_data_config({"b": tokenized("b2")}, {"b": 5.0})
+    mean = D.interpolate_mixture_configs([one, other], [0.5, 0.5])
+    assert mean.train_weights == {"a": 0.375, "b": 0.625}
+    assert mean.configs["b"] is one.configs["b"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "told"),
+    [([1.0], ValueError, "same length"), ([0.5, 0.4], ValueError, "sum to 1.0"), (["a", 1.0], TypeError, "numeric")],
+)
+def test_shares_that_are_none_are_refused(weights: list[Any], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        D.interpolate_mixture_weights([{"a": 1.0}, {"b": 1.0}], weights)
+
+
+def test_mixtures_of_other_settings_are_not_averaged() -> None:
+    one = D.lm_data_config(tokenized("a"))
+    with pytest.raises(ValueError, match="same shuffle"):
+        D.interpolate_mixture_configs([one, D.lm_data_config(tokenized("a"), shuffle=5)], [0.5, 0.5])
+    with pytest.raises(TypeError, match="must be LMMixtureDatasetConfig"):
+        D.interpolate_mixture_configs([one, {}], [0.5, 0.5])
+
+
+def test_tokenizers_of_other_names_are_refused_because_their_files_are_not_read() -> None:
+    parts = {"a": tokenized("a", versioned("one")), "b": tokenized("b", "two")}
+    with pytest.raises(ValueError, match="The tokenizer of b is two and that of the first is one"):
+        D.lm_mixture_data_config(parts, {"a": 1.0})
+    with pytest.raises(ValueError, match="must have same tokenizer"):
+        D.lm_data_config(parts["a"], validation_sets={"b": parts["b"]})
+
+
+@pytest.mark.parametrize("path", ["gs://a/x_test_1", "gs://a/my-validation", InputName.hardcoded("a/test/b")])
+def test_training_files_that_look_like_test_data_are_refused(path: Any) -> None:
+    with pytest.raises(ValueError, match="forbidden pattern"):
+        tokenized("a", train_paths=[path])
+    assert tokenized("a", train_paths=[path], allow_test_in_train=True).config.train_paths == [path]
+
+
+def test_a_name_that_only_holds_the_letters_is_no_test_data() -> None:
+    assert tokenized("a", train_paths=["gs://a/latest/contest-data"])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"train_paths": [], "validation_paths": []}, "At least one"),
+        ({"train_paths": "gs://a"}, "must be a list of paths"),
+        ({"validation_paths": ["/"]}, "don't use the entire fs"),
+    ],
+)
+def test_paths_that_are_none_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises((ValueError, AssertionError), match=told):
+        tokenized("a", **given)

@@ -1,0 +1,41 @@
+"""The slices of TPUs that Levanter has a name for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tradewind.marin.era import modules
+
+RAY_TPU = modules()["levanter.infra.ray_tpu"]
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "hosts", "machines", "chips_of_one"),
+    [
+        ("v4-8", 4, 1, 1, 4),
+        ("v4-4096", 2048, 512, 512, 4),
+        ("v5litepod-1", 1, 1, 1, 1),
+        ("v5litepod-8", 8, 1, 1, 8),
+        ("v5litepod-16", 16, 2, 4, 4),
+        ("v5litepod-256", 256, 32, 64, 4),
+        ("v5p-8", 4, 1, 1, 4),
+        ("v5p-12288", 6144, 1536, 1536, 4),
+        ("v6e-8", 8, 1, 1, 8),
+        ("v6e-16", 16, 4, 4, 4),
+    ],
+)
+def test_a_slice_has_its_chips_hosts_and_machines(
+    name: str, chips: int, hosts: int, machines: int, chips_of_one: int
+) -> None:
+    found = RAY_TPU.get_tpu_config(name)
+    assert isinstance(found, RAY_TPU.TPUConfig)
+    assert dataclasses.astuple(found) == (name, chips, hosts, machines, chips_of_one)
+
+
+def test_each_is_listed_once_and_no_other_is_known() -> None:
+    listed = [config.name for config in RAY_TPU.TPU_CONFIGS]
+    assert len(set(listed)) == len(listed) == 39
+    with pytest.raises(ValueError, match="Unknown TPU type: v4-12"):
+        RAY_TPU.get_tpu_config("v4-12")

@@ -1,0 +1,172 @@
+"""``marin_experiment`` and ``marin_experiments``: ids, arguments, limits, and errors of single files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, STEP, put, write_checkout
+from tradewind.calls.references import CodeFolder
+from tradewind.marin import MarinFileWarning, RefusedFileError, marin_experiment, marin_experiments
+from tradewind.marin.loading import id_of, runnable_files
+from tradewind.tasks.code import code_folder
+
+ONE = EXECUTOR + STEP + "if __name__ == '__main__':\n    executor_main(steps=[step], description='Said.')\n"
+
+
+def test_an_experiment_is_a_dag_with_what_the_dag_file_says(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    file = tmp_path / "experiments/tutorials/train_tiny.py"
+    (dag,) = marin_experiment(file, schedule="@daily", prefix="gs://bucket", tags=["marin"])
+    assert dag.dag_id == "tutorials.train_tiny" and dag.description == "Tiny models."
+    assert {"tokenized_corpus", "checkpoints_tiny-0.1", "checkpoints_tiny-0.01"} <= set(dag.task_ids)
+    assert dag.get_task("checkpoints_tiny-0.1").upstream_task_ids == {"tokenized_corpus"}
+    assert dag.tags == {"marin"} and "CronDataInterval" in type(dag.timetable).__name__
+    assert code_folder(dag) == tmp_path and CodeFolder(tmp_path).sources() == ["src"]
+
+
+def test_ids_come_from_paths_and_stay(tmp_path: Path) -> None:
+    text = EXECUTOR + "for n in range(4):\n    executor_main([ExecutorStep(f's{n}', None, None)] * (n != 1))\n"
+    write_checkout(tmp_path, sub__many=text, speed__cöde=ONE)
+    for _ in range(2):
+        with pytest.warns(MarinFileWarning, match=r"experiments/sub/many.py gives executor_main no steps: no DAG"):
+            dags = marin_experiments(tmp_path / "experiments", exclude=["tutorials/*"])
+        assert [dag.dag_id for dag in dags] == ["speed.cöde", "sub.many", "sub.many.3", "sub.many.4"]
+    assert [dag.dag_id for dag in marin_experiment(tmp_path / "experiments/speed/cöde.py", dag_id="mine")] == ["mine"]
+    assert id_of(tmp_path / "experiments/a b/c+d.py", tmp_path) == "a_b.c_d"
+
+
+def test_only_files_that_call_executor_main_are_taken(tmp_path: Path) -> None:
+    write_checkout(
+        tmp_path,
+        a=ONE,
+        b="import marin\n",
+        c="# executor_main(steps)\ndef executor_main(steps): ...\n",
+        d="class A:\n    def go(self):\n        executor_main([])\n",
+    )
+    files = [file.name for file in runnable_files(tmp_path / "experiments")]
+    assert files == ["a.py", "d.py", "train_tiny.py"]
+    chosen = runnable_files(tmp_path / "experiments", include=["tut*", "d.py"], exclude=["d*"])
+    assert [file.name for file in chosen] == ["train_tiny.py"]
+    with pytest.warns(MarinFileWarning, match="experiments/d.py calls executor_main nowhere when it is run"):
+        marin_experiments(tmp_path / "experiments")
+
+
+def test_a_file_that_cannot_be_a_dag_costs_the_others_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_checkout(tmp_path, a=ONE, b="executor_main(\n", c="import os\nos.environ['X']\nexecutor_main([])\n")
+    dags = marin_experiments(tmp_path / "experiments", exclude=["tutorials/*"])
+    assert [dag.dag_id for dag in dags] == ["a"]
+    assert [str(error) for error in dags.refused] == [
+        "experiments/b.py:1 cannot become a DAG: SyntaxError: '(' was never closed (b.py, line 1)",
+        "experiments/c.py:2 cannot become a DAG: KeyError: 'X'",
+    ]
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == list(map(str, dags.refused))
+
+
+def test_a_large_dag_is_refused_until_the_limit_is_raised(tmp_path: Path) -> None:
+    text = EXECUTOR + "executor_main([ExecutorStep(f's{n}', None, None) for n in range(12)])\n"
+    write_checkout(tmp_path, a=text)
+    file = tmp_path / "experiments/a.py"
+    with pytest.raises(
+        RefusedFileError, match=r"^experiments/a.py:2 .* it has 12 steps, and at most 10 .* most_steps="
+    ):
+        marin_experiment(file, most_steps=10)
+    assert len(marin_experiment(file, most_steps=12)[0].task_ids) == 13
+
+
+def test_what_the_file_says_of_prefix_and_choice_counts_unless_the_dag_file_says_otherwise(tmp_path: Path) -> None:
+    config = "ExecutorMainConfig(prefix='gs://own', run_only=['^s$'], max_concurrent=3)"
+    text = "from marin.execution import ExecutorMainConfig, ExecutorStep, executor_main\n"
+    text += f"executor_main({config}, [ExecutorStep('s', None, None)])\n"
+    write_checkout(tmp_path, a=text)
+    (dag,) = marin_experiment(tmp_path / "experiments/a.py")
+    assert prefix_of(dag) == "gs://own" and dag.max_active_tasks == 3
+    (dag,) = marin_experiment(tmp_path / "experiments/a.py", prefix="gs://theirs")
+    assert prefix_of(dag) == "gs://theirs"
+
+
+def prefix_of(dag: Any) -> Any:
+    return dag.get_task("plan").settings.prefix
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            "experiments/no.py",
+            r"There is no experiments/no.py of a Marin checkout in .*: put the checkout there, give the",
+        ),
+        ("experiments", r"experiments is no file: give one, or marin_experiments\(\) a folder"),
+    ],
+)
+def test_a_path_that_is_wrong_is_told_with_the_places_that_were_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, told: str
+) -> None:
+    monkeypatch.setenv("TRADEWIND_MARIN_CHECKOUT", str(write_checkout(tmp_path)))
+    with pytest.raises(RefusedFileError, match=told):
+        marin_experiment(given)
+    with pytest.raises(RefusedFileError, match="is no folder around"):
+        marin_experiment("experiments/defaults.py", checkout=tmp_path / "src")
+
+
+def test_the_checkout_is_found_beside_the_dags_folder(tmp_path: Path) -> None:
+    write_checkout(tmp_path / "marin", a=ONE)
+    for file in ("dags/file.py", "file.py"):
+        code = compile("dags = marin_experiment('experiments/a.py')", str(tmp_path / file), "exec")
+        names = {"marin_experiment": marin_experiment, "__file__": str(tmp_path / file)}
+        exec(code, names)
+        assert [dag.dag_id for dag in names["dags"]] == ["a"]  # type: ignore[attr-defined]
+
+
+def test_nothing_is_loaded_where_a_step_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRADEWIND_STEP", "s-123456")
+    assert marin_experiment(tmp_path / "nowhere.py") == [] == marin_experiments(tmp_path / "nowhere")
+
+
+BAG = """
+import json, os, sys
+from pathlib import Path
+from airflow.dag_processing.dagbag import DagBag
+from airflow.serialization.serialized_objects import DagSerialization
+folder = Path(sys.argv[1])
+before = set(sys.modules)
+bag = DagBag(collect_dags=False, bundle_path=folder, bundle_name="b")
+bag.process_file(str(folder / "marin_dags.py"), safe_mode=True)
+heavy = {"levanter", "jax", "ray", "numpy", "transformers", "experiments", "marin"}
+print("RESULT" + json.dumps({
+    "errors": bag.import_errors,
+    "dags": {dag_id: len(str(DagSerialization.to_dict(dag))) > 0 for dag_id, dag in bag.dags.items()},
+    "heavy": sorted({name.partition(".")[0] for name in set(sys.modules) - before} & heavy),
+}))
+"""
+
+
+@pytest.mark.slow
+def test_airflow_shows_each_file_that_breaks_beside_the_dags_of_the_others(tmp_path: Path) -> None:
+    """In a process of its own, as the DAG processor's are: 10 s."""
+    dags = tmp_path / "dags"
+    put(
+        dags / "marin_dags.py",
+        '"""Marin as Airflow DAGs."""\nimport tradewind.marin as m\nm.marin_experiments("experiments/")\n',
+    )
+    text = EXECUTOR + "import transformers\nexecutor_main([ExecutorStep('s', None, None)] * len(transformers.x))\n"
+    write_checkout(tmp_path / "marin", a=ONE, b=text)
+    done = subprocess.run(
+        [sys.executable, "-c", BAG, str(dags)],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    result = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    assert result, done.stderr
+    found = json.loads(result[0].removeprefix("RESULT"))
+    assert found["dags"] == {"a": True, "tutorials.train_tiny": True} and found["heavy"] == []
+    assert list(found["errors"]) == ["experiments/b.py"]
+    assert found["errors"]["experiments/b.py"].startswith("experiments/b.py:3 cannot become a DAG: how many elements")

@@ -1,0 +1,343 @@
+"""What `tradewind port` judges by: loading, and the edits that its reasons lead to."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, STEP, put, run, write_checkout
+from tradewind.marin import MarinFileWarning, RefusedFileError, marin_experiments
+from tradewind.marin.porting import PortedFile, PortOptions, PortVerdict, port
+
+MAIN = "executor_main(steps=[step])\n"
+END = f"{STEP}{MAIN}"
+BEGIN = f"from dataclasses import dataclass\n{EXECUTOR}"
+
+EDITS = {
+    "named": (
+        "import datetime\nname = f'run-{datetime.datetime.now()}'\n"
+        "executor_main(steps=[ExecutorStep(name, None, None)])\n",
+        "name = f'run-{datetime.datetime.now()}'",
+        "write a fixed text",
+    ),
+    "named_by_the_day": (
+        "import datetime\nname = f'run-{datetime.date.today()}'\n"
+        "executor_main(steps=[ExecutorStep(name, None, None)])\n",
+        "name = f'run-{datetime.date.today()}'",
+        "write a fixed text",
+    ),
+    "versioned_clock": (
+        "import time\nnow = time.time()\nexecutor_main(steps=[ExecutorStep('a', None, {'at': versioned(now)})])\n",
+        "now = time.time()",
+        r"versioned\(run_param\('NAME'\)\)",
+    ),
+    "counted": (
+        "import os\nsteps = [ExecutorStep('a', None, None)]\n"
+        "many = [ExecutorStep(f'b{n}', None, None) for n in range(os.urandom(2)[0] + os.urandom(2)[1])]\n"
+        "executor_main(steps=steps + many)\n",
+        "many = ",
+        "write the value down in place of what this line reads",
+    ),
+    "ray_task": (
+        f"import ray\n@ray.remote\ndef work(): ...\nwork.remote()\n{END}",
+        "work.remote()",
+        "let a step do it",
+    ),
+    "ray_get": (f"import ray\nray.init()\n{END}", "ray.init()", "let a step do it"),
+    "network": (f"import socket\nsocket.socket()\n{END}", "socket.socket()", "let a step do it"),
+    "process": (f"import os\nos.system('true')\n{END}", "os.system('true')", "let a step do it"),
+    "secret": (
+        f"import os\nos.environ['HF_TOKEN']\n{END}",
+        "os.environ['HF_TOKEN']",
+        r"secrets=\{'HF_TOKEN': 'projects/PROJECT/secrets/SECRET'\}",
+    ),
+    "secret_not_set": (
+        f"import os\nos.environ['NO_SUCH_API_KEY']\n{END}",
+        "os.environ['NO_SUCH_API_KEY']",
+        r"secrets=\{'NO_SUCH_API_KEY': ",
+    ),
+    "secret_file": (f"open('/nowhere/.netrc')\n{END}", "open('/nowhere/.netrc')", "let a step do it"),
+    "exited": (f"exit(3)\n{END}", "exit(3)", "let the file call executor_main before it"),
+    "exited_at_once": (f"import os\nos._exit(0)\n{END}", "os._exit(0)", "^take this out$"),
+    "asked": (f"input('which?')\n{END}", "input('which?')", "write the answer down"),
+    "arguments": (
+        "import draccus\n@dataclass\nclass Main:\n    size: int\n@draccus.wrap()\ndef main(config: Main): ...\n"
+        f"main()\n{END}",
+        "main()",
+        "give each field of that config a default",
+    ),
+    "hub": (
+        f"from transformers import AutoTokenizer\nsize = len(AutoTokenizer.from_pretrained('gpt2'))\n{END}",
+        "size = len(AutoTokenizer.from_pretrained('gpt2'))",
+        "write down here what the hub says",
+    ),
+    "tokenizer": (
+        f"from levanter.compat.hf_checkpoints import load_tokenizer\nload_tokenizer('nobodys/own')\n{END}",
+        "load_tokenizer('nobodys/own')",
+        "set HF_HUB_CACHE, where Airflow parses its DAG files, to a Hugging Face cache",
+    ),
+    "prefix": (
+        f"import os\nos.environ['MARIN_PREFIX']\n{END}",
+        "os.environ['MARIN_PREFIX']",
+        "^set it, or TRADEWIND_PREFIX, where Airflow parses its DAG files$",
+    ),
+    "data_file": (
+        f"open('marin/words.txt')\n{END}",
+        "open('marin/words.txt')",
+        r"write its path from the checkout's root, .*: marin/words\.txt$",
+    ),
+    "unknown": (
+        f"import haliax\nif haliax.fast:\n    pass\n{END}",
+        "if haliax.fast:",
+        "write the value down in place of what only the cluster knows",
+    ),
+    "unknown_version": (
+        f"import haliax\nversioned(haliax.size)\n{END}",
+        "versioned(haliax.size)",
+        "write the value down in place of what only the cluster knows",
+    ),
+    "unknown_identity": (
+        f"import haliax\nif haliax.get() is None:\n    pass\n{END}",
+        "if haliax.get() is None:",
+        "write the value down in place of what only the cluster knows",
+    ),
+    "unknown_attribute": (
+        f"import haliax\nhasattr(haliax.one, 'two')\n{END}",
+        "hasattr(haliax.one, 'two')",
+        "write the value down in place of what only the cluster knows",
+    ),
+    "variable": (
+        f"import os\nos.environ['NOT_SET_HERE']\n{END}",
+        "os.environ['NOT_SET_HERE']",
+        r"os\.environ\.get\('NOT_SET_HERE', \.\.\.\), or set NOT_SET_HERE",
+    ),
+    "large": (
+        "executor_main(steps=[ExecutorStep(f's{n}', None, None) for n in range(12)])\n",
+        "executor_main(",
+        "^write most_steps=12 in the DAG file",
+    ),
+}
+CANNOT = {
+    "no_python": ("executor_main(steps=[\n", "executor_main(steps=[", "SyntaxError"),
+    "no_module": (
+        f"import marin.gone\n{END}",
+        "import marin.gone",
+        "No module named 'marin.gone': neither the checkout",
+    ),
+    "breaks": (f"[][0]\n{END}", "[][0]", "IndexError"),
+    "hidden_fields": (
+        "import unheard\nstep = ExecutorStep('a', None, unheard.Config(this_output_path()))\n" + MAIN,
+        "step = ExecutorStep('a'",
+        "its fields, and with them the step's version, are not known",
+    ),
+    "own_end": ("class End(BaseException): ...\nraise End('over')\n" + END, "raise End('over')", "End: over"),
+    "end_of_generator": (f"raise GeneratorExit\n{END}", "raise GeneratorExit", "GeneratorExit"),
+    "untold": (
+        f"class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute\n{END}",
+        "raise Mute",
+        "Mute",
+    ),
+    "long": (f"raise ValueError('a\\nb ' * 900)\n{END}", "raise ValueError(", f"ValueError: {'a b ' * 125}..."),
+    "no_steps": ("executor_main(steps=[])\n", "executor_main(steps=[])", "gives executor_main no steps"),
+    "never_called": (f"def main():\n    {MAIN}", "", "calls executor_main nowhere when it is run"),
+    "too_slow": (f"while True: pass\n{END}", "while True: pass", "it does not end: after 0.5 s"),
+    "no_experiment": (
+        "executor_main(steps=[ExecutorStep(name, None, None, override_output_path='one') for name in 'ab'])\n",
+        "executor_main(",
+        "would both write to",
+    ),
+}
+OPTIONS = PortOptions(time_limit_s=0.5, most_steps=10)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = {name: BEGIN + text for name, (text, _, _) in {**EDITS, **CANNOT}.items()}
+    return write_checkout(tmp_path_factory.mktemp("checkout"), fine=BEGIN + END, **files)
+
+
+def surround(patch: pytest.MonkeyPatch) -> None:
+    """The environment that the files above are written for."""
+    patch.setenv("HF_TOKEN", "hidden")
+    for name in ("MARIN_PREFIX", "TRADEWIND_PREFIX", "HF_HUB_CACHE", "HF_HOME", "NOT_SET_HERE"):
+        patch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def ported(checkout: Path) -> dict[str, PortedFile]:
+    """All files above, by their names; judged once."""
+    with pytest.MonkeyPatch.context() as patch:
+        surround(patch)
+        return {Path(each.file).stem: each for each in port([str(checkout)], OPTIONS)}
+
+
+def found_place(each: PortedFile) -> str:
+    assert each.finding is not None and each.finding.place is not None, each
+    return str(each.finding.place)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_can_be_mended_is_said_with_the_line_the_reason_and_the_edit(
+    name: str, checkout: Path, ported: dict[str, PortedFile]
+) -> None:
+    _, source, edit = EDITS[name]
+    each = ported[name]
+    assert each.verdict is PortVerdict.EDITS and each.dags == (), each.finding
+    assert each.finding is not None and each.finding.edit is not None
+    assert each.finding.source.startswith(source) and re.search(edit, each.finding.edit), each.finding
+    lines = (checkout / each.file).read_text().splitlines()
+    number = next(number for number, line in enumerate(lines, 1) if line.strip().startswith(source))
+    assert found_place(each) == f"experiments/{name}.py:{number}"
+
+
+@pytest.mark.parametrize("name", CANNOT)
+def test_what_no_edit_is_known_for_is_said_with_the_line_and_the_reason(
+    name: str, ported: dict[str, PortedFile]
+) -> None:
+    _, source, why = CANNOT[name]
+    each = ported[name]
+    assert each.verdict is PortVerdict.CANNOT and each.dags == (), each.finding
+    assert each.finding is not None and each.finding.edit is None
+    assert why in each.finding.why and each.finding.source.startswith(source), each.finding
+
+
+@pytest.mark.filterwarnings("ignore::tradewind.marin.MarinFileWarning")
+def test_a_verdict_is_what_loading_does(
+    checkout: Path, ported: dict[str, PortedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surround(monkeypatch)
+    loaded = marin_experiments(checkout / "experiments", time_limit_s=0.5, most_steps=10)
+    judged = {each.file: each for each in ported.values()}
+    dag_ids = {dag.dag_id for each in judged.values() for dag in each.dags}
+    assert dag_ids == {dag.dag_id for dag in loaded} == {"fine", "tutorials.train_tiny"}
+    assert {file for file, each in judged.items() if each.verdict is PortVerdict.UNCHANGED} == {
+        "experiments/fine.py",
+        "experiments/tutorials/train_tiny.py",
+    }
+    refused = [str(error) for error in loaded.refused]
+    without_dag = {"experiments/no_steps.py", "experiments/never_called.py"}  # warnings: no error
+    for file in judged.keys() - without_dag:
+        finding = judged[file].finding
+        told = [text for text in refused if finding is not None and text.startswith(f"{finding.place} ")]
+        assert bool(told) is (finding is not None), file
+    assert len(refused) == len(judged) - len(without_dag) - 2
+
+
+def test_a_file_with_several_calls_is_unchanged_though_one_gives_no_steps(tmp_path: Path) -> None:
+    write_checkout(tmp_path, two=EXECUTOR + STEP + "executor_main(steps=[])\n" + MAIN)
+    (each,) = port([str(tmp_path / "experiments/two.py")])
+    assert each.verdict is PortVerdict.UNCHANGED and [dag.dag_id for dag in each.dags] == ["two.2"]
+    assert [remark for remark in each.remarks if re.match("line 3: .* gives executor_main no steps", remark)]
+
+
+def test_the_reason_may_be_in_a_file_that_is_imported(tmp_path: Path) -> None:
+    write_checkout(tmp_path, shared="import ray\nray.get(1)\n", user="import experiments.shared\n" + EXECUTOR + END)
+    (each,) = port([str(tmp_path / "experiments/user.py")])
+    assert each.finding is not None and each.finding.source == "ray.get(1)"
+    assert found_place(each) == "experiments/shared.py:2"
+
+
+def test_params_of_the_dag_file_count(tmp_path: Path) -> None:
+    text = "from tradewind import run_param\nstep = ExecutorStep('a', None, {'at': versioned(run_param('day'))})\n"
+    write_checkout(tmp_path, asks=EXECUTOR + text + MAIN)
+    file = str(tmp_path / "experiments/asks.py")
+    assert [each.verdict for each in port([file])] == [PortVerdict.CANNOT]
+    assert [each.verdict for each in port([file], dag_arguments={"params": {"day": "x"}})] == [PortVerdict.UNCHANGED]
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        (
+            {"src/marin/execution/executor.py": "class ExecutorStep: ...\n"},
+            "its src/marin/execution/executor.py has no executor_main, which Marin took out between June and October",
+        ),
+        (
+            {"lib/marin/src/marin/execution/executor.py": "from fray import Cluster\ndef executor_main(): ...\n"},
+            "its lib/marin/src/marin/execution/executor.py imports fray, which steps run on since the end of 2025",
+        ),
+        (
+            {"lib/marin/src/marin/execution/step_spec.py": "class StepSpec: ...\n"},
+            "its lib/marin/src/marin/execution has no executor.py, and in step_spec.py StepSpec, which came in 2026",
+        ),
+    ],
+)
+def test_a_checkout_of_another_time_is_refused_with_what_is_missing(
+    tmp_path: Path, files: dict[str, str], what: str
+) -> None:
+    write_checkout(tmp_path)
+    for name, text in files.items():
+        put(tmp_path / name, text)
+    for load in (lambda: list(port([str(tmp_path)])), lambda: marin_experiments(tmp_path / "experiments")):
+        with pytest.raises(RefusedFileError, match=f"is a Marin checkout of another time: {re.escape(what)}"):
+            load()
+
+
+def test_the_executor_of_the_ray_era_is_taken(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    put(tmp_path / "src/marin/execution/executor.py", "import ray\n\ndef executor_main(config, steps): ...\n")
+    assert [each.verdict for each in port([str(tmp_path)])] == [PortVerdict.UNCHANGED]
+
+
+def test_what_a_file_logs_below_a_warning_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "import logging\nlogger = logging.getLogger('marins')\nlogger.info('its config')\nlogger.warning('odd')\n"
+    write_checkout(tmp_path, tells=text + EXECUTOR + END)
+    caplog.set_level(logging.DEBUG)
+    run(tmp_path, "tells")
+    logging.getLogger("ours").info("afterwards")
+    told = [record.message for record in caplog.records if record.name in ("marins", "ours")]
+    assert told == ["odd", "odd", "afterwards"]  # evaluated twice
+
+
+def test_what_is_no_file_or_cannot_be_read_costs_the_others_nothing(tmp_path: Path) -> None:
+    write_checkout(tmp_path, fine=EXECUTOR + END)
+    (tmp_path / "experiments/folder.py").mkdir()
+    (tmp_path / "experiments/gone.py").symlink_to("nowhere.py")
+    put(tmp_path / "experiments/coded.py", "# -*- coding: unheard -*-\nexecutor_main([])\n")
+    put(tmp_path / "experiments/nul.py", "executor_main(\0)\n")
+    verdicts = {Path(each.file).name: each.verdict for each in port([str(tmp_path)])}
+    assert verdicts == {
+        "coded.py": PortVerdict.CANNOT,
+        "fine.py": PortVerdict.UNCHANGED,
+        "nul.py": PortVerdict.CANNOT,
+        "train_tiny.py": PortVerdict.UNCHANGED,
+    }
+
+
+class _Hasty(BaseException):
+    """As Airflow's time limit for a DAG file."""
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, _Hasty])
+def test_what_ends_the_process_is_no_reason_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+) -> None:
+    write_checkout(tmp_path, asks=f"import os\nos.environ.get('ANY')\n{EXECUTOR}{END}")
+
+    def stop(self: object, name: str) -> str:
+        raise end
+
+    monkeypatch.setattr("tradewind.marin.world.user_builtins.Environment.__getitem__", stop)
+    with pytest.raises(end):
+        list(port([str(tmp_path / "experiments/asks.py")]))
+
+
+def test_a_folder_without_a_file_that_calls_executor_main_is_told(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    with pytest.warns(MarinFileWarning, match="src holds no file that calls executor_main, so there is no DAG"):
+        assert marin_experiments(tmp_path / "src") == []
+
+
+TAKEN_OUT = ("ray_task", "ray_get", "network", "process", "secret", "secret_file", "exited", "exited_at_once")
+
+
+def test_a_file_runs_unchanged_once_the_line_is_taken_out_that_the_edit_says(tmp_path: Path) -> None:
+    for name in TAKEN_OUT:
+        text, source, _ = EDITS[name]
+        assert f"\n{source}\n" in f"\n{text}"
+        write_checkout(tmp_path, **{name: (BEGIN + text).replace(f"{source}\n", "", 1)})
+    mended = {Path(each.file).stem: each.verdict for each in port([str(tmp_path)])}
+    assert mended == dict.fromkeys([*TAKEN_OUT, "train_tiny"], PortVerdict.UNCHANGED)

@@ -1,0 +1,211 @@
+"""What only a cluster knows may be stored and passed on; no name, path, version, count or branch comes from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, names, put, run, write_checkout
+from tradewind.marin import RefusedFileError
+
+LIBRARY = "import dataclasses, typing, copy, json, math, os; from heavy.library import Config, SIZE, load\n"
+HEAD = EXECUTOR + LIBRARY + "made = Config(1)\n"
+
+ASKED = {
+    "truth": "1 if made else 2",
+    "truth of a comparison": "SIZE > 3",
+    "text": "str(SIZE)",
+    "text in a name": "f'name-{SIZE}'",
+    "text with a format": "f'{SIZE:,}'",
+    "its repr": "repr(made)",
+    "text by percent": "'%s' % SIZE",
+    "text by format": "'{}'.format(SIZE)",
+    "a path": "os.path.join('a', load('b'))",
+    "number": "int(SIZE)",
+    "an index": "[1, 2][SIZE]",
+    "a sum": "SIZE + 1",
+    "a sum from the right": "1 + SIZE",
+    "a product": "2 * SIZE",
+    "a power": "2 ** SIZE",
+    "a floor": "math.floor(SIZE)",
+    "its sign": "-SIZE",
+    "flags": "SIZE | 3",
+    "equality": "made == Config(1)",
+    "difference": "made != None",
+    "None": "load('x') is None",
+    "not None": "made.size is not None",
+    "a constant's None": "None is SIZE",
+    "identity": "made is Config(1)",
+    "its type": "type(made) is Config",
+    "membership": "3 in [SIZE]",
+    "a key": "{made: 1}",
+    "a set": "{SIZE}",
+    "length": "len(load('x'))",
+    "elements": "list(load('x'))",
+    "unpacking": "[*load('x')]",
+    "count of steps": "[0] * SIZE",
+    "what is in it": "'x' in load('x')",
+    "an instance": "isinstance(3, Config)",
+    "of a type": "isinstance(load('x'), str)",
+    "hasattr": "hasattr(made, 'x')",
+    "getattr with a default": "getattr(made, 'x', 3)",
+    "callable": "callable(made)",
+    "a change": "setattr(made, 'x', 3)",
+    "an item's change": "made.__setitem__('x', 3)",
+    "sorting": "sorted([SIZE, load('x')])",
+    "json": "json.dumps({'a': made})",
+    "versioned": "versioned(made)",
+    "versioned inside": "versioned({'a': [made]})",
+    "a replaced one": "str(dataclasses.replace(made, x=1).y)",
+    "a dataclass": "dataclasses.is_dataclass(made)",
+    "its fields": "[f.name for f in dataclasses.fields(made)]",
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_whatever_asks_what_it_is_is_refused_with_its_line_and_name(tmp_path: Path, asked: str) -> None:
+    write_checkout(tmp_path, a=f"{HEAD}\n{ASKED[asked]}\nexecutor_main([ExecutorStep('s', None, None)])\n")
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:5 cannot become a DAG: .*") as caught:
+        run(tmp_path, "a")
+    assert "known only on the cluster" in str(caught.value) or "no JSON" in str(caught.value)
+    if asked not in ("json", "its type", "a replaced one", "its fields"):
+        assert "heavy.library." in str(caught.value)
+
+
+@pytest.mark.parametrize("caught", ["Exception", "TypeError", "BaseException", ""])
+def test_code_that_catches_errors_does_not_go_on_with_a_guess(tmp_path: Path, caught: str) -> None:
+    text = f"{HEAD}try:\n    n = int(SIZE)\nexcept {caught}:\n    n = 3\n"
+    text += "executor_main([ExecutorStep(f's{n}', None, None)])\n"
+    write_checkout(tmp_path, a=text)
+    with pytest.raises(
+        RefusedFileError, match=r"^experiments/a.py:5 cannot become a DAG: its number is asked of heavy"
+    ):
+        run(tmp_path, "a")
+
+
+ALLOWED = {
+    "annotations": "def f(a: Config | None, *b: 'typing.Any') -> dict[str, Config]: ...",
+    "annotations of typing": "def f(a: typing.Optional[Config], b: typing.Callable[[Config], SIZE.Of]): ...",
+    "subscripts": "def f(a: Config['x', 1], b: load.Float[Config, 'b n']): ...",
+    "fields of a dataclass": (
+        "@dataclasses.dataclass(frozen=True)\nclass Own:\n    a: Config = made\n    b: Config | None = None\n"
+        "assert Own().a is made and dataclasses.replace(Own(), b=made).b is made"
+    ),
+    "a call that is only made": "load.silence(level=3)",
+    "storing": "kept = {'a': [made, (SIZE,)]}; assert kept['a'][0] is made and made is not None",
+    "copies": "assert copy.deepcopy([made])[0] is made is copy.copy(made)",
+    "a decorator": "@load.jit(static=1)\ndef f(x): ...\n@load.cached\ndef g(x): ...",
+    "a context": "with load.mesh(1) as mesh:\n    kept = mesh",
+    "a module": (
+        "T = typing.TypeVar('T')\nclass Layer(load.Module, typing.Generic[T]):\n    x: int\n    @load.jit\n"
+        "    def go(self): ..."
+    ),
+    "an object's None": "assert made is not None and Config is not None and load is not None",
+    "the users own": "own = object(); assert load('x') is not own and made is made",
+    "its own class": "assert isinstance(made, Config)",
+    "no class of ours": "assert not isinstance(made, (ExecutorStep,))",
+}
+
+
+@pytest.mark.parametrize("form", ALLOWED)
+def test_what_needs_no_knowledge_is_allowed(tmp_path: Path, form: str) -> None:
+    write_checkout(tmp_path, a=f"{HEAD}{ALLOWED[form]}\nexecutor_main([ExecutorStep('s', None, {{'x': made}})])\n")
+    assert names(run(tmp_path, "a")) == [["s"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("Config(data=step)", "config.x is heavy.library.Config"),
+        ("Config([1, {'a': step / 'b'}])", "config.x is heavy"),
+        ("load(1).replace(out=this_output_path())", "config.x is heavy"),
+        ("Config(n=versioned(3)).inner", "config.x is heavy"),
+        ("dataclasses.replace(made, data=step)", "config.x is dataclasses.replace"),
+        ("dataclasses.replace(Config(data=step), x=1)", "config.x is dataclasses.replace"),
+        ("Config(load(versioned(3)))", "config.x is heavy"),
+        ("['a', {'b': {1: Config(data=step)}}]", r"config.x.\[1\].b.1 is heavy"),
+    ],
+)
+def test_an_unknown_object_that_was_given_a_step_cannot_be_part_of_a_config(
+    tmp_path: Path, given: str, told: str
+) -> None:
+    text = f"step = ExecutorStep('s', None, None)\nx = {given}\nexecutor_main([ExecutorStep('t', None, {{'x': x}})])\n"
+    write_checkout(tmp_path, a=HEAD + text)
+    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:5 .* step 't': {told}"):
+        run(tmp_path, "a")
+
+
+OWN = """
+from levanter.no_table.models import Base
+@Base.register_subclass("own")
+@dataclasses.dataclass(frozen=True)
+class Own(Base):
+    a: int = 1
+    def size(self):
+        return self.a * 2
+
+@dataclasses.dataclass(frozen=True)
+class Plain(Base):
+    a: int = 1
+"""
+
+
+def test_a_class_of_an_unknown_base_has_its_own_fields_and_methods(tmp_path: Path) -> None:
+    text = HEAD + OWN + "assert Plain(a=3).a == 3 and Plain() == Plain(1) and isinstance(Plain(), Base)\n"
+    text += "assert dataclasses.replace(Plain(), a=2).a == 2\nx = Plain().b, Plain.c\nexecutor_main([])\n"
+    write_checkout(tmp_path, a=text)
+    run(tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("Plain(hidden=3)", "Plain inherits from levanter.no_table.models.Base, whose fields are not known here"),
+        ("f'{Plain()}'", "the text of a Plain is asked, which inherits from levanter.no_table.models.Base"),
+        ("repr([Plain()])", "the text of a Plain"),
+        ("versioned(Plain())", "versioned.. is given a Plain, which inherits"),
+        ("Plain().hidden + 1", "its value is asked of levanter.no_table.models.Base.hidden"),
+        ("Own(a=1).size() + 1", "its value is asked of levanter.no_table"),
+    ],
+)
+def test_what_comes_from_an_unknown_base_is_refused(tmp_path: Path, line: str, told: str) -> None:
+    write_checkout(tmp_path, a=HEAD + OWN + line + "\nexecutor_main([])\n")
+    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:16 cannot become a DAG: {told}"):
+        run(tmp_path, "a")
+
+
+def test_the_line_is_that_of_the_helper_that_asks(tmp_path: Path) -> None:
+    put(tmp_path / "src/marin/sizes.py", "from jax import devices\ndef count():\n    return len(devices())\n")
+    write_checkout(tmp_path, a=EXECUTOR + "from marin.sizes import count\nexecutor_main([None] * count())\n")
+    with pytest.raises(
+        RefusedFileError,
+        match=r"^src/marin/sizes.py:3 cannot .*: how many elements it has is asked of jax.devices\(...\).*\(loading",
+    ):
+        run(tmp_path, "a")
+
+
+RAY = EXECUTOR + "import ray\n@ray.remote(num_cpus=2, memory=1024, resources={'TPU': 1})\ndef work(config): ...\n"
+
+
+def test_a_ray_function_keeps_its_options_and_runs_a_step(tmp_path: Path) -> None:
+    text = RAY + "@ray.remote\nclass Actor: ...\nexecutor_main([ExecutorStep('s', work.options(num_cpus=3), None)])\n"
+    write_checkout(tmp_path, a=text)
+    (step,) = run(tmp_path, "a").calls[0].steps
+    assert step.fn.options == {"num_cpus": 3, "memory": 1024, "resources": {"TPU": 1}}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("work.remote(1)", r"work.remote\(\) starts a Ray task while the steps are made"),
+        ("work.options(num_cpus=1).remote(1)", r"work.remote\(\) starts a Ray task"),
+        ("ray.get([])", r"ray.get\(\) needs a Ray cluster"),
+        ("ray.init()", r"ray.init\(\) needs a Ray cluster"),
+        ("work(1)", "TypeError: Remote functions cannot be called directly"),
+    ],
+)
+def test_nothing_of_ray_is_started_while_a_file_is_loaded(tmp_path: Path, line: str, told: str) -> None:
+    write_checkout(tmp_path, a=RAY + line + "\n")
+    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:5 cannot become a DAG: {told}"):
+        run(tmp_path, "a")
