@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.output import write_lines
+from tradewind.cli.output import json_lines, write_lines
 from tradewind.plans.places.prefixes import choose_prefix
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
@@ -73,7 +73,7 @@ def port_files(arguments: argparse.Namespace) -> int:
     summary = _summary(report)
     if arguments.json:
         files = [_file_json(report, *each) for each in report.files]
-        write_lines([json.dumps({"prefix": report.prefix, "files": files, "summary": summary}, indent=2)])
+        write_lines(json_lines({"prefix": report.prefix, "files": files, "summary": summary}))
     else:
         write_lines([line for each in report.files for line in _lines(report, *each)])
         write_lines([_told(summary, report.prefix)] if len(report.files) > 1 else [])

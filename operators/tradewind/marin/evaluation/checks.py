@@ -20,7 +20,7 @@ _REFERENCES = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValu
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), types.FunctionType, type})
 
 
-class _Walk:
+class _UnknownValues:
     """All steps that some steps refer to, and of each what its version and its path come from."""
 
     def __init__(self, shown: str, captured: Captured) -> None:
@@ -84,7 +84,7 @@ def check_known(run: Run) -> list[list[Identity]]:
     Raises:
         RefusedFileError: Something does.
     """
-    return [_Walk(run.file, captured).identities() for captured in run.calls]
+    return [_UnknownValues(run.file, captured).identities() for captured in run.calls]
 
 
 def held_reference(value: Any) -> bool:
