@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,21 @@ def test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path: Path) ->
     write_checkout(tmp_path, a=EXECUTOR + text)
     with pytest.raises(RefusedFileError, match=r"^experiments/stamp.py:3 .* \(loading experiments/a.py\)"):
         run(tmp_path, "a")
+
+
+def test_nor_for_what_is_called_when_garbage_is_collected_there(tmp_path: Path) -> None:
+    threshold = gc.get_threshold()
+    gc.callbacks.append(_read_clock)
+    gc.set_threshold(1)
+    try:
+        test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(_read_clock)
+
+
+def _read_clock(phase: str, info: dict[str, int]) -> None:
+    time.perf_counter()
 
 
 @pytest.mark.parametrize(
