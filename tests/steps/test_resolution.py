@@ -227,6 +227,11 @@ def test_odd_names_are_warned_about_and_not_refused(name: str, caplog: pytest.Lo
     assert f"The step name {name!r} makes an unusual output path" in caplog.text
 
 
+def test_a_warning_of_a_name_that_is_a_url_shows_no_password(caplog: pytest.LogCaptureFixture) -> None:
+    resolve([ExecutorStep("https://me:hunter2@host/x", None, None)], "/prefix")
+    assert "unusual output path" in caplog.text and "hunter2" not in caplog.text
+
+
 # ---- cost
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from tradewind.steps.resolution import ResolvedStep
 
 logger = logging.getLogger(__name__)
+
+_CREDENTIALS = re.compile(r"//[^/]*@")
 
 
 def check_output_paths(
@@ -49,7 +52,7 @@ def warn_about_odd_name(name: str) -> None:
     """Say so when a name makes a path that people will stumble over; it is not refused, since Marin has such names."""
     parts = name.split("/")
     if not name or name.startswith("/") or ".." in parts or name != name.strip() or "" in parts[1:]:
-        logger.warning("The step name %r makes an unusual output path.", name)
+        logger.warning("The step name %r makes an unusual output path.", _CREDENTIALS.sub("//(not shown)@", name))
 
 
 def _hardcoded_inputs(
