@@ -96,7 +96,7 @@ screenshots: init ## write docs/images from the running demo
 	$(BIN)/python -m scripts.screenshot $(ARGS)
 
 marin-oracle: init ## compare a checkout of Marin with what its executor made (ARGS="--checkout DIR --oracle oracle.json.gz")
-	$(BIN)/python -m scripts.marin_oracle $(ARGS)
+	$(BIN)/python -m scripts.marin.oracle $(ARGS)
 
 house: init ## print figures of the code: modules, rings, doubled names, function lengths (ARGS="--timed --at HEAD~9")
 	$(BIN)/python -m scripts.house $(ARGS)

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import socket
 import sys
 import threading
 import time
@@ -97,20 +98,24 @@ FORBIDDEN = {
     "import os; os.getenv('HF_TOKEN')": "it reads the secret HF_TOKEN",
     "from os import environ; environ.get('DB_PASSWORD')": "it reads the secret DB_PASSWORD",
     "import pathlib; (pathlib.Path.home() / '.netrc').read_text()": "it reads the secret file .netrc",
-    "open('/root/.aws/config')": "it reads the secret file config",
+    "open('/home/ada/.aws/config')": "it reads the secret file config",
     "import os; os.remove('experiments/defaults.py')": "it deletes files",
     "import shutil; shutil.rmtree('experiments')": "it deletes files",
     "input()": r"it asks for input\(\)",
 }
+CAUGHT = "try:\n    {}\nexcept BaseException:\n    pass"
 
 
-@pytest.mark.parametrize("line", FORBIDDEN)
-@pytest.mark.parametrize("around", ["{}", "try:\n    {}\nexcept BaseException:\n    pass"])
+@pytest.mark.parametrize(
+    ("line", "around"),
+    [
+        *((line, "{}") for line in FORBIDDEN),
+        *((line, CAUGHT) for line in FORBIDDEN if "exit" not in line or "_exit" in line),  # a caught exit is none
+    ],
+)
 def test_what_no_dag_file_may_do_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, around: str
 ) -> None:
-    if "exit" in line and "_exit" not in line and "try" in around:
-        pytest.skip("a caught exit is none")
     for name in ("SOME_API_KEY", "HF_TOKEN", "DB_PASSWORD"):
         monkeypatch.setenv(name, "never shown")
     write_checkout(tmp_path, a=EXECUTOR + around.format(line) + "\nexecutor_main([])\n")
@@ -144,23 +149,23 @@ def test_a_file_that_does_not_end_is_ended(tmp_path: Path, loop: str) -> None:
 
 
 def test_other_threads_find_the_real_modules_and_may_do_what_a_file_may_not(tmp_path: Path) -> None:
-    write_checkout(tmp_path, a=EXECUTOR + "import time, numpy\ntime.sleep(0.3)\nexecutor_main([])\n")
-    seen: list[Any] = []
+    waits = "import numpy, os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('seen'): time.sleep(0.01)\n"
+    write_checkout(tmp_path, a=f"{EXECUTOR}{waits}executor_main([])\n")
+    begun, seen = tmp_path / "begun", tmp_path / "seen"
 
     def look() -> None:
-        import socket
-
+        while not begun.exists():
+            time.sleep(0.01)
         import numpy
 
-        time.sleep(0.1)
         with socket.socket():
-            seen.append(numpy.array([1]).sum())
+            seen.write_text(str(numpy.array([1]).sum()))
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=look, daemon=True)
     thread.start()
     run(tmp_path, "a")
     thread.join()
-    assert seen == [1]
+    assert seen.read_text() == "1"
 
 
 def test_files_that_are_loaded_at_once_wait_for_each_other(tmp_path: Path) -> None:

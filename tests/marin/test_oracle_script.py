@@ -1,4 +1,4 @@
-"""``scripts/marin_oracle.py`` tells files that agree with Marin's executor from those that differ."""
+"""``scripts/marin/oracle.py`` tells files that agree with Marin's executor from those that differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scripts.marin_oracle import main, read_oracle
+from scripts.marin.oracle import main, read_oracle
 from tests.marin.checkouts import EXECUTOR, put
 
 PREFIX = "gs://bucket"

@@ -1,6 +1,6 @@
 """Steps that are built by hand from the light classes get the versions that Marin's own executor recorded.
 
-``oracle_versions.json`` holds a few of each kind; ``scripts/marin_versions.py`` does the same with all 2,967.
+``oracle_versions.json`` holds a few of each kind; ``scripts/marin/versions.py`` does the same with all 2,967.
 """
 
 from __future__ import annotations

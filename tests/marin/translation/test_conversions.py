@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scripts.marin_changes import FILE, changes, installed_sources
+from scripts.marin.changes import FILE, changes, installed_sources
 from tests.marin.checkouts import EXECUTOR, put, run, write_checkout
 from tests.marin.era.rebuilding import Rebuilt
 from tests.marin.translation.comparing import CHANGES, GONE, NOW, differences

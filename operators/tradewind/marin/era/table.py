@@ -1,7 +1,7 @@
 """The committed tables: which module has which classes, with fields in their order and defaults as expressions.
 
-They are written by ``scripts/marin_era.py`` and only read here. An expression has every name in full, so that it means
-the same wherever it stands.
+They are written by ``scripts/marin/era_tables.py`` and only read here. An expression has every name in full, so that it
+means the same wherever it stands.
 """
 
 from __future__ import annotations

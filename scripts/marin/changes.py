@@ -1,6 +1,6 @@
 """Write what has changed in the classes of Marin's configs between the era and the Levanter that is installed here.
 
-    python -m scripts.marin_changes [--check]
+    python -m scripts.marin.changes [--check]
 
 The era's side is the committed tables; the other is read as text from the installed packages, which are not imported.
 What is written is facts: classes that are gone or have moved, fields that are gone or new, defaults that differ.
@@ -19,11 +19,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.marin_era import Library, class_row, read_sources
+from scripts.marin.class_rows import class_row
+from scripts.marin.sources import Library, read_sources
 from tradewind.marin.era.building import split_declaration
 from tradewind.marin.era.table import ClassRow, module_rows, versions
 
-FILE: Final = Path(__file__).resolve().parents[1] / "tests/marin/translation/changes.json"
+FILE: Final = Path(__file__).resolve().parents[2] / "tests/marin/translation/changes.json"
 PACKAGES: Final = {"levanter": "marin-levanter", "haliax": "marin-haliax"}
 
 
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if FILE.exists() and FILE.read_text() == text:
         return 0
     if given.check:
-        print(f"{FILE} is another: run python -m scripts.marin_changes", file=sys.stderr)
+        print(f"{FILE} is another: run python -m scripts.marin.changes", file=sys.stderr)
         return 1
     FILE.write_text(text)
     return 0

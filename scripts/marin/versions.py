@@ -1,6 +1,6 @@
 """Build every step of Marin's record again with the light classes, and say how many get its version text.
 
-    python -m scripts.marin_versions --oracle oracle.json.gz [--write]
+    python -m scripts.marin.versions --oracle oracle.json.gz [--write]
 
 The record holds, of each version that Marin's own executor computed, the name, what counts in its config, and its
 dependencies; the key is the beginning of the MD5 of the text. ``--write`` also writes the few versions that the test
@@ -23,7 +23,7 @@ from typing import Any, Final
 from tests.marin.era.rebuilding import Rebuilt, with_dependencies
 from tradewind.steps import resolve
 
-VECTORS: Final = Path(__file__).resolve().parents[1] / "tests/marin/era/oracle_versions.json"
+VECTORS: Final = Path(__file__).resolve().parents[2] / "tests/marin/era/oracle_versions.json"
 OF_EACH_KIND: Final = 1
 Versions = Mapping[str, Mapping[str, Any]]
 

@@ -1,10 +1,10 @@
 """Write what the real classes of the era say of themselves, for tests to compare the light ones with.
 
-    ERA_PYTHON scripts/marin_era_vectors.py NAMES.json > tests/marin/era/real_classes.json
+    ERA_PYTHON scripts/marin/era_vectors.py NAMES.json > tests/marin/era/real_classes.json
 
-ERA_PYTHON is the Python of an environment that holds the wheels which ``scripts/marin_era.py`` names, with JAX on a
-CPU. NAMES.json lists the dotted names of the classes, as ``python -m scripts.marin_era --names`` prints them. For
-each come its fields in order (``*``: by keyword only), the text of a default instance where one can be made, its
+ERA_PYTHON is the Python of an environment that holds the wheels which ``scripts/marin/sources.py`` names, with JAX on a
+CPU. NAMES.json lists the dotted names of the classes, as ``python -m scripts.marin.era_tables --names`` prints them.
+For each come its fields in order (``*``: by keyword only), the text of a default instance where one can be made, its
 choices, its axes, and the sizes and costs of the model configs under several shapes.
 """
 

@@ -1,6 +1,6 @@
 """Load every experiment of a checkout of Marin, and compare its steps with what Marin's own executor made of them.
 
-    python -m scripts.marin_oracle --checkout marin --oracle oracle.json.gz [--json]
+    python -m scripts.marin.oracle --checkout marin --oracle oracle.json.gz [--json]
 
 The oracle has, for each experiment file, the steps that its ``executor_main`` calls reach, with version text and output
 path. Each loaded file of the oracle must have the same ones, and no other; else the exit code is 1. Files that are
