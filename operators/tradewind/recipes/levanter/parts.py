@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import exists, is_remote, join, parent
+from tradewind.recipes.levanter.cpu_compilations import every_process_keeps
 from tradewind.recipes.levanter.model_sizes import model_size
 
 if TYPE_CHECKING:
@@ -167,3 +168,4 @@ def keep_compilations(output_path: str) -> None:
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    every_process_keeps()
