@@ -13,7 +13,8 @@ PINNED_UV = awk '/^(packaging|uv)==/ { found = 1 } found { print } !/\\$$/ { fou
 SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins) demo
 FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks docker noxfile.py)
 ARGS ?=
-TEST_PROCESSES ?= 2
+# One more than the cores of a small machine: a third of the time a test waits for what Ray and Airflow do.
+TEST_PROCESSES ?= 3
 # tests/sharing.py says which tests stay in one process, and in which order.
 IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
 
@@ -42,7 +43,7 @@ demo: init ## run the demo pipeline on a local Ray and a local Airflow (other DA
 stop: init ## stop every process of the demo
 	$(BIN)/python -m demo down
 
-test: init ## run all tests, in two processes (other: TEST_PROCESSES=4), and say what took long
+test: init ## run all tests, in three processes (other: TEST_PROCESSES=2), and say what took long
 	$(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)
 
 test-fast: init ## run the pure tests only, in as many processes

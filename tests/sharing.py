@@ -1,7 +1,7 @@
 """Which process runs which tests, when several do: those that share what is dear to start stay in one.
 
-A file's tests stay together, and so do all tests of a folder in ``HOUSES``, whose files share an Airflow. The longest
-come first, so that all processes have work until the end.
+A file's tests stay together, and so do those of the files of ``HOUSES``, which share an Airflow. The longest come
+first, so that all processes have work until the end.
 """
 
 from __future__ import annotations
@@ -11,17 +11,45 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-HOUSES: Final = ("tests/airflow/",)
-LONGEST: Final = ("tests/airflow/", "tests/chaos/", "tests/recipes/", "tests/cli/", "tests/ray_jobs/", "tests/runtime/")
+PIPELINES: Final = "tests/airflow, pipelines"
+CLUSTERS: Final = "tests/airflow, clusters"
+HOUSES: Final = {
+    PIPELINES: "bad_input hello_world nightly plan_edges plan_page shared_versions steps_at_work",
+    CLUSTERS: "fleet_maintenance ray_faults ray_jobs ray_logs ray_tokens restart_figure",
+}
+"""Two Airflows, since one after another all of their tests would take longer than everything else. A file that stands
+in neither has one of its own, if it asks for one."""
+LONGEST: Final = (
+    PIPELINES,
+    "tests/chaos/test_training",
+    CLUSTERS,
+    "tests/chaos/",
+    "tests/cli/rehearse/test_drill",
+    "tests/fleet/lifecycle/",
+    "tests/airflow/",
+    "tests/recipes/",
+    "tests/cli/",
+    "tests/ray_jobs/",
+    "tests/runtime/",
+)
+"""Beginnings of scopes."""
 DEAR: Final = ("airflow", "ray", "slow")
 """Marks of tests that take seconds."""
+
+HOUSE_OF: Final = {f"tests/airflow/test_{name}.py": house for house, names in HOUSES.items() for name in names.split()}
 
 
 class SharingScheduling(LoadScopeScheduling):
     """Deals out houses and files, in the order in which the tests were collected."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((house for house in HOUSES if nodeid.startswith(house)), nodeid.partition("::")[0])
+        return scope_of(nodeid)
+
+
+def scope_of(nodeid: str) -> str:
+    """What stays in one process: the house of a test, or else its file."""
+    file = nodeid.partition("::")[0]
+    return HOUSE_OF.get(file, file)
 
 
 def longest_first(items: list[pytest.Item]) -> None:
@@ -29,7 +57,8 @@ def longest_first(items: list[pytest.Item]) -> None:
     dear = {item.path for item in items if any(item.get_closest_marker(mark) for mark in DEAR)}
 
     def rank(item: pytest.Item) -> tuple[bool, int]:
-        place = [number for number, folder in enumerate(LONGEST) if item.nodeid.startswith(folder)]
-        return item.path not in dear, place[0] if place else len(LONGEST)
+        scope = scope_of(item.nodeid)
+        place = [number for number, beginning in enumerate(LONGEST) if scope.startswith(beginning)]
+        return item.path not in dear, min(place, default=len(LONGEST))
 
     items.sort(key=rank)

@@ -14,7 +14,10 @@ from urllib.parse import quote
 
 import requests
 
-REQUEST_TIMEOUT = 30.0
+from tradewind.rehearsal.local.airflow_config import PATIENCE_S
+
+REQUEST_TIMEOUT = 2.0 * PATIENCE_S
+"""Seconds. A request may wait for the database as long as that has patience, and is carried out all the same."""
 FINISHED_RUN_STATES = frozenset({"success", "failed"})
 
 Json = dict[str, Any]
