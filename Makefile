@@ -17,6 +17,8 @@ ARGS ?=
 TEST_PROCESSES ?= 3
 # tests/sharing.py says which tests stay in one process, and in which order.
 IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
+# Hundreds of commands are started, and compile what they import anew where the environment forbids to keep it.
+COMPILED = PYTHONDONTWRITEBYTECODE=
 
 include docker/images.mk
 
@@ -44,10 +46,10 @@ stop: init ## stop every process of the demo
 	$(BIN)/python -m demo down
 
 test: init ## run all tests, in three processes (other: TEST_PROCESSES=2), and say what took long
-	$(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)
+	$(COMPILED) $(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)
 
 test-fast: init ## run the pure tests only, in as many processes
-	$(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS) $(IN_PARALLEL)
+	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS) $(IN_PARALLEL)
 
 test-matrix: init ## run the pure tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")
 	$(BIN)/python -m nox --session fast $(NOX) -- $(IN_PARALLEL) $(ARGS)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tradewind.recipes.train_config import LmTrainConfig
 from tradewind.recipes.train_lm import train_lm
 
-STEP_S: Final = 0.2
+STEP_S: Final = 0.4
 
 
 def train_slowly(config: LmTrainConfig) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tradewind.steps import ExecutorStep, TpuSlice, resolve, this_output_path, v
 
 DAGS = Path(tradewind.cli.__file__).parent / "rehearse" / "drill_dags"
 MAKE_DATA = "import sys; from drill_training import DataConfig, make_data; make_data(DataConfig(256, sys.argv[1]))"
-STEPS = 80
+STEPS = 40
 
 
 def make_data(house: DrillHouse) -> str:
