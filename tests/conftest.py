@@ -26,6 +26,7 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # To compile a tiny model well takes longer than to train it. Set before JAX is imported; local clusters hand it on.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")  # a third of the time
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -75,7 +75,7 @@ class Night:
         env = os.environ | {
             "JAX_COMPILATION_CACHE_DIR": "",  # the steps' own, in which tests look
             "HOME": str(self.root),
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1",
         }
         return self.python.start(code, *step, json.dumps(settings), *more, env=env)
 

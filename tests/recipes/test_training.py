@@ -111,7 +111,7 @@ class Workshop:
         } | more
 
     def start(self, code: str, argument: str) -> PreparedProgram:
-        flags = f"--xla_force_host_platform_device_count={self.devices}"
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={self.devices}"
         return self.python.start(code, argument, env=os.environ | {"HOME": str(self.root), "XLA_FLAGS": flags})
 
     def run(self, code: str, argument: str, exit_code: int = 0) -> list[str]:

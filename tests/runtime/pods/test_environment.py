@@ -78,6 +78,8 @@ def test_without_an_accelerator_jax_runs_on_the_cpu_unless_told_otherwise():
     assert process_env({"CUDA_VISIBLE_DEVICES": "0"}, {}, Accelerator.SIMULATED)["CUDA_VISIBLE_DEVICES"] == "0"
     env = process_env({}, {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}, Accelerator.NONE)
     assert env["XLA_FLAGS"].endswith("=4")
+    env = process_env({"XLA_FLAGS": "--of=the-machine"}, {}, Accelerator.SIMULATED)
+    assert env["XLA_FLAGS"] == "--of=the-machine --xla_force_host_platform_device_count=1"
     assert env["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] == "gloo"
     assert "JAX_PLATFORMS" not in process_env({}, {}, Accelerator.GPU)
 

@@ -19,7 +19,7 @@ from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE, SliceType
 
 _INHERITED: Final = (
     "JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH",
-    "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER",
+    "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "XLA_FLAGS",
 )  # fmt: skip
 _RAY_SETTINGS: Final = {
     # Nothing is reported to anyone.

@@ -19,8 +19,8 @@ ON_CPU: Final = {
 _SIMULATED: Final = {
     **{name: value for name, value in ON_CPU.items() if name != "CUDA_VISIBLE_DEVICES"},
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
 }
+_ONE_DEVICE: Final = "--xla_force_host_platform_device_count=1"
 # Left behind by an earlier multislice run, MEGASCALE_* hangs JAX. Ray narrows the chips of an actor that has not asked
 # for all of a host's, and sets OMP_NUM_THREADS to the actor's CPU count: neither is meant for a process that has the
 # whole host.
@@ -100,11 +100,12 @@ def process_env(
     stale = _BOUNDS if _NARROWED_BOUNDS.get(inherited.get(_CHIP_BOUNDS, ""), chips) != chips else frozenset()
     cleared = frozenset[str]() if keep_threads else _CLEARED | stale
     kept = {k: v for k, v in inherited.items() if not k.startswith(_CLEARED_PREFIX) and k not in cleared}
+    simulated = _SIMULATED | {"XLA_FLAGS": f"{inherited.get('XLA_FLAGS', '')} {_ONE_DEVICE}".lstrip()}
     return {
         **kept,
         "PYTHONUNBUFFERED": "1",  # its lines are followed as they come
         **(ON_CPU if accelerator is Accelerator.NONE else {}),
-        **(_SIMULATED if accelerator in (Accelerator.NONE, Accelerator.SIMULATED) else {}),
+        **(simulated if accelerator in (Accelerator.NONE, Accelerator.SIMULATED) else {}),
         **{k: v for k, v in given.items() if k not in _MEGASCALE},
     }
 
