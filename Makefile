@@ -13,10 +13,12 @@ PINNED_UV = awk '/^(packaging|uv)==/ { found = 1 } found { print } !/\\$$/ { fou
 SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins) demo
 FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks docker noxfile.py)
 ARGS ?=
-# One more than the cores of a small machine: a third of the time a test waits for what Ray and Airflow do.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?=
 # tests/sharing.py says which tests stay in one process, and in which order.
-IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
+IN_PARALLEL = -n $(or $(TEST_PROCESSES),$(PROCESSES)) --no-loadscope-reorder --costs
+PROCESSES = 2
+# One more than a small machine has cores: a third of the time, a test waits for what Ray and Airflow do.
+test coverage: PROCESSES = 3
 # Hundreds of commands are started, and compile what they import anew where the environment forbids to keep it.
 COMPILED = PYTHONDONTWRITEBYTECODE=
 
@@ -48,7 +50,7 @@ stop: init ## stop every process of the demo
 test: init ## run all tests, in three processes (other: TEST_PROCESSES=2), and say what took long
 	$(COMPILED) $(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)
 
-test-fast: init ## run the pure tests only, in as many processes
+test-fast: init ## run the pure tests only, in two processes
 	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS) $(IN_PARALLEL)
 
 test-matrix: init ## run the pure tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")
