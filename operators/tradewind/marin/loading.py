@@ -16,6 +16,7 @@ from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.experiments import experiment_dag
 from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
+from tradewind.marin.evaluation.running import told
 from tradewind.marin.import_errors import show_import_error
 from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
 from tradewind.marin.world.captured import Captured
@@ -176,8 +177,9 @@ def dags_of(
             raise refused_file(run.file, Reason(captured.place, reason))
         try:
             dag = experiment_dag(dag_id, captured.steps, **_arguments(captured, arguments))
-        except ExperimentError as error:
-            raise refused_file(run.file, Reason(captured.place, str(error))) from error
+        except Exception as error:  # values have methods of the file's own
+            reason = str(error) if isinstance(error, ExperimentError) else told(error)
+            raise refused_file(run.file, Reason(captured.place, reason)) from error
         if dag is not None:
             keep_code_folder(dag, root)
             made.append(dag)
