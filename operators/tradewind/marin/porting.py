@@ -106,6 +106,8 @@ def port(
 def _files_of(path: Path, root: Path) -> list[Path]:
     if path.is_file():
         return [path]
+    if not path.is_dir():
+        raise RefusedFileError(f"{path} is neither a file nor a folder.")
     top = path / "experiments" if path == root and (path / "experiments").is_dir() else path
     if not (found := runnable_files(top)):
         raise RefusedFileError(f"No file below {top} calls executor_main, so none of them would be a DAG.")

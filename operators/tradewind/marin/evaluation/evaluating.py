@@ -12,10 +12,10 @@ from typing import Final
 
 from tradewind.marin.evaluation.checks import Identity, check_known, first_difference
 from tradewind.marin.evaluation.clocks import clock_reads
-from tradewind.marin.evaluation.guards import OutOfTime, guarded
+from tradewind.marin.evaluation.guards import guarded
 from tradewind.marin.evaluation.process_state import ForFile, kept_process
 from tradewind.marin.evaluation.running import Run, run_file, told
-from tradewind.marin.refusals import Reason, RefusedFileError, notes, place_of_error, refuse, refused_file
+from tradewind.marin.refusals import OutOfTime, Reason, RefusedFileError, notes, place_of_error, refuse, refused_file
 from tradewind.marin.world.import_map import World
 from tradewind.marin.world.second.order import walked
 

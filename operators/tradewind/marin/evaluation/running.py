@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import importlib.machinery
 import types
 from collections.abc import Iterator, Mapping
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.calls.references import loaded_apart
-from tradewind.marin.evaluation.guards import OutOfTime, guarded
+from tradewind.marin.evaluation.guards import guarded
 from tradewind.marin.evaluation.process_state import ForFile
-from tradewind.marin.refusals import Reason, Refusal, notes, place_of_error, refused_file
+from tradewind.marin.refusals import OutOfTime, Reason, Refusal, notes, place_of_error, refused_file
 from tradewind.marin.world.captured import Captured, calls
 from tradewind.marin.world.import_map import World
 from tradewind.marin.world.second.order import walked
@@ -89,7 +90,7 @@ def _run(world: World, module: types.ModuleType, file: Path, limit_s: float, sho
     made = calls.made if calls.made is not None else []
     try:
         with guarded(limit_s):
-            world.execute(module, file)
+            contextvars.copy_context().run(world.execute, module, file)
     except SystemExit as error:
         if error.code not in (None, 0) or not made:
             raise refused_file(shown, _exited(world.root, error)) from None

@@ -21,6 +21,7 @@ IS: Final = "_tradewind_is"
 EITHER: Final = "_tradewind_either"
 TYPE: Final = "_tradewind_type"
 KNOWN: Final = "_tradewind_known"
+CAUGHT: Final = "_tradewind_caught"
 ORDER: Final = "_tradewind_order"
 KNOWN_INSIDE: Final = "_tradewind_known_inside"
 
@@ -81,6 +82,17 @@ class _Asking(ast.NodeTransformer):
         node.subject = _given_to(node.subject, KNOWN_INSIDE if looks_inside else KNOWN)
         return node
 
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        self.generic_visit(node)
+        node.body.insert(0, _told_of(node))
+        return node
+
+    def visit_Try(self, node: ast.Try) -> ast.Try:
+        self.generic_visit(node)
+        if node.finalbody:
+            node.finalbody.insert(0, _told_of(node.finalbody[0]))
+        return node
+
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
         self.generic_visit(node)
         node.exc = None if node.exc is None else _given_to(node.exc)
@@ -89,6 +101,10 @@ class _Asking(ast.NodeTransformer):
 
 def _given_to(node: ast.expr, name: str = KNOWN) -> ast.expr:
     return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [node], []), node)
+
+
+def _told_of(node: ast.AST) -> ast.stmt:
+    return ast.copy_location(ast.Expr(ast.Call(ast.Name(CAUGHT, ast.Load()), [], [])), node)
 
 
 def _looks_inside(node: ast.AST) -> bool:

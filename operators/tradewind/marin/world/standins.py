@@ -371,7 +371,7 @@ class StandInModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
-            if notes.root is not None and place_below(notes.root, sys._getframe(1).f_code.co_filename, 1) is not None:
+            if name != "__all__" and _is_asked(name):  # that is asked by import *
                 raise refuse(f"{self.__name__}.{name} is asked, which is known only on the cluster.")
             raise AttributeError(name)
         table, submodule, fallback = self.__dict__["_tradewind_sources"]

@@ -17,8 +17,9 @@ import types
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Final, NoReturn
 
-from tradewind.marin.refusals import SourceLine, notes, refuse, running_place
+from tradewind.marin.refusals import SourceLine, caught, notes, refuse, running_place
 from tradewind.marin.world.identity import (
+    CAUGHT,
     EITHER,
     IS,
     KNOWN,
@@ -47,9 +48,12 @@ from tradewind.marin.world.standins import (
 )
 
 SECRET_NAME: Final = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS|(API|ACCESS|PRIVATE|FERNET)_?KEY)(_|$)", re.I
+    r"(^|_)(TOKEN|SECRET|PAT|CREDENTIALS|(API|ACCESS|PRIVATE|FERNET)_?KEY)S?(_|$)|PASSWORD|PASSWD|PASSPHRASE|"
+    r"^AIRFLOW_(CONN|VAR)_|^AIRFLOW__",
+    re.I,
 )
-"""Names of variables that hold secrets."""
+"""Names of variables that hold secrets; Airflow's own may."""
+_WITH_PASSWORD: Final = re.compile(r"://[^/@:\s]*:[^/@\s]+@")
 _PREFIX: Final = "MARIN_PREFIX"
 _OUR_PREFIX: Final = "TRADEWIND_PREFIX"
 _MISSING: Final = object()
@@ -80,7 +84,7 @@ class Environment(MutableMapping[str, str]):
         return all(os.environ.get(name) == value for name, value in self._ever_read.items())
 
     def __getitem__(self, name: str) -> str:
-        is_secret = SECRET_NAME.search(name) is not None and name not in self._own
+        is_secret = self._is_secret(name)
         if is_secret:
             self.read.setdefault(name, None)
         else:
@@ -105,10 +109,15 @@ class Environment(MutableMapping[str, str]):
         return name in self._values
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self._values if name in self._own or not SECRET_NAME.search(name)])
+        return iter([name for name in self._values if not self._is_secret(name)])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+    def _is_secret(self, name: str) -> bool:
+        if name in self._own:
+            return False
+        return SECRET_NAME.search(name) is not None or _WITH_PASSWORD.search(self._values.get(name, "")) is not None
 
     def _note(self, name: str) -> None:
         for noted in (self.read, self._ever_read):
@@ -175,6 +184,7 @@ class UserBuiltins:
             KNOWN: known,
             KNOWN_INSIDE: known_inside,
             TYPE: type_of,
+            CAUGHT: caught,
             ORDER: in_other_order if self._salt else _unchanged,
             "isinstance": _isinstance,
             "hasattr": _hasattr,

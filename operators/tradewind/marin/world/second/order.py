@@ -27,7 +27,7 @@ class _Reversed:
             return iter(values)
         if notes.root is not None and (place := running_place(notes.root)) is not None:
             walked.append(place)
-        return reversed(values)
+        return iter(values[::-1])
 
     def __repr__(self) -> str:
         return repr(set(self)) if not self else f"{{{', '.join(map(repr, self))}}}"
