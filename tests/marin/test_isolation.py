@@ -188,6 +188,7 @@ def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
         "while True:\n    try:\n        while True: abs(1)\n    except BaseException: pass",
         "while True:\n  try:\n    while True:\n      try: abs(1)\n      except: pass\n  except: pass",
         "while True:\n    try:\n        while True: abs(1)\n    finally: continue",
+        "import contextlib\nwith contextlib.suppress(BaseException):\n    while True: abs(1)",
         "import threading\nthreading.Event().wait(1000)",
         "import os\nos.read(os.pipe()[0], 1)",
     ],
@@ -201,7 +202,8 @@ def test_a_file_that_does_not_end_is_ended(tmp_path: Path, loop: str) -> None:
 
 
 def test_other_threads_find_the_real_modules_and_may_do_what_a_file_may_not(tmp_path: Path) -> None:
-    waits = "import numpy, os, time\nos.makedirs('begun', exist_ok=True)\nwhile not os.path.exists('seen'): time.sleep(0.01)\n"
+    waits = "import numpy, os, time\nos.makedirs('begun', exist_ok=True)\n"
+    waits += "while not os.path.exists('seen'): time.sleep(0.01)\n"
     write_checkout(tmp_path, a=f"{EXECUTOR}{waits}executor_main([])\n")
     begun, seen = tmp_path / "begun", tmp_path / "seen"
 

@@ -130,6 +130,13 @@ def test_code_that_catches_errors_does_not_go_on_with_a_guess(tmp_path: Path, ca
         run(tmp_path, "a")
 
 
+def test_nor_does_code_whose_library_catches_them(tmp_path: Path) -> None:
+    text = f"{HEAD}n = 3; import contextlib\nwith contextlib.suppress(BaseException): n = int(SIZE)\n"
+    write_checkout(tmp_path, a=text + "executor_main([ExecutorStep(f's{n}', None, None)])\n")
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:5 cannot become a DAG: its number is asked"):
+        run(tmp_path, "a")
+
+
 ALLOWED = {
     "annotations": "def f(a: Config | None, *b: 'typing.Any') -> dict[str, Config]: ...",
     "annotations of typing": "def f(a: typing.Optional[Config], b: typing.Callable[[Config], SIZE.Of]): ...",

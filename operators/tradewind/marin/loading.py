@@ -196,7 +196,7 @@ def _check_ids(outcome: Evaluated, base: str, owners: dict[str, str]) -> None:
     """Note whose each id is, or refuse a file whose DAG Airflow would take for another's."""
     run = outcome.run
     for dag_id, captured in zip(_ids(run, base), run.calls, strict=True):
-        if (owner := owners.setdefault(dag_id, run.file)) != run.file:
+        if captured.steps and (owner := owners.setdefault(dag_id, run.file)) != run.file:
             reason = f"its DAG would be called {dag_id}, as one of {owner} is: give one of the files another name."
             raise refused_file(run.file, Reason(captured.place, reason))
 

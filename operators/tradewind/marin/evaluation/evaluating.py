@@ -134,12 +134,12 @@ def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt
     places = [*second.world.builtins.hash_places, *reads, *in_sets]
     own = [place for place in places if place.file == first.run.file]
     place = next(iter([*own, *places]), None)
+    instead = ", or take it from run_param()" if "another version" in (difference or "") else ""
     return refused_file(
         first.run.file,
         Reason(
             place,
             f"evaluated twice, {difference}: a clock, chance or a hash() is in it, or what the machine is or the order "
-            "of a set, and its DAG would be another one at every parse. Write the value down, or take it from "
-            "run_param().",
+            f"of a set, and its DAG would be another one at every parse. Write the value down{instead}.",
         ),
     )
