@@ -120,7 +120,7 @@ def marin_experiments(
         try:
             if isinstance(outcome, RefusedFileError):
                 raise outcome
-            _check_ids(outcome, bases[path], owners)
+            check_ids(outcome, bases[path], owners)
             dags += dags_of(outcome, root, bases[path], most_steps, experiment_arguments, wanted)
         except RefusedFileError as error:
             dags.refused.append(error)
@@ -192,7 +192,7 @@ def _ids(run: Run, base: str) -> list[str]:
     return [base if number == 1 else f"{base}.{number}" for number in range(1, len(run.calls) + 1)]
 
 
-def _check_ids(outcome: Evaluated, base: str, owners: dict[str, str]) -> None:
+def check_ids(outcome: Evaluated, base: str, owners: dict[str, str]) -> None:
     """Note whose each id is, or refuse a file whose DAG Airflow would take for another's."""
     run = outcome.run
     for dag_id, captured in zip(_ids(run, base), run.calls, strict=True):

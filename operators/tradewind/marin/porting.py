@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.edits import edit_for
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
-from tradewind.marin.loading import MOST_STEPS, TIME_LIMIT_S, MarinFileWarning, dags_of, id_of, runnable_files
+from tradewind.marin.loading import (
+    MOST_STEPS,
+    TIME_LIMIT_S,
+    MarinFileWarning,
+    check_ids,
+    dags_of,
+    id_of,
+    runnable_files,
+)
 from tradewind.marin.refusals import RefusedFileError, SourceLine
 
 if TYPE_CHECKING:
@@ -99,7 +107,13 @@ def port(
         by_root.setdefault(root, {}).update(dict.fromkeys(_files_of(path, root)))
     for root, files in by_root.items():
         outcomes = evaluate(root, list(files), options.time_limit_s)
+        owners: dict[str, str] = {}
         for path, outcome in outcomes.items():
+            try:
+                if isinstance(outcome, Evaluated):
+                    check_ids(outcome, id_of(path, root), owners)
+            except RefusedFileError as error:
+                outcome = error
             yield _ported(path, root, outcome, options.most_steps, dict(dag_arguments or {}))
 
 
