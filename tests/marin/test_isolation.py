@@ -41,7 +41,8 @@ logging.getLogger("tests.known").setLevel(logging.ERROR); logging.getLogger("tes
 logging.getLogger("tests.new").addHandler(logging.NullHandler()); warnings.simplefilter("error")
 import builtins, contextvars, decimal, locale, signal, socket, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN); socket.setdefaulttimeout(3); threading.excepthook = print
-sys.settrace(lambda *args: None); sys.unraisablehook = print; decimal.getcontext().prec = 3; builtins.open = print
+sys.settrace(lambda *args: None); sys.setprofile(lambda *args: None); sys.setswitchinterval(9)
+sys.unraisablehook = print; decimal.getcontext().prec = 3; builtins.open = print
 locale.setlocale(locale.LC_ALL, "C"); [each for each in contextvars.copy_context()][0].set(None)
 """
 )
@@ -59,6 +60,7 @@ def state() -> dict[str, Any]:
         "new": logging.getLogger("tests.new").handlers[:],
         "warnings": warnings.filters[:],
         "gc": gc.isenabled(),
+        "profile": (sys.getprofile(), sys.getswitchinterval()),
         "hooks": (sys.gettrace(), threading.excepthook, sys.unraisablehook, id(open), socket.getdefaulttimeout()),
         "signals": [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGURG)],
         "context": (KNOWN.get(), decimal.getcontext().prec, locale.setlocale(locale.LC_ALL)),
@@ -131,6 +133,7 @@ FORBIDDEN = {
     "import os; os.truncate('experiments/defaults.py', 0)": "it moves or changes files",
     "import os; os.remove('experiments/defaults.py')": "it deletes files",
     "import shutil; shutil.rmtree('experiments')": "it deletes files",
+    "import os; os.umask(0)": r"it says with os.umask\(\) who may read",
     "input()": r"it asks for input\(\)",
 }
 CAUGHT = "try:\n    {}\nexcept BaseException:\n    pass"
@@ -185,20 +188,21 @@ def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
     [
         "while True: pass",
         "import time\ntime.sleep(1000)",
-        "while True:\n    try:\n        while True: abs(1)\n    except BaseException: pass",
-        "while True:\n  try:\n    while True:\n      try: abs(1)\n      except: pass\n  except: pass",
-        "while True:\n    try:\n        while True: abs(1)\n    finally: continue",
+        "for n in range(3):\n    try:\n        while True: abs(1)\n    except BaseException: pass",
+        "for n in 1, 2:\n  try:\n    for m in 1, 2:\n      try:\n        while 1: abs(1)\n      except: 1\n  except: 2",
+        "for n in range(3):\n    try:\n        while True: abs(1)\n    finally: continue",
         "import contextlib\nwith contextlib.suppress(BaseException):\n    while True: abs(1)",
         "import threading\nthreading.Event().wait(1000)",
         "import os\nos.read(os.pipe()[0], 1)",
     ],
 )
 def test_a_file_that_does_not_end_is_ended(tmp_path: Path, loop: str) -> None:
-    write_checkout(tmp_path, a=EXECUTOR + loop + "\n")
+    write_checkout(tmp_path, a=f"{EXECUTOR}{loop}\nimport os\nos.mkdir('went on')\n")
     with pytest.raises(
         RefusedFileError, match=r"^experiments/a.py:?\d* cannot become a DAG: it does not end: after 0.2 s"
     ):
         run(tmp_path, "a", limit_s=0.2)
+    assert loop.startswith("import contextlib") or not (tmp_path / "went on").exists()
 
 
 def test_other_threads_find_the_real_modules_and_may_do_what_a_file_may_not(tmp_path: Path) -> None:

@@ -82,12 +82,16 @@ def _kept_sys() -> Callable[[], None]:
 
 def _kept_hooks() -> Callable[[], None]:
     before, shown, timeout = sys.gettrace(), threading.excepthook, socket.getdefaulttimeout()
+    profile, interval = sys.getprofile(), sys.getswitchinterval()
     is_main = threading.current_thread() is threading.main_thread()  # no other may say who hears a signal
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
 
     def put_back() -> None:
         if sys.gettrace() is not before:
             sys.settrace(before)
+        if sys.getprofile() is not profile:
+            sys.setprofile(profile)
+        sys.setswitchinterval(interval)
         threading.excepthook = shown
         socket.setdefaulttimeout(timeout)
         for number, handler in handlers.items():

@@ -146,7 +146,7 @@ class UserBuiltins:
         self._salt = salt
         self.names: dict[str, Any] = {**vars(builtins), **self._changed(), "__import__": import_}
         changes: dict[types.ModuleType, dict[str, Any]] = {
-            os: {"environ": self.environment, "getenv": self._getenv, "_exit": _refused_exit},
+            os: {"environ": self.environment, "getenv": self._getenv, "_exit": _refused_exit, "umask": _refused_umask},
             time: {"sleep": _sleep},
             importlib: {"import_module": import_module},
             builtins: self.names,
@@ -318,6 +318,10 @@ def _sleep(seconds: float, /) -> None:
 
 def _refused_exit(*args: Any) -> NoReturn:
     raise refuse("it ends the process with os._exit().")
+
+
+def _refused_umask(*args: Any) -> NoReturn:
+    raise refuse("it says with os.umask() who may read this process's files.")
 
 
 def _refused_input(*args: Any) -> NoReturn:
