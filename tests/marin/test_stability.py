@@ -76,9 +76,10 @@ def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> N
     "made", ["[]; config.append(config)", "{}; config['a'] = config", "{'a': versioned(Broken())}", "Endless()"]
 )
 def test_values_that_cannot_be_looked_at_cost_the_other_files_nothing(tmp_path: Path, made: str) -> None:
-    text = EXECUTOR + "import dataclasses\nclass Broken:\n    def __repr__(self): raise ValueError('no text')\n"
+    text = EXECUTOR + "import dataclasses, time\nclass Broken:\n    def __repr__(self): raise ValueError('no text')\n"
     text += "@dataclasses.dataclass\nclass Endless:\n    a: int = 1\n    def __getattribute__(self, name):\n"
-    text += f"        while True: pass\nconfig = {made}\nexecutor_main([ExecutorStep('s', None, config)])\n"
+    text += "        end = time.monotonic() + 2\n        while time.monotonic() < end: pass\n"
+    text += f"config = {made}\nexecutor_main([ExecutorStep('s', None, config)])\n"
     write_checkout(tmp_path, a=text, b=EXECUTOR + "executor_main([ExecutorStep('s', None, None)])\n")
     files = [tmp_path / f"experiments/{name}.py" for name in "ab"]
     broken, whole = evaluate(tmp_path, files, 0.5).values()
