@@ -160,7 +160,7 @@ def guarded(limit_s: float) -> Iterator[None]:
             setattr(module, name, function)
         watch.end()
         if watch.wakes:
-            signal.signal(_WAKE, handler)
+            signal.signal(_WAKE, handler or signal.SIG_DFL)  # None: it was set in C
     if watch.has_fired:
         raise OutOfTime  # a bare except has swallowed it
 
