@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
+import decimal
 import gc
+import locale
 import logging
 import os
 import random
+import signal
 import socket
 import sys
 import threading
@@ -18,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, STEP, names, put, run, write_checkout
+from tests.marin.checkouts import EXECUTOR, STEP, names, run, write_checkout
 from tradewind.marin import RefusedFileError
 from tradewind.steps import ExecutorStep
 
@@ -35,6 +39,11 @@ os.chdir("/"); os.environ["ADDED"] = "1"; os.environ["HOME"] = "elsewhere"; rand
 logging.basicConfig(level=logging.DEBUG, force=True); logging.disable(logging.CRITICAL)
 logging.getLogger("tests.known").setLevel(logging.ERROR); logging.getLogger("tests.known").propagate = False
 logging.getLogger("tests.new").addHandler(logging.NullHandler()); warnings.simplefilter("error")
+import builtins, contextvars, decimal, locale, signal, socket, threading
+signal.signal(signal.SIGTERM, signal.SIG_IGN); socket.setdefaulttimeout(3); threading.excepthook = print
+sys.settrace(lambda *args: None); sys.setprofile(lambda *args: None); sys.setswitchinterval(9)
+sys.unraisablehook = print; decimal.getcontext().prec = 3; builtins.open = print
+locale.setlocale(locale.LC_ALL, "C"); [each for each in contextvars.copy_context()][0].set(None)
 """
 )
 
@@ -51,10 +60,15 @@ def state() -> dict[str, Any]:
         "new": logging.getLogger("tests.new").handlers[:],
         "warnings": warnings.filters[:],
         "gc": gc.isenabled(),
+        "profile": (sys.getprofile(), sys.getswitchinterval()),
+        "hooks": (sys.gettrace(), threading.excepthook, sys.unraisablehook, id(open), socket.getdefaulttimeout()),
+        "signals": [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGURG)],
+        "context": (KNOWN.get(), decimal.getcontext().prec, locale.setlocale(locale.LC_ALL)),
     }
 
 
 STDLIB = sys.stdlib_module_names
+KNOWN: contextvars.ContextVar[str | None] = contextvars.ContextVar("KNOWN", default="default")
 
 
 @pytest.mark.parametrize("end", ["executor_main([])", "1 / 0", "raise SystemExit(3)", "int(levanter.optim.x)"])
@@ -63,6 +77,7 @@ def test_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: 
     for name in ("levanter", "experiments", "marin"):
         monkeypatch.setitem(sys.modules, name, real)
     write_checkout(tmp_path, a=CHANGES + end + "\n")
+    KNOWN.set("ours")
     before = state()
     if end.startswith("executor_main"):
         run(tmp_path, "a")
@@ -99,8 +114,26 @@ FORBIDDEN = {
     "from os import environ; environ.get('DB_PASSWORD')": "it reads the secret DB_PASSWORD",
     "import pathlib; (pathlib.Path.home() / '.netrc').read_text()": "it reads the secret file .netrc",
     "open('/home/ada/.aws/config')": "it reads the secret file config",
+    "open(b'/home/ada/.netrc')": "it reads the secret file .netrc",
+    "import io, pathlib; io.FileIO(pathlib.Path('.env'))": "it reads the secret file .env",
+    "open('/home/ada/.cache/huggingface/token')": "it reads the secret file token",
+    "open('/run/secrets/db')": "it reads the secret file db",
+    "open('/proc/self/environ')": "it reads the secret file environ",
+    "import os; os.environ['PGPASSWORD']": "it reads the secret PGPASSWORD",
+    "import os; os.environ['AIRFLOW_CONN_DB']": "it reads the secret AIRFLOW_CONN_DB",
+    "import os; os.environ['AIRFLOW__DATABASE__SQL_ALCHEMY_CONN']": "it reads the secret AIRFLOW__DATABASE__SQL",
+    "import os; os.environ['SOME_URL']": "it reads the secret SOME_URL",
+    "import os; os.path.expandvars('$HF_TOKEN')": "it reads the secret HF_TOKEN",
+    "import ctypes; ctypes.CDLL(None)": "it calls a library of C",
+    "import _thread; _thread.start_new_thread(print, ())": "it starts a thread",
+    "from multiprocessing import util; util.spawnv_passfds(b'/bin/true', [b'true'], [])": "it starts a process",
+    "open('experiments/new.txt', 'a')": "it writes the file new.txt",
+    "import os; os.open('experiments/defaults.py', os.O_RDWR)": "it writes the file defaults.py",
+    "import os; os.rename('experiments/defaults.py', 'experiments/other.py')": "it moves or changes files",
+    "import os; os.truncate('experiments/defaults.py', 0)": "it moves or changes files",
     "import os; os.remove('experiments/defaults.py')": "it deletes files",
     "import shutil; shutil.rmtree('experiments')": "it deletes files",
+    "import os; os.umask(0)": r"it says with os.umask\(\) who may read",
     "input()": r"it asks for input\(\)",
 }
 CAUGHT = "try:\n    {}\nexcept BaseException:\n    pass"
@@ -116,15 +149,38 @@ CAUGHT = "try:\n    {}\nexcept BaseException:\n    pass"
 def test_what_no_dag_file_may_do_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, around: str
 ) -> None:
-    for name in ("SOME_API_KEY", "HF_TOKEN", "DB_PASSWORD"):
+    for name in ("SOME_API_KEY", "HF_TOKEN", "DB_PASSWORD", "PGPASSWORD", "AIRFLOW_CONN_DB"):
         monkeypatch.setenv(name, "never shown")
+    monkeypatch.setenv("SOME_URL", "postgres://ada:never%20shown@host/db")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "never shown")
     write_checkout(tmp_path, a=EXECUTOR + around.format(line) + "\nexecutor_main([])\n")
     with pytest.raises(
         RefusedFileError, match=rf"^experiments/a.py:[23] cannot become a DAG: {FORBIDDEN[line]}"
     ) as told:
         run(tmp_path, "a")
     assert "never shown" not in str(told.value) and str(told.value).count(". ") == 0
-    assert (tmp_path / "experiments/defaults.py").exists()
+    assert (tmp_path / "experiments/defaults.py").stat().st_size and not (tmp_path / "experiments/new.txt").exists()
+
+
+def test_no_copy_of_the_environment_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "never shown")
+    monkeypatch.setenv("SOME_URL", "postgres://ada:never%20shown@host/db")
+    monkeypatch.setenv("SIZE", "3")
+    text = "import os\ncopies = [dict(os.environ), os.environ.copy(), os.environb, [os.getenvb(b'HF_TOKEN')]]\n"
+    text += "assert os.path.expandvars('$SIZE-${SIZE}-$NO') == '3-3-$NO' and os.environb[b'SIZE'] == b'3'\n"
+    text += "executor_main([ExecutorStep('s', None, str(copies))])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    (step,) = run(tmp_path, "a").calls[0].steps
+    assert isinstance(step, ExecutorStep) and "SIZE" in step.config and "HF_TOKEN" not in step.config
+    assert "never" not in step.config
+
+
+def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
+    write_checkout(tmp_path, a=EXECUTOR + "raise ValueError('\\x1b[2J \\x9b31m')\n")
+    with pytest.raises(RefusedFileError) as told:
+        run(tmp_path, "a")
+    assert str(told.value).endswith(r"ValueError: \x1b[2J \x9b31m")
+    assert told.value.reason is not None and told.value.reason.text == r"ValueError: \x1b[2J \x9b31m"
 
 
 @pytest.mark.parametrize(
@@ -132,24 +188,27 @@ def test_what_no_dag_file_may_do_is_refused_in_one_sentence(
     [
         "while True: pass",
         "import time\ntime.sleep(1000)",
-        "while True:\n    try:\n        while True: abs(1)\n    except BaseException: pass",
+        "for n in range(3):\n    try:\n        while True: abs(1)\n    except BaseException: pass",
+        "for n in 1, 2:\n  try:\n    for m in 1, 2:\n      try:\n        while 1: abs(1)\n      except: 1\n  except: 2",
+        "for n in range(3):\n    try:\n        while True: abs(1)\n    finally: continue",
+        "import contextlib\nwith contextlib.suppress(BaseException):\n    while True: abs(1)",
+        "import contextlib, os, threading, time\nbegun = time.monotonic()\nwith contextlib.ExitStack() as stack:\n"
+        "    stack.callback(lambda: time.monotonic() > begun + 20 and os.mkdir('went on'))\n"
+        "    threading.Event().wait(25)",
     ],
 )
 def test_a_file_that_does_not_end_is_ended(tmp_path: Path, loop: str) -> None:
-    write_checkout(tmp_path, a=EXECUTOR + loop + "\n")
-    if "except" in loop:
-        put(
-            tmp_path / "experiments/a.py",
-            "n = 0\nwhile n < 3:\n    try:\n        while True: abs(1)\n    except BaseException: n += 1\n",
-        )
+    write_checkout(tmp_path, a=f"{EXECUTOR}{loop}\nimport os\nos.mkdir('went on')\n")
     with pytest.raises(
         RefusedFileError, match=r"^experiments/a.py:?\d* cannot become a DAG: it does not end: after 0.2 s"
     ):
         run(tmp_path, "a", limit_s=0.2)
+    assert "suppress" in loop or not (tmp_path / "went on").exists()
 
 
 def test_other_threads_find_the_real_modules_and_may_do_what_a_file_may_not(tmp_path: Path) -> None:
-    waits = "import numpy, os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('seen'): time.sleep(0.01)\n"
+    waits = "import numpy, os, time\nos.makedirs('begun', exist_ok=True)\n"
+    waits += "while not os.path.exists('seen'): time.sleep(0.01)\n"
     write_checkout(tmp_path, a=f"{EXECUTOR}{waits}executor_main([])\n")
     begun, seen = tmp_path / "begun", tmp_path / "seen"
 

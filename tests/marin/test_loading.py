@@ -42,6 +42,26 @@ def test_ids_come_from_paths_and_stay(tmp_path: Path) -> None:
     assert id_of(tmp_path / "experiments/a b/c+d.py", tmp_path) == "a_b.c_d"
 
 
+def test_two_files_do_not_share_an_id(tmp_path: Path) -> None:
+    write_checkout(tmp_path, x=ONE * 2, x__2=ONE, a_b=ONE)
+    put(tmp_path / "experiments/a b.py", ONE)
+    dags = marin_experiments(tmp_path / "experiments", exclude=["tutorials/*"])
+    assert [dag.dag_id for dag in dags] == ["a_b", "x.2"]
+    told = "its DAG would be called {}, as one of experiments/{} is: give one of the files another name."
+    assert [error.reason and error.reason.text for error in dags.refused] == [
+        told.format("a_b", "a b.py"),
+        told.format("x.2", "x/2.py"),
+    ]
+
+
+def test_what_airflow_does_not_take_costs_the_others_nothing(tmp_path: Path) -> None:
+    write_checkout(tmp_path, **{"__".join(["l" * 100] * 3): ONE, "ok": ONE})
+    dags = marin_experiments(tmp_path / "experiments", exclude=["tutorials/*"])
+    assert [dag.dag_id for dag in dags] == ["ok"]
+    (refused,) = dags.refused
+    assert refused.reason is not None and "250 characters" in refused.reason.text
+
+
 def test_only_files_that_call_executor_main_are_taken(tmp_path: Path) -> None:
     write_checkout(
         tmp_path,

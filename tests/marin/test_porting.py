@@ -49,6 +49,18 @@ EDITS = {
     "ray_get": (f"import ray\nray.init()\n{END}", "ray.init()", "let a step do it"),
     "network": (f"import socket\nsocket.socket()\n{END}", "socket.socket()", "let a step do it"),
     "process": (f"import os\nos.system('true')\n{END}", "os.system('true')", "let a step do it"),
+    "written": (f"open('notes.txt', 'w')\n{END}", "open('notes.txt', 'w')", "let a step do it"),
+    "called_in_c": (f"import ctypes\nctypes.CDLL(None)\n{END}", "ctypes.CDLL(None)", "let a step do it"),
+    "matched": (
+        f"import heavy\nmatch heavy.SIZE:\n    case None: ...\n{END}",
+        "match heavy.SIZE:",
+        "in place of what only the cluster knows",
+    ),
+    "of_a_type": (
+        f"import heavy\ntype(heavy.SIZE)\n{END}",
+        "type(heavy.SIZE)",
+        "in place of what only the cluster knows",
+    ),
     "secret": (
         f"import os\nos.environ['HF_TOKEN']\n{END}",
         "os.environ['HF_TOKEN']",
@@ -231,6 +243,14 @@ def test_a_file_with_several_calls_is_unchanged_though_one_gives_no_steps(tmp_pa
     (each,) = port([str(tmp_path / "experiments/two.py")])
     assert each.verdict is PortVerdict.UNCHANGED and [dag.dag_id for dag in each.dags] == ["two.2"]
     assert [remark for remark in each.remarks if re.match("line 3: .* gives executor_main no steps", remark)]
+
+
+def test_files_whose_dags_would_share_an_id_are_told_as_loading_does(tmp_path: Path) -> None:
+    write_checkout(tmp_path, a_b=EXECUTOR + END)
+    put(tmp_path / "experiments/a b.py", EXECUTOR + END)
+    verdicts = {Path(each.file).stem: each for each in port([str(tmp_path / "experiments")])}
+    assert verdicts["a b"].verdict is PortVerdict.UNCHANGED and verdicts["a_b"].verdict is PortVerdict.CANNOT
+    assert verdicts["a_b"].finding is not None and "would be called a_b, as one of" in verdicts["a_b"].finding.why
 
 
 def test_the_reason_may_be_in_a_file_that_is_imported(tmp_path: Path) -> None:

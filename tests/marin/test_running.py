@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,41 @@ def test_a_changed_helper_counts_at_once_and_a_failed_import_is_not_kept(tmp_pat
     for name in ("first", "second one"):
         put(tmp_path / "experiments/helper.py", f"NAME = {name!r}\n")
         assert names(run(tmp_path, "a")) == [[name]]
+
+
+def test_so_it_does_when_a_copy_keeps_size_and_time_of_the_file(tmp_path: Path) -> None:
+    text = EXECUTOR + "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
+    write_checkout(tmp_path, a=text)
+    for name in ("one", "two"):
+        helper = put(tmp_path / "experiments/helper.py", f"NAME = {name!r}\n")
+        os.utime(helper, ns=(1, 1))
+        assert names(run(tmp_path, "a")) == [[name]]
+
+
+def test_what_is_read_counts_as_it_was_when_it_was_read_and_so_does_what_a_folder_holds(tmp_path: Path) -> None:
+    data = put(tmp_path / "experiments/data/one.txt", "first")
+    text = "import os\nfolder = os.path.abspath('experiments/data')\nos.chdir('/')\n"
+    text += "name = '-'.join(open(f'{folder}/{each}').read() for each in sorted(os.listdir(folder)))\n"
+    text += "open(f'{folder}/one.txt').close()\nexecutor_main([ExecutorStep(name, None, None)])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    assert names(run(tmp_path, "a")) == [["first"]]
+    data.write_text("second")
+    assert names(run(tmp_path, "a")) == [["second"]]
+    put(tmp_path / "experiments/data/two.txt", "other")
+    assert names(run(tmp_path, "a")) == [["second-other"]]
+
+
+def test_all_names_of_a_module_of_ours_may_be_imported(tmp_path: Path) -> None:
+    text = "from marin.execution.executor import *\nexecutor_main([ExecutorStep('s', None, None)])\n"
+    write_checkout(tmp_path, a=text)
+    assert names(run(tmp_path, "a")) == [["s"]]
+
+
+def test_a_file_that_no_one_wrote_is_not_read(tmp_path: Path) -> None:
+    write_checkout(tmp_path, a="")
+    os.truncate(tmp_path / "experiments/a.py", 10**12)
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py cannot .* a.py has more than 4,000,000 bytes"):
+        run(tmp_path, "a")
 
 
 def test_an_import_that_failed_is_tried_again_by_the_next(tmp_path: Path) -> None:

@@ -34,6 +34,14 @@ UNSTABLE = {
     "the day in seconds": "import time\nname = str(int(time.time()) // 86400)\n",
     "the day in nanoseconds": "import time\nname = str(time.time_ns() // 86_400_000_000_000)\n",
     "the process": "import os\nname = str(os.getpid())\n",
+    "the order of a set": "\nname = '-'.join({'a', 'b', 'c'})\n",
+    "the order of a set that is made": "\nname = '-'.join(set('abc') | {'d'})\n",
+    "the order of a comprehension": "\nname = '-'.join({letter for letter in 'abc'} - {'d'})\n",
+    "the order of a frozen set": "\nname = str(frozenset('abc')).replace('\\'', '')\n",
+    "the first of a set": "\nname = {'a', 'b'}.pop()\n",
+    "the machine": "import socket\nname = socket.gethostname()\n",
+    "how large the machine is": "import os\nname = str(os.cpu_count())\n",
+    "the order of a folder": "import os\nname = '-'.join(os.listdir('.'))\n",
 }
 
 
@@ -41,8 +49,47 @@ UNSTABLE = {
 def test_a_name_that_differs_from_time_to_time_is_refused_with_its_line(tmp_path: Path, kind: str) -> None:
     write_checkout(tmp_path, a=EXECUTOR + UNSTABLE[kind] + "executor_main([ExecutorStep('x-' + name, None, None)])\n")
     with pytest.raises(
-        RefusedFileError, match=r"^experiments/a.py:3 .* evaluated twice, a step is called 'x-.*', then 'x"
+        RefusedFileError, match=r"^experiments/a.py:3 .* evaluated twice, a step is called 'x-.*', then 'x.* down\.$"
     ):
+        run(tmp_path, "a")
+
+
+def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> None:
+    text = """
+        seen, sizes, empty = {"a", "b"}, {1, 2, 3}, set()
+        seen |= {"c"}
+        empty.add("a")
+        assert type(seen) is set and isinstance(seen, set) and isinstance(seen | {"d"}, set) and "c" in seen
+        assert seen == set("abc") and set("ab") < seen and seen - {"a"} == seen & {"b", "c"} == set("bc")
+        assert {"d"}.union(seen) == {*"abcd"} and hash(frozenset("ab")) == hash(frozenset("ba"))
+        assert seen.copy().pop() in seen and len(set("abc") ^ {"a"}) == 2 and set[int] and not set()
+        name = f"{sorted(seen)} {list(sizes)} {empty} {set()} {frozenset()} {max(seen)}"
+    """
+    put(tmp_path / "experiments/told.py", text)
+    write_checkout(
+        tmp_path, a=EXECUTOR + "from experiments.told import name\nexecutor_main([ExecutorStep(name, None, None)])\n"
+    )
+    assert names(run(tmp_path, "a")) == [["['a', 'b', 'c'] [1, 2, 3] {'a'} set() frozenset() c"]]
+
+
+@pytest.mark.parametrize(
+    "made", ["[]; config.append(config)", "{}; config['a'] = config", "{'a': versioned(Broken())}", "Endless()"]
+)
+def test_values_that_cannot_be_looked_at_cost_the_other_files_nothing(tmp_path: Path, made: str) -> None:
+    text = EXECUTOR + "import dataclasses, time\nclass Broken:\n    def __repr__(self): raise ValueError('no text')\n"
+    text += "@dataclasses.dataclass\nclass Endless:\n    a: int = 1\n    def __getattribute__(self, name):\n"
+    text += "        end = time.monotonic() + 2\n        while time.monotonic() < end: pass\n"
+    text += f"config = {made}\nexecutor_main([ExecutorStep('s', None, config)])\n"
+    write_checkout(tmp_path, a=text, b=EXECUTOR + "executor_main([ExecutorStep('s', None, None)])\n")
+    files = [tmp_path / f"experiments/{name}.py" for name in "ab"]
+    broken, whole = evaluate(tmp_path, files, 0.5).values()
+    assert "cannot become a DAG: its steps cannot be looked at: " in str(broken) and isinstance(whole, Evaluated)
+
+
+def test_a_file_that_loads_files_is_refused(tmp_path: Path) -> None:
+    text = "import tradewind.marin as marin\ntry: marin.marin_experiment(__file__)\nexcept BaseException: ...\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:3 .* it loads Marin's files while it is itself"):
         run(tmp_path, "a")
 
 
@@ -112,7 +159,7 @@ def test_a_version_that_differs_is_refused_and_what_does_not_count_is_not(
     tmp_path: Path, config: str, told: str
 ) -> None:
     write_checkout(tmp_path, a=EXECUTOR + f"import time\nexecutor_main([ExecutorStep('s', None, {config})])\n")
-    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:3 .* {told}"):
+    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:3 .* {told}.*, or take it from run_param\(\)\.$"):
         run(tmp_path, "a")
     put(
         tmp_path / "experiments/a.py", EXECUTOR + "import time\nexecutor_main([ExecutorStep('s', None, time.time())])\n"

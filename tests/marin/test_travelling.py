@@ -13,10 +13,10 @@ import pytest
 
 from tests.marin.checkouts import EXECUTOR, put, run, write_checkout
 from tradewind.calls.errors import SpecError
-from tradewind.calls.references import CodeFolder
+from tradewind.calls.references import CodeFolder, reference_to
 from tradewind.calls.spec import StepSpec, step_spec
 from tradewind.marin.evaluation.running import Run
-from tradewind.steps import resolve
+from tradewind.steps import ExecutorStep, resolve
 
 OWN = (
     EXECUTOR
@@ -130,6 +130,14 @@ def test_a_library_of_the_checkout_is_written_without_its_source_folder(tmp_path
     assert spec.function == "marin.processing.tokens:tokenize" and spec.code_travels
     assert spec.config["$dataclass"] == "marin.processing.tokens:TokenizeConfig"
     assert spec.ray_task == {"num_cpus": 0.1, "memory": 1024, "runtime_env": {"env_vars": {"A": "b"}}}
+
+
+def test_functions_of_two_checkouts_travel_each_from_its_own(tmp_path: Path) -> None:
+    text = EXECUTOR + "def mine(config): ...\nexecutor_main([ExecutorStep('s', mine, None)])\n"
+    roots = [write_checkout(tmp_path / name, a=text) for name in ("one", "two")]
+    for root, found in [(root, run(root, "a")) for root in roots]:
+        (step,) = found.calls[0].steps
+        assert isinstance(step, ExecutorStep) and reference_to(step.fn, CodeFolder(root)).travels
 
 
 @pytest.mark.parametrize("fn", ["lambda config: None", "Adam(1).step", "Adam(1)"])

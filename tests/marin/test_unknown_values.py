@@ -60,6 +60,34 @@ ASKED = {
     "a replaced one": "str(dataclasses.replace(made, x=1).y)",
     "a dataclass": "dataclasses.is_dataclass(made)",
     "its fields": "[f.name for f in dataclasses.fields(made)]",
+    "a kind that is matched": "match SIZE:\n    case int(): ...\n    case _: ...",
+    "None that is matched": "match load('x'):\n    case None: ...\n    case _: ...",
+    "elements that are matched": "match (1, SIZE):\n    case (1, None): ...\n    case _: ...",
+    "None in a chain": "None is SIZE is None",
+    "not None in a chain": "None is None is not SIZE",
+    "identity by a function": "__import__('operator').is_(SIZE, None)",
+    "its type in a table": "{int: 'a'}.get(type(SIZE), 'b')",
+    "the name of its type": "type(SIZE).__name__",
+    "its class": "made.__class__.__name__",
+    "its docs": "str(made.__doc__)",
+    "its module": "str(made.__module__)",
+    "its name": "load.__name__",
+    "a method of its": "made.__len__",
+    "a function": "__import__('inspect').isfunction(load)",
+    "a class": "__import__('inspect').isclass(Config)",
+    "a dispatch": "__import__('functools').singledispatch(print)(SIZE)",
+    "isinstance of builtins": "__import__('builtins').isinstance(SIZE, int)",
+    "json by default": "json.dumps({'a': made}, default=lambda value: 'a')",
+    "a pickle": "__import__('pickle').dumps(made)",
+    "what is raised": "raise load.Error('x')",
+    "an error that it may end": "with load.mesh(): 1 / 0",
+}
+LIBRARIES = {
+    "a version": "__import__('heavy').__version__",
+    "whether it has a name": "hasattr(__import__('heavy'), 'shard_map')",
+    "a name with a default": "getattr(__import__('heavy'), 'shard_map', None)",
+    "whether it is there": "__import__('importlib.util').util.find_spec('vllm')",
+    "which is there": "__import__('importlib.metadata').metadata.version('jax')",
 }
 
 
@@ -73,6 +101,24 @@ def test_whatever_asks_what_it_is_is_refused_with_its_line_and_name(tmp_path: Pa
         assert "heavy.library." in str(caught.value)
 
 
+@pytest.mark.parametrize("asked", LIBRARIES)
+def test_so_is_what_asks_for_a_library_of_this_process(tmp_path: Path, asked: str) -> None:
+    write_checkout(tmp_path, a=f"{HEAD}\n{LIBRARIES[asked]}\nexecutor_main([ExecutorStep('s', None, None)])\n")
+    with pytest.raises(
+        RefusedFileError, match=r"^experiments/a.py:5 cannot become a DAG: .* known only on the cluster"
+    ):
+        run(tmp_path, "a")
+
+
+def test_pythons_own_libraries_and_what_was_imported_are_known(tmp_path: Path) -> None:
+    text = "import importlib.util, heavy.inner, json, operator\n"
+    text += "assert importlib.util.find_spec('json') and hasattr(heavy, 'inner') and getattr(json, 'no', 3) == 3\n"
+    text += "assert json.dumps({1}, default=list) == '[1]' and operator.is_(None, None) and type(3) is int\n"
+    text += "match (1, [2]):\n    case (1, [name]): executor_main([ExecutorStep(f's{name}', None, None)])\n"
+    write_checkout(tmp_path, a=HEAD + text)
+    assert names(run(tmp_path, "a")) == [["s2"]]
+
+
 @pytest.mark.parametrize("caught", ["Exception", "TypeError", "BaseException", ""])
 def test_code_that_catches_errors_does_not_go_on_with_a_guess(tmp_path: Path, caught: str) -> None:
     text = f"{HEAD}try:\n    n = int(SIZE)\nexcept {caught}:\n    n = 3\n"
@@ -81,6 +127,13 @@ def test_code_that_catches_errors_does_not_go_on_with_a_guess(tmp_path: Path, ca
     with pytest.raises(
         RefusedFileError, match=r"^experiments/a.py:5 cannot become a DAG: its number is asked of heavy"
     ):
+        run(tmp_path, "a")
+
+
+def test_nor_does_code_whose_library_catches_them(tmp_path: Path) -> None:
+    text = f"{HEAD}n = 3; import contextlib\nwith contextlib.suppress(BaseException): n = int(SIZE)\n"
+    write_checkout(tmp_path, a=text + "executor_main([ExecutorStep(f's{n}', None, None)])\n")
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:5 cannot become a DAG: its number is asked"):
         run(tmp_path, "a")
 
 
@@ -94,7 +147,7 @@ ALLOWED = {
     ),
     "a call that is only made": "load.silence(level=3)",
     "storing": "kept = {'a': [made, (SIZE,)]}; assert kept['a'][0] is made and made is not None",
-    "copies": "assert copy.deepcopy([made])[0] is made is copy.copy(made)",
+    "copies": "assert copy.deepcopy([made])[0] is made and made is copy.copy(made)",
     "a decorator": "@load.jit(static=1)\ndef f(x): ...\n@load.cached\ndef g(x): ...",
     "a context": "with load.mesh(1) as mesh:\n    kept = mesh",
     "a module": (
@@ -148,6 +201,7 @@ class Own(Base):
 @dataclasses.dataclass(frozen=True)
 class Plain(Base):
     a: int = 1
+class Bare(Base): ...
 """
 
 
@@ -167,11 +221,22 @@ def test_a_class_of_an_unknown_base_has_its_own_fields_and_methods(tmp_path: Pat
         ("versioned(Plain())", "versioned.. is given a Plain, which inherits"),
         ("Plain().hidden + 1", "its value is asked of levanter.no_table.models.Base.hidden"),
         ("Own(a=1).size() + 1", "its value is asked of levanter.no_table"),
+        ("Bare(ExecutorStep('s', None, None))", "what becomes of its arguments is asked of a Bare"),
+        ("1 if Bare() else 2", "what its class does is asked of a Bare, which inherits from levanter.no_table"),
+        ("len(Plain())", "what its class does is asked of a Plain"),
+        ("Bare() == Bare()", "what its class does is asked of a Bare"),
+        ("hasattr(Bare(), 'hidden')", r"hasattr\(levanter.no_table.models.Base, 'hidden'\) is asked"),
+        ("hasattr(Bare(), '__len__')", r"hasattr\(levanter.no_table.models.Base, '__len__'\) is asked"),
+        ("getattr(Plain(), 'hidden', 3)", r"getattr\(levanter.no_table.models.Base, 'hidden', ...\) is asked"),
+        ("isinstance(Bare(), dict)", r"isinstance\(\) is asked of a Bare, which inherits from levanter.no_table"),
+        ("callable(Bare())", r"callable\(levanter.no_table.models.Base\) is asked"),
+        ("dataclasses.asdict(Plain())", "the fields of a Plain are asked, which inherits from levanter.no_table"),
+        ("dataclasses.fields(Plain)", "the fields of a Plain are asked"),
     ],
 )
 def test_what_comes_from_an_unknown_base_is_refused(tmp_path: Path, line: str, told: str) -> None:
     write_checkout(tmp_path, a=HEAD + OWN + line + "\nexecutor_main([])\n")
-    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:16 cannot become a DAG: {told}"):
+    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:17 cannot become a DAG: {told}"):
         run(tmp_path, "a")
 
 

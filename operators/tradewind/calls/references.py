@@ -29,12 +29,15 @@ _NOT_USERS: Final = ("levanter", "haliax", "marin")
 _OLD_NAMES: Final = "tradewind.marin.translation.old_names"
 """What gives the installed libraries the names that Marin's experiments import; named here, since it is built on this.
 """
-_loaded_apart: dict[str, str] = {}
+_loaded_apart: dict[str, list[str]] = {}
+"""Module -> its files: each of two checkouts in one deployment may have a module of that name."""
 
 
 def loaded_apart(module_name: str, file: str) -> None:
     """Remember the file of a module that is not in ``sys.modules``: those of a Marin checkout are loaded apart."""
-    _loaded_apart[module_name] = file
+    files = _loaded_apart.setdefault(module_name, [])
+    if file not in files:
+        files.append(file)
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,13 @@ class CodeFolder:
 
     def relative_file(self, module_name: str) -> Path | None:
         """The module's file below this folder, or None when it lies elsewhere."""
-        file = getattr(sys.modules.get(module_name), "__file__", None) or _loaded_apart.get(module_name)
-        if file is None:
-            return None
-        path = Path(os.path.realpath(file))
+        imported = getattr(sys.modules.get(module_name), "__file__", None)
         root = Path(os.path.realpath(self.path))
-        return path.relative_to(root) if path.is_relative_to(root) and "site-packages" not in path.parts else None
+        for file in [imported] if imported else _loaded_apart.get(module_name, []):
+            path = Path(os.path.realpath(file))
+            if path.is_relative_to(root) and "site-packages" not in path.parts:
+                return path.relative_to(root)
+        return None
 
     def sources(self) -> list[str]:
         """Folders below this one that modules are found in, besides itself: those of a Marin checkout."""

@@ -28,7 +28,7 @@ def find_given(given: str | os.PathLike[str], dag_file: str | None) -> Path:
         named = os.environ.get(CHECKOUT_VARIABLE)
         folders = [Path(named).expanduser()] if named else []
         folders += [around, around.parent, around / "marin", around.parent / "marin"]
-        places = [folder / path for folder in folders]
+        places = [folder / path for folder in dict.fromkeys(folders)]
     for place in places:
         if place.exists():
             return place.resolve()

@@ -36,7 +36,11 @@ _EDITS: Final = tuple(
         (r"^evaluated twice, step .* has another version or path", _VERSIONED),
         (r"^evaluated twice, ", "write the value down in place of what this line reads"),
         (r"\.remote\(\) starts a Ray task|^ray\.\w+\(\) needs a Ray cluster", _MOVE),
-        (r"^it (opens a network connection|starts a process|starts a thread|deletes files|signals a process) ", _MOVE),
+        (
+            r"^it (opens a network connection|starts a process|starts a thread|deletes files|signals a process|"
+            r"writes the file|moves or changes files|calls a library) ",
+            _MOVE,
+        ),
         (r"^it reads the secret (?!file)(?P<name>\S+) while", _SECRET),
         (r"^it reads the secret file ", _MOVE),
         (r"^it reads MARIN_PREFIX, which is not set", f"set it, or TRADEWIND_PREFIX, {_WHERE_PARSED}"),
@@ -63,7 +67,8 @@ _EDITS: Final = tuple(
             _HUB,
         ),
         (
-            r"(?:(?:is|\.\.\.\)) asked of|^(?:hasattr|getattr|callable)\(|^whether |^versioned\(\) is given |holds )"
+            r"(?:(?:is|\.\.\.\)) asked(?: of|,)|is matched|"
+            r"^(?:hasattr|getattr|callable)\(|^whether |^versioned\(\) is given |holds )"
             r".*(?:known only on the cluster)",
             "write the value down in place of what only the cluster knows",
         ),

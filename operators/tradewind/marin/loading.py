@@ -16,9 +16,11 @@ from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.experiments import experiment_dag
 from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
+from tradewind.marin.evaluation.running import Run, told
 from tradewind.marin.import_errors import show_import_error
 from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
 from tradewind.marin.world.captured import Captured
+from tradewind.marin.world.import_map import MOST_BYTES
 from tradewind.steps import ExperimentError
 from tradewind.tasks.code import keep_code_folder
 
@@ -113,10 +115,12 @@ def marin_experiments(
     if not bases and wanted is None:
         _warn(str(top), 0, "holds no file that calls executor_main, so there is no DAG")
     outcomes = evaluate(root, list(bases), time_limit_s)
+    owners: dict[str, str] = {}
     for path, outcome in outcomes.items():
         try:
             if isinstance(outcome, RefusedFileError):
                 raise outcome
+            check_ids(outcome, bases[path], owners)
             dags += dags_of(outcome, root, bases[path], most_steps, experiment_arguments, wanted)
         except RefusedFileError as error:
             dags.refused.append(error)
@@ -139,7 +143,7 @@ def runnable_files(top: Path, include: Sequence[str] = (), exclude: Sequence[str
 
 def _may_call_executor_main(path: Path) -> bool:
     try:
-        return _CALLS_EXECUTOR_MAIN.search(path.read_bytes()) is not None
+        return path.stat().st_size > MOST_BYTES or _CALLS_EXECUTOR_MAIN.search(path.read_bytes()) is not None
     except OSError:
         return True  # to load it says why
 
@@ -164,8 +168,7 @@ def dags_of(
     if not run.calls:
         _warn(run.file, 0, "calls executor_main nowhere when it is run, so it makes no DAG")
     made: list[DAG] = []
-    for number, (captured, count) in enumerate(zip(run.calls, outcome.counts, strict=True), 1):
-        dag_id = base if number == 1 else f"{base}.{number}"
+    for dag_id, captured, count in zip(_ids(run, base), run.calls, outcome.counts, strict=True):
         if wanted not in (None, dag_id):
             continue
         if not captured.steps:
@@ -176,12 +179,26 @@ def dags_of(
             raise refused_file(run.file, Reason(captured.place, reason))
         try:
             dag = experiment_dag(dag_id, captured.steps, **_arguments(captured, arguments))
-        except ExperimentError as error:
-            raise refused_file(run.file, Reason(captured.place, str(error))) from error
+        except Exception as error:  # values have methods of the file's own
+            reason = str(error) if isinstance(error, ExperimentError) else told(error)
+            raise refused_file(run.file, Reason(captured.place, reason)) from error
         if dag is not None:
             keep_code_folder(dag, root)
             made.append(dag)
     return made
+
+
+def _ids(run: Run, base: str) -> list[str]:
+    return [base if number == 1 else f"{base}.{number}" for number in range(1, len(run.calls) + 1)]
+
+
+def check_ids(outcome: Evaluated, base: str, owners: dict[str, str]) -> None:
+    """Note whose each id is, or refuse a file whose DAG Airflow would take for another's."""
+    run = outcome.run
+    for dag_id, captured in zip(_ids(run, base), run.calls, strict=True):
+        if captured.steps and (owner := owners.setdefault(dag_id, run.file)) != run.file:
+            reason = f"its DAG would be called {dag_id}, as one of {owner} is: give one of the files another name."
+            raise refused_file(run.file, Reason(captured.place, reason))
 
 
 def _arguments(captured: Captured, given: dict[str, Any]) -> dict[str, Any]:

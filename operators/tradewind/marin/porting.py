@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.edits import edit_for
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
-from tradewind.marin.loading import MOST_STEPS, TIME_LIMIT_S, MarinFileWarning, dags_of, id_of, runnable_files
+from tradewind.marin.loading import (
+    MOST_STEPS,
+    TIME_LIMIT_S,
+    MarinFileWarning,
+    check_ids,
+    dags_of,
+    id_of,
+    runnable_files,
+)
 from tradewind.marin.refusals import RefusedFileError, SourceLine
 
 if TYPE_CHECKING:
@@ -99,13 +107,21 @@ def port(
         by_root.setdefault(root, {}).update(dict.fromkeys(_files_of(path, root)))
     for root, files in by_root.items():
         outcomes = evaluate(root, list(files), options.time_limit_s)
+        owners: dict[str, str] = {}
         for path, outcome in outcomes.items():
+            try:
+                if isinstance(outcome, Evaluated):
+                    check_ids(outcome, id_of(path, root), owners)
+            except RefusedFileError as error:
+                outcome = error
             yield _ported(path, root, outcome, options.most_steps, dict(dag_arguments or {}))
 
 
 def _files_of(path: Path, root: Path) -> list[Path]:
     if path.is_file():
         return [path]
+    if not path.is_dir():
+        raise RefusedFileError(f"{path} is neither a file nor a folder.")
     top = path / "experiments" if path == root and (path / "experiments").is_dir() else path
     if not (found := runnable_files(top)):
         raise RefusedFileError(f"No file below {top} calls executor_main, so none of them would be a DAG.")

@@ -11,10 +11,11 @@ import sys
 import threading
 import traceback
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tradewind.steps import ExperimentError
+from tradewind.terminal_text import as_text
 
 
 class RefusedFileError(ExperimentError):
@@ -33,6 +34,10 @@ class UnknownValueError(ExperimentError):
 
 class Refusal(BaseException):
     """Ends the loading of a file from wherever in it; never seen outside of this package."""
+
+
+class OutOfTime(BaseException):
+    """The file that a thread is loading takes too long."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +59,34 @@ class Reason:
     text: str
 
 
+Stamp = tuple[int, ...]
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """What tells one state of a file from another, also where a copy keeps the time; None when it is gone."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ctime_ns, stat.st_ino
+
+
 class Notes(threading.local):
     """What this thread is loading, what was refused in it, and which files it has opened."""
 
     root: Path | None = None
     reasons: list[Reason]
-    opened: set[str]
+    opened: dict[Path, Stamp | None]
 
     def begin(self, root: Path) -> None:
         """A file of the checkout ``root`` is loaded from here on."""
-        self.root, self.reasons, self.opened = root, [], set()
+        self.root, self.reasons, self.opened = root, [], {}
+
+    def note_opened(self, path: str | bytes | os.PathLike[str]) -> None:
+        """What the steps come from, as it was before it was read."""
+        file = Path(os.path.abspath(os.fsdecode(path)))
+        if self.root is not None and file.is_relative_to(self.root):
+            self.opened.setdefault(file, stamp_of(file))
 
     def end(self) -> None:
         """Nothing is loaded any more."""
@@ -109,6 +132,14 @@ def place_of_error(root: Path, error: BaseException) -> SourceLine | None:
 def refused_file(shown: str, reason: Reason) -> RefusedFileError:
     """The error of the file ``shown``."""
     through = f" (loading {shown})" if reason.place is not None and reason.place.file != shown else ""
-    error = RefusedFileError(f"{reason.place or shown} cannot become a DAG: {reason.text}{through}")
+    reason = replace(reason, text=as_text(reason.text))
+    error = RefusedFileError(as_text(f"{reason.place or shown} cannot become a DAG: {reason.text}{through}"))
     error.reason = reason
     return error
+
+
+def caught() -> None:
+    """Where the user's code goes on after any error: not after a refusal, nor when its time is up."""
+    error = sys.exc_info()[1]
+    if isinstance(error, (Refusal, OutOfTime)):
+        raise error

@@ -1,4 +1,4 @@
-"""Which line reads what differs from time to time: the clock, chance, the number of a process, an address."""
+"""Which line reads what differs from time to time: the clock, chance, a process' number, an address, a machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tradewind.marin.refusals import SourceLine, place_below
 _READS = {
     "now", "utcnow", "today", "time", "time_ns", "localtime", "gmtime", "strftime", "ctime", "asctime",
     "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "urandom", "getrandbits", "random", "getpid", "id",
-    "gettempdir", "mkdtemp", "token_hex", "uuid1", "uuid4",
+    "gettempdir", "mkdtemp", "token_hex", "uuid1", "uuid4", "gethostname", "uname", "cpu_count", "listdir",
 }  # fmt: skip
 _TAKES_A_TIME = {"strftime", "ctime", "asctime", "localtime", "gmtime"}
 """They read the clock only when they are given no time; where another line did, that one is to blame."""

@@ -12,10 +12,12 @@ from typing import Final
 
 from tradewind.marin.evaluation.checks import Identity, check_known, first_difference
 from tradewind.marin.evaluation.clocks import clock_reads
+from tradewind.marin.evaluation.guards import guarded
 from tradewind.marin.evaluation.process_state import ForFile, kept_process
-from tradewind.marin.evaluation.running import Run, run_file
-from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
+from tradewind.marin.evaluation.running import Run, run_file, told
+from tradewind.marin.refusals import OutOfTime, Reason, RefusedFileError, notes, place_of_error, refuse, refused_file
 from tradewind.marin.world.import_map import World
+from tradewind.marin.world.second.order import walked
 
 _SALT: Final = 0x2545F4914F6CDD1D
 """As long as a hash, so that its first digits differ, too."""
@@ -55,6 +57,8 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
     As long as no file of the checkout changes, and nothing that they read of the environment, each is run once for the
     life of this process.
     """
+    if notes.root is not None:
+        raise refuse("it loads Marin's files while it is itself loaded.")
     with _lock, kept_process() as for_file:
         logging.disable(max(logging.INFO, logging.root.manager.disable))  # files tell their whole configs, twice
         attempt = partial(_attempt, limit_s=limit_s, for_file=for_file)
@@ -80,11 +84,17 @@ _Attempting = Callable[[World, Path], _Outcome]
 
 
 def _attempt(world: World, file: Path, limit_s: float, for_file: ForFile) -> _Outcome:
+    root = world.root
     try:
         run = run_file(world, file, limit_s, for_file)
-        return _Attempt(run, check_known(run), world)
+        with guarded(limit_s):  # to look at values runs methods of their classes
+            return _Attempt(run, check_known(run), world)
     except RefusedFileError as error:
         return error
+    except (Exception, OutOfTime) as error:
+        why = told(error) if isinstance(error, Exception) else f"it takes more than {limit_s:g} s"
+        reason = Reason(place_of_error(root, error), f"its steps cannot be looked at: {why}")
+        return refused_file(file.relative_to(root).as_posix(), reason)
 
 
 def _evaluated(outcome: _Outcome) -> Evaluated | RefusedFileError:
@@ -118,16 +128,18 @@ def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt
             return outcome
     assert isinstance(first, _Attempt) and isinstance(second, _Attempt)
     difference = first_difference(first.identities, second.identities)
+    in_sets = list(walked)
     with clock_reads(root) as reads:
         attempt(World(root), file)
-    places = [*second.world.builtins.hash_places, *reads]
+    places = [*second.world.builtins.hash_places, *reads, *in_sets]
     own = [place for place in places if place.file == first.run.file]
     place = next(iter([*own, *places]), None)
+    instead = ", or take it from run_param()" if "another version" in (difference or "") else ""
     return refused_file(
         first.run.file,
         Reason(
             place,
-            f"evaluated twice, {difference}: a clock, chance or a hash() is in it, and its DAG would be another one at "
-            "every parse. Write the value down, or take it from run_param().",
+            f"evaluated twice, {difference}: a clock, chance or a hash() is in it, or what the machine is or the order "
+            f"of a set, and its DAG would be another one at every parse. Write the value down{instead}.",
         ),
     )

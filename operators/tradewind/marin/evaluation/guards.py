@@ -1,4 +1,6 @@
-"""What a file may not do while its steps are made: talk to a network, start processes or threads, read secrets, run on.
+"""What a file may not do while its steps are made: talk to a network, start processes, read secrets, write, run on.
+
+It keeps from mistakes and is no sandbox: whoever may edit the files may run code where Airflow parses them.
 
 Python tells an audit hook of all of these before they happen. The hook stays for the life of the process, and asks one
 thing of each event: whether this thread is loading a file.
@@ -6,20 +8,27 @@ thing of each event: whether this thread is loading a file.
 
 from __future__ import annotations
 
+import _posixsubprocess
 import _thread
 import ctypes
+import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import PathLike, fsdecode
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
-from tradewind.marin.refusals import notes, refuse
+from tradewind.marin.refusals import OutOfTime, notes, refuse
 
 _SOCKETS = "it opens a network connection while the steps are made: let a step's function do it"
 _PROCESSES = "it starts a process while the steps are made: let a step's function do it"
 _FILES = "it deletes files while the steps are made: let a step's function do it"
+_MOVES = "it moves or changes files while the steps are made: let a step's function do it"
+_THREADS = "it starts a thread while the steps are made: let a step's function do it"
 _EVENTS = {
     "socket.__new__": _SOCKETS,
     "socket.connect": _SOCKETS,
@@ -36,18 +45,24 @@ _EVENTS = {
     "os.remove": _FILES,
     "os.rmdir": _FILES,
     "shutil.rmtree": _FILES,
+    "os.rename": _MOVES,
+    "os.truncate": _MOVES,
+    "os.link": _MOVES,
+    "os.symlink": _MOVES,
+    "ctypes.dlopen": "it calls a library of C while the steps are made: let a step's function do it",
 }
 _SECRET_NAMES = frozenset(
-    {".netrc", ".env", "credentials", "application_default_credentials.json", "id_rsa", "id_ed25519", "airflow.cfg"}
-)
-_SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", "gcloud"})
-
-
+    {
+        ".netrc", ".env", ".pgpass", ".pypirc", ".git-credentials", "credentials", "credentials.json",
+        "application_default_credentials.json", "id_rsa", "id_ed25519", "airflow.cfg",
+    }
+)  # fmt: skip
+_SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube", ".docker", ".huggingface", "gcloud", "secrets"})
 _AGAIN_S = 0.2
-
-
-class OutOfTime(BaseException):
-    """The file that a thread is loading takes too long."""
+_WAKE: Final = signal.SIGURG
+"""Ends a wait in C (a lock, a pipe) of the main thread, the only one that hears signals; others ignore it."""
+_WRITES: Final = frozenset("wax+")
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class _Guarded(threading.local):
@@ -59,31 +74,63 @@ _install_once = threading.Lock()
 _is_installed = False
 
 
-def _checked_start(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """``threading`` starts its threads with this while a file is loaded; Python 3.11 has no audit event for them."""
-    if _guarded.is_loading:
-        raise refuse("it starts a thread while the steps are made: let a step's function do it.")
-    return _start_new_thread(function, *args, **kwargs)
+def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """A function of Python's own that starts something; Python 3.11 has no audit event for these."""
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if _guarded.is_loading:
+            raise refuse(f"{what}.")
+        return function(*args, **kwargs)
+
+    return start
 
 
-_start_new_thread = _thread.start_new_thread
+_STARTS: Final = tuple(
+    (module, name, _checked(vars(module)[name], what))
+    for module, name, what in (
+        (threading, "_start_new_thread", _THREADS),
+        (_thread, "start_new_thread", _THREADS),
+        (_posixsubprocess, "fork_exec", _PROCESSES),
+    )
+)
+"""Functions that are others while a file is loaded: module, name, and what stands there then."""
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if not _guarded.is_loading:
         return
     if event == "open":
-        _check_opened(args[0])
-    elif (reason := _EVENTS.get(event)) is not None:
+        _check_opened(*args)
+    elif event in ("os.listdir", "os.scandir"):
+        notes.note_opened(args[0] or ".")
+    elif (reason := _EVENTS.get(event)) is not None and not _is_pythons_own(args):
         raise refuse(f"{reason}.")
 
 
-def _check_opened(path: Any) -> None:
-    if isinstance(path, str):
-        parts = PurePath(path).parts
-        if parts and (parts[-1] in _SECRET_NAMES or ".huggingface" in parts or not _SECRET_FOLDERS.isdisjoint(parts)):
-            raise refuse(f"it reads the secret file {parts[-1]} while the steps are made.")
-        notes.opened.add(path)
+def _check_opened(path: Any, mode: str | None, flags: int) -> None:
+    if not isinstance(path, (str, bytes, PathLike)):
+        return
+    parts = PurePath(fsdecode(path)).parts
+    if parts and (_is_secret(parts) or (parts[:2] == ("/", "proc") and parts[-1] == "environ")):
+        raise refuse(f"it reads the secret file {parts[-1]} while the steps are made.")
+    writes = not _WRITES.isdisjoint(mode) if mode is not None else bool(flags & _WRITING)
+    if writes and parts[:2] != ("/", "dev") and not _is_pythons_own((path,)):
+        raise refuse(f"it writes the file {parts[-1]} while the steps are made: let a step's function do it.")
+    notes.note_opened(path)
+
+
+def _is_secret(parts: tuple[str, ...]) -> bool:
+    is_hubs = "huggingface" in parts and parts[-1] in ("token", "stored_tokens")
+    return is_hubs or parts[-1] in _SECRET_NAMES or not _SECRET_FOLDERS.isdisjoint(parts)
+
+
+def _is_pythons_own(paths: tuple[Any, ...]) -> bool:
+    """Whether Python keeps what it has compiled."""
+    return any("__pycache__" in PurePath(path).parts for path in paths if isinstance(path, str))
+
+
+def _awake(number: int, frame: types.FrameType | None) -> None:
+    """What is to be raised in this thread is raised as soon as it runs code of Python's."""
 
 
 @contextmanager
@@ -100,15 +147,20 @@ def guarded(limit_s: float) -> Iterator[None]:
             _is_installed = True
     watch = _Watch(threading.get_ident(), limit_s)
     watch.start()
-    starts = vars(threading)["_start_new_thread"]
-    vars(threading)["_start_new_thread"] = _checked_start
+    before = [vars(module)[name] for module, name, _ in _STARTS]
+    handler = signal.signal(_WAKE, _awake) if watch.wakes else None
+    for module, name, checked in _STARTS:
+        setattr(module, name, checked)
     _guarded.is_loading = True
     try:
         yield
     finally:
         _guarded.is_loading = False
-        vars(threading)["_start_new_thread"] = starts
+        for (module, name, _), function in zip(_STARTS, before, strict=True):
+            setattr(module, name, function)
         watch.end()
+        if watch.wakes:
+            signal.signal(_WAKE, handler or signal.SIG_DFL)  # None: it was set in C
     if watch.has_fired:
         raise OutOfTime  # a bare except has swallowed it
 
@@ -121,12 +173,15 @@ class _Watch(threading.Thread):
         self.has_fired = False
         self._interrupted, self._limit_s = thread, limit_s
         self._done = threading.Event()
+        self.wakes = threading.current_thread() is threading.main_thread()
 
     def run(self) -> None:
         wait_s = self._limit_s
         while not self._done.wait(wait_s):
             self.has_fired = True
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._interrupted), ctypes.py_object(OutOfTime))
+            if self.wakes:
+                signal.pthread_kill(self._interrupted, _WAKE)
             wait_s = _AGAIN_S
 
     def end(self) -> None:

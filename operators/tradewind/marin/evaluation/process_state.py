@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import decimal
 import gc
 import locale
 import logging
 import os
 import random
+import signal
+import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-_SYS = ("argv", "path", "meta_path", "path_hooks", "stdout", "stderr", "stdin", "excepthook", "displayhook")
+_SYS = (
+    "argv", "path", "meta_path", "path_hooks", "stdout", "stderr", "stdin", "excepthook", "displayhook",
+    "unraisablehook", "breakpointhook",
+)  # fmt: skip
 
 
 ForFile = Callable[[Path, list[str]], AbstractContextManager[None]]
@@ -28,8 +35,16 @@ def kept_process() -> Iterator[ForFile]:
         What each file is run in: it finds a checkout as its folder, and a command line; what the next file or our own
         code would stumble over is put back after it.
     """
-    soon = [_kept_sys(), _kept_warnings()]
-    late = [_kept_modules(), _kept_logging(), _kept_random(), _kept_environment(), _kept_folder(), _kept_locale()]
+    soon = [_kept_sys(), _kept_warnings(), _kept_hooks()]
+    late = [
+        _kept_modules(),
+        _kept_decimal(),
+        _kept_logging(),
+        _kept_random(),
+        _kept_environment(),
+        _kept_folder(),
+        _kept_locale(),
+    ]
     was_collecting = gc.isenabled()
 
     @contextmanager
@@ -65,6 +80,27 @@ def _kept_sys() -> Callable[[], None]:
     return put_back
 
 
+def _kept_hooks() -> Callable[[], None]:
+    before, shown, timeout = sys.gettrace(), threading.excepthook, socket.getdefaulttimeout()
+    profile, interval = sys.getprofile(), sys.getswitchinterval()
+    is_main = threading.current_thread() is threading.main_thread()  # no other may say who hears a signal
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
+
+    def put_back() -> None:
+        if sys.gettrace() is not before:
+            sys.settrace(before)
+        if sys.getprofile() is not profile:
+            sys.setprofile(profile)
+        sys.setswitchinterval(interval)
+        threading.excepthook = shown
+        socket.setdefaulttimeout(timeout)
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+    return put_back
+
+
 def _kept_modules() -> Callable[[], None]:
     before = dict(sys.modules)
 
@@ -86,6 +122,11 @@ def _kept_locale() -> Callable[[], None]:
         locale.setlocale(locale.LC_ALL, before)
 
     return put_back
+
+
+def _kept_decimal() -> Callable[[], None]:
+    before = decimal.getcontext().copy()
+    return lambda: decimal.setcontext(before)
 
 
 def _kept_folder() -> Callable[[], None]:

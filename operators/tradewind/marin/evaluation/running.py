@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import importlib.machinery
 import types
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.calls.references import loaded_apart
-from tradewind.marin.evaluation.guards import OutOfTime, guarded
+from tradewind.marin.evaluation.guards import guarded
 from tradewind.marin.evaluation.process_state import ForFile
-from tradewind.marin.refusals import Reason, Refusal, notes, place_of_error, refused_file
+from tradewind.marin.refusals import OutOfTime, Reason, Refusal, notes, place_of_error, refused_file
 from tradewind.marin.world.captured import Captured, calls
 from tradewind.marin.world.import_map import World
+from tradewind.marin.world.second.order import walked
 from tradewind.marin.world.standins import Opaque, origin_of
 from tradewind.steps import RemoteFunction
 
@@ -75,6 +77,7 @@ def _captured(world: World, module: types.ModuleType, file: Path) -> Iterator[No
     notes.begin(world.root)
     calls.made = []
     world.builtins.hash_places.clear()
+    walked.clear()
     try:
         with world.entered(file.parent):
             world.show_main(module)
@@ -87,7 +90,7 @@ def _run(world: World, module: types.ModuleType, file: Path, limit_s: float, sho
     made = calls.made if calls.made is not None else []
     try:
         with guarded(limit_s):
-            world.execute(module, file)
+            contextvars.copy_context().run(world.execute, module, file)
     except SystemExit as error:
         if error.code not in (None, 0) or not made:
             raise refused_file(shown, _exited(world.root, error)) from None
@@ -101,7 +104,7 @@ def _run(world: World, module: types.ModuleType, file: Path, limit_s: float, sho
             raise
         if notes.reasons:
             raise refused_file(shown, notes.reasons[0]) from None
-        raise refused_file(shown, Reason(place_of_error(world.root, error), _told(error))) from error
+        raise refused_file(shown, Reason(place_of_error(world.root, error), told(error))) from error
     if notes.reasons:  # somewhere, a bare except has swallowed it
         raise refused_file(shown, notes.reasons[0])
     return made
@@ -120,7 +123,7 @@ def _is_the_files_own(world: World, error: BaseException) -> bool:
     return module in (_MAIN, "builtins", "asyncio.exceptions") or module in world.modules
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """What went wrong, and which unknown values were at hand where it did."""
     try:
         text = " ".join(str(error).split())
@@ -147,14 +150,15 @@ def _name_definitions(module: types.ModuleType, name: str) -> None:
     seen: set[int] = set()
     while pending:
         found = pending.pop()
-        if isinstance(found, RemoteFunction):
+        kind = type(found)  # isinstance() would ask what the file has made
+        if issubclass(kind, RemoteFunction):
             found.__module__ = name if found.__module__ == _MAIN else found.__module__
-            found = found.function
-        if isinstance(found, Opaque):
+            found, kind = found.function, type(found.function)
+        if issubclass(kind, Opaque):
             pending.append(origin_of(found).wrapped)
-        elif isinstance(found, (staticmethod, classmethod)):
+        elif issubclass(kind, (staticmethod, classmethod)):
             pending.append(found.__func__)
-        elif isinstance(found, (types.FunctionType, type)) and found.__module__ == _MAIN and id(found) not in seen:
+        elif issubclass(kind, (types.FunctionType, type)) and found.__module__ == _MAIN and id(found) not in seen:
             seen.add(id(found))
             found.__module__ = name
             pending += list(vars(found).values())

@@ -196,7 +196,7 @@ def _exists(made: Opaque, path: Any) -> Any:
     """A path without a scheme is one on this machine, from the checkout's root, as in Marin's own runs."""
     if not isinstance(path, str) or "://" in path or "::" in path:
         return made
-    notes.opened.add(os.path.abspath(path))
+    notes.note_opened(path)
     return os.path.exists(path)
 
 

@@ -9,13 +9,23 @@ from __future__ import annotations
 import ast
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tradewind.marin.refusals import refuse
-from tradewind.marin.world.standins import Opaque, origin_of
+from tradewind.marin.world.own_names import unknown_in
+from tradewind.marin.world.second.order import OtherFrozenSet, OtherSet
+from tradewind.marin.world.standins import Opaque, StandInBase, origin_of
 
 IS: Final = "_tradewind_is"
 EITHER: Final = "_tradewind_either"
+TYPE: Final = "_tradewind_type"
+KNOWN: Final = "_tradewind_known"
+CAUGHT: Final = "_tradewind_caught"
+ORDER: Final = "_tradewind_order"
+KNOWN_INSIDE: Final = "_tradewind_known_inside"
+
+_REAL: Final[Mapping[type, type]] = {OtherSet: set, OtherFrozenSet: frozenset}
 
 
 def compiled(source: bytes, file: str) -> types.CodeType:
@@ -33,12 +43,74 @@ def compiled(source: bytes, file: str) -> types.CodeType:
 class _Asking(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
-        if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+        if len(node.ops) != 1:
+            return self._chain(node)
+        if not isinstance(node.ops[0], (ast.Is, ast.IsNot)):
             return node
         asked: ast.expr = ast.Call(ast.Name(IS, ast.Load()), [node.left, node.comparators[0]], [])
         if isinstance(node.ops[0], ast.IsNot):
             asked = ast.UnaryOp(ast.Not(), ast.copy_location(asked, node))
         return ast.copy_location(asked, node)
+
+    def _chain(self, node: ast.Compare) -> ast.expr:
+        """``a is b is c``: each has to be known, for a chain cannot become calls that ask for each value once."""
+        if any(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
+            node.left, node.comparators = _given_to(node.left), [_given_to(each) for each in node.comparators]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        if called in ("set", "frozenset"):
+            return _given_to(node, ORDER)
+        if called == "type" and len(node.args) == 1 and not node.keywords:
+            asked = ast.Call(ast.Name(TYPE, ast.Load()), [node.func, *node.args], [])
+            return ast.copy_location(asked, node)
+        return node
+
+    def visit_Set(self, node: ast.Set) -> ast.expr:
+        self.generic_visit(node)
+        return _given_to(node, ORDER)
+
+    def visit_SetComp(self, node: ast.SetComp) -> ast.expr:
+        self.generic_visit(node)
+        return _given_to(node, ORDER)
+
+    def visit_Match(self, node: ast.Match) -> ast.Match:
+        self.generic_visit(node)
+        looks_inside = any(map(_looks_inside, ast.walk(node)))
+        node.subject = _given_to(node.subject, KNOWN_INSIDE if looks_inside else KNOWN)
+        return node
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        self.generic_visit(node)
+        node.body.insert(0, _told_of(node))
+        return node
+
+    def visit_Try(self, node: ast.Try) -> ast.Try:
+        self.generic_visit(node)
+        if node.finalbody:
+            node.finalbody.insert(0, _told_of(node.finalbody[0]))
+        return node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.Raise:
+        self.generic_visit(node)
+        node.exc = None if node.exc is None else _given_to(node.exc)
+        return node
+
+
+def _given_to(node: ast.expr, name: str = KNOWN) -> ast.expr:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [node], []), node)
+
+
+def _told_of(node: ast.AST) -> ast.stmt:
+    return ast.copy_location(ast.Expr(ast.Call(ast.Name(CAUGHT, ast.Load()), [], [])), node)
+
+
+def _looks_inside(node: ast.AST) -> bool:
+    if isinstance(node, ast.MatchClass):
+        return bool(node.patterns or node.kwd_patterns)
+    return isinstance(node, (ast.MatchSequence, ast.MatchMapping))
 
 
 def _has_texts_for_annotations(tree: ast.Module) -> bool:
@@ -92,15 +164,16 @@ def _is_made_of_unknown(kind: Any) -> bool:
 def is_same(left: Any, right: Any) -> bool:
     """``left is right``, where that is known."""
     for value, other in ((left, right), (right, left)):
-        if value is Opaque or (isinstance(value, Opaque) and left is not right and not _surely_differs(value, other)):
-            what = origin_of(value).label if isinstance(value, Opaque) else "the type of a library's value"
-            raise refuse(f"whether {what} is another value is asked, which is known only on the cluster.")
+        if isinstance(value, Opaque) and left is not right and not _surely_differs(value, other):
+            raise refuse(
+                f"whether {origin_of(value).label} is another value is asked, which is known only on the cluster."
+            )
     return left is right
 
 
 def _surely_differs(value: Opaque, other: Any) -> bool:
     """Whether ``value`` is not ``other`` whatever it is: an object of a class is not None, nor what the user made."""
-    if isinstance(other, Opaque) or other is Opaque:
+    if isinstance(other, Opaque):
         return False
     if other is None or isinstance(other, (bool, type)):
         origin = origin_of(value)
@@ -109,3 +182,24 @@ def _surely_differs(value: Opaque, other: Any) -> bool:
         is_class = name[:1].isupper() and not name.isupper()
         return is_class if origin.is_call else bool(name) and not name.isupper()
     return True
+
+
+def type_of(kind: Any, value: Any) -> Any:
+    """``type(value)`` in the user's code, where ``type`` may be a name of his own."""
+    if kind is type and isinstance(value, Opaque):
+        raise refuse(f"the type of {origin_of(value).label} is asked, which is known only on the cluster.")
+    return _REAL.get(made, made) if isinstance(made := kind(value), type) else made
+
+
+def known(value: Any) -> Any:
+    """``value``, which Python looks at without asking it: what is matched, raised, or compared in a chain."""
+    if isinstance(value, (Opaque, StandInBase)):
+        raise refuse(f"{unknown_in(value)} is matched, raised or compared, and is known only on the cluster.")
+    return value
+
+
+def known_inside(value: Any) -> Any:
+    """The same of what is matched with patterns that look into it."""
+    if (found := unknown_in(value)) is not None:
+        raise refuse(f"what holds {found} is matched, which is known only on the cluster.")
+    return value

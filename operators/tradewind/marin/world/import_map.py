@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.marin.refusals import Stamp, refuse, stamp_of
 from tradewind.marin.world.answers import ANSWERS
 from tradewind.marin.world.era_tables import era_modules
 from tradewind.marin.world.identity import compiled
@@ -29,18 +30,10 @@ _ALIAS: Final = "src.marin"
 """Another name of ``marin``, by the folder that it lies in."""
 _STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers", "fray", "draccus"})
 """Stand-ins also where their sources lie beside the experiments. Other libraries are, unless the checkout has them."""
-_Stamp = tuple[int, int]
 
-_compiled: dict[Path, tuple[_Stamp, types.CodeType]] = {}
-
-
-def stamp_of(file: Path) -> _Stamp | None:
-    """When the file was changed, and how large it is; None when it is gone."""
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
+MOST_BYTES: Final = 4_000_000
+"""Of a file of code."""
+_compiled: dict[Path, tuple[Stamp, types.CodeType]] = {}
 
 
 class World:
@@ -56,7 +49,7 @@ class World:
     def __init__(self, root: Path, salt: int = 0) -> None:
         self.root = root
         self.modules: dict[str, types.ModuleType] = {}
-        self.files: dict[Path, _Stamp] = {}
+        self.files: dict[Path, Stamp] = {}
         self._shadowed: dict[str, types.ModuleType] = {}
         self.builtins = UserBuiltins(self.import_, self.import_module, salt)
         self._absent: set[Path] = set()
@@ -75,13 +68,10 @@ class World:
             and not any(path.exists() for path in self._absent)
         )
 
-    def depends_on(self, opened: set[str]) -> None:
+    def depends_on(self, opened: Mapping[Path, Stamp | None]) -> None:
         """What was read of the checkout, while its files ran, counts as a part of it."""
-        for path in opened:
-            file = self.root / path
-            if not file.is_relative_to(self.root):
-                continue
-            if (stamp := stamp_of(file)) is not None:
+        for file, stamp in opened.items():
+            if stamp is not None:
                 self.files.setdefault(file, stamp)
             else:
                 self._absent.add(file)
@@ -149,7 +139,9 @@ class World:
 
     def execute(self, module: types.ModuleType, file: Path) -> None:
         """Run the code of ``file`` in ``module``."""
-        stamp = stamp_of(file) or (0, 0)
+        stamp = stamp_of(file) or ()
+        if stamp and stamp[1] > MOST_BYTES:
+            raise refuse(f"{file.name} has more than {MOST_BYTES:,} bytes, which no file of code has.")
         known = _compiled.get(file)
         if known is None or known[0] != stamp:
             code = compiled(file.read_bytes(), str(file))

@@ -7,6 +7,7 @@ with the line that asks: a name, a path, a version, a count of steps or a branch
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 from abc import ABCMeta
@@ -14,10 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from tradewind.marin.refusals import SourceLine, notes, refuse, running_place
+from tradewind.marin.refusals import Refusal, SourceLine, notes, place_below, refuse, running_place
 from tradewind.steps import Called, Named, OnCluster, RemoteFunction, Taken, way_to
 
 _TYPING = ("typing", "typing_extensions")
+_LONGEST = 200
+"""Characters of an error that is told of another."""
 _UNION_PARTS = (type, type(None), types.GenericAlias, types.UnionType, str)
 
 
@@ -62,6 +65,11 @@ class Opaque(OnCluster):
     def __init__(self, origin: Origin) -> None:
         object.__setattr__(self, "_tradewind_origin", origin)
         object.__setattr__(self, "_tradewind_attributes", {})
+
+    def __getattribute__(self, name: str) -> Any:
+        if name[:2] == "__" == name[-2:] and name not in _PLUMBING and _is_asked(name):
+            raise refuse(_unknown(self, f"its {name}"))
+        return object.__getattribute__(self, name)
 
     def _tradewind_way(self) -> Named | Taken | Called | None:
         origin = origin_of(self)
@@ -131,10 +139,21 @@ class Opaque(OnCluster):
         return Opaque(Origin(f"what {origin_of(self).label} gives in with", origin_of(self).module))
 
     def __exit__(self, *error: object) -> None:
-        return None
+        if error[0] is not None and not isinstance(error[1], Refusal):
+            wanted = f"whether it ends {type(error[1]).__name__} ({str(error[1])[:_LONGEST]})"
+            raise refuse(_unknown(self, wanted))
 
 
 _MISSING = object()
+_PLUMBING = frozenset(
+    {
+        "__parameters__", "__typing_subst__", "__typing_prepare_subst__", "__typing_unpacked_tuple_args__",
+        "__isabstractmethod__", "__mro_entries__", "__origin__",
+    }
+)  # fmt: skip
+"""What Python itself looks for in the middle of a line of the user's: in annotations and where a class begins."""
+_PLUMBERS = ("dataclasses", "typing", "typing_extensions", "abc", "copy", "types")
+"""What may know that a value is none of Python's own, since no answer of theirs comes from it."""
 _DEFINITIONS = (types.FunctionType, type, RemoteFunction, Opaque)
 
 
@@ -185,6 +204,25 @@ def _asked_by(modules: tuple[str, ...]) -> bool:
     return sys._getframe(2).f_globals.get("__name__") in modules
 
 
+def _is_asked(name: str) -> bool:
+    """Whether the user's code asks for a name that Python gives a meaning, or anybody whose object it is.
+
+    ``isinstance`` and ``match`` look at ``__class__``, wherever they are called.
+    """
+    frame = sys._getframe(2)
+    if notes.root is None:
+        return False
+    if name != "__class__":
+        return place_below(notes.root, frame.f_code.co_filename, 1) is not None
+    while _module_of(frame) == "inspect" and frame.f_back is not None:
+        frame = frame.f_back
+    return not _module_of(frame).startswith(("tradewind.", *_PLUMBERS))
+
+
+def _module_of(frame: types.FrameType) -> str:
+    return frame.f_globals.get("__name__") or ""
+
+
 def _unknown(value: Opaque, wanted: str) -> str:
     return (
         f"{wanted} is asked of {origin_of(value).label}, which is known only on the cluster: no name, path, version, "
@@ -216,6 +254,8 @@ _ASKED = {
     )
     + ("lshift", "rshift", "rlshift", "rrshift"),
 }
+_OWN_BY_NATURE = ("its text", "a change of it", "whether it is of a type")
+"""What is known, or refused otherwise, of objects of a user's class."""
 for _wanted, _names in _ASKED.items():
     for _name in _names:
         setattr(Opaque, f"__{_name}__", _refusing(_wanted))
@@ -249,7 +289,14 @@ class StandInBase(metaclass=StandInMeta):
     """What such classes really inherit from."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
+        if args or kwargs:
+            raise refuse(_unknown_base(self, "what becomes of its arguments"))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or _asked_of_base(self, other)
+
+    def __hash__(self) -> int:
+        return _asked_of_base(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -263,6 +310,19 @@ class StandInBase(metaclass=StandInMeta):
         )
 
     __str__ = __repr__
+
+
+def _unknown_base(value: Any, wanted: str) -> str:
+    kind = type(value)
+    return f"{wanted} is asked of a {kind.__name__}, which inherits from {base_label(kind)}, which is not known here."
+
+
+def _asked_of_base(self: Any, *args: Any) -> NoReturn:
+    raise refuse(_unknown_base(self, "what its class does"))
+
+
+for _name in itertools.chain.from_iterable(names for wanted, names in _ASKED.items() if wanted not in _OWN_BY_NATURE):
+    setattr(StandInBase, f"__{_name}__", _asked_of_base)
 
 
 def base_label(cls: type) -> str:
@@ -311,6 +371,8 @@ class StandInModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
+            if name != "__all__" and _is_asked(name):  # that is asked by import *
+                raise refuse(f"{self.__name__}.{name} is asked, which is known only on the cluster.")
             raise AttributeError(name)
         table, submodule, fallback = self.__dict__["_tradewind_sources"]
         full = f"{self.__name__}.{name}"

@@ -17,21 +17,51 @@ import types
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Final, NoReturn
 
-from tradewind.marin.refusals import SourceLine, notes, refuse, running_place
-from tradewind.marin.world.identity import EITHER, IS, either, is_same
-from tradewind.marin.world.other_clock import other_clock
-from tradewind.marin.world.standins import Opaque, Origin, origin_of, stand_in_base
+from tradewind.marin.refusals import SourceLine, caught, notes, refuse, running_place
+from tradewind.marin.world.identity import (
+    CAUGHT,
+    EITHER,
+    IS,
+    KNOWN,
+    KNOWN_INSIDE,
+    ORDER,
+    TYPE,
+    either,
+    is_same,
+    known,
+    known_inside,
+    type_of,
+)
+from tradewind.marin.world.process_facts import changed_facts
+from tradewind.marin.world.second.clock import other_clock
+from tradewind.marin.world.second.machine import other_machine
+from tradewind.marin.world.second.order import in_other_order
+from tradewind.marin.world.standins import (
+    Opaque,
+    Origin,
+    StandInBase,
+    StandInMeta,
+    StandInModule,
+    base_label,
+    origin_of,
+    stand_in_base,
+)
 
 SECRET_NAME: Final = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS|(API|ACCESS|PRIVATE|FERNET)_?KEY)(_|$)", re.I
+    r"(^|_)(TOKEN|SECRET|PAT|CREDENTIALS|(API|ACCESS|PRIVATE|FERNET)_?KEY)S?(_|$)|PASSWORD|PASSWD|PASSPHRASE|"
+    r"^AIRFLOW_(CONN|VAR)_|^AIRFLOW__",
+    re.I,
 )
-"""Names of variables that hold secrets."""
+"""Names of variables that hold secrets; Airflow's own may."""
+_WITH_PASSWORD: Final = re.compile(r"://[^/@:\s]*:[^/@\s]+@")
 _PREFIX: Final = "MARIN_PREFIX"
 _OUR_PREFIX: Final = "TRADEWIND_PREFIX"
 _MISSING: Final = object()
 _SAME_IN_EVERY_PROCESS = (int, float, complex, bool, type(None))
 _OURS = ("tradewind.", "experiments.", "marin.", "__main__")
 _NAP_S = 0.05
+_PARTLY_KNOWN = (StandInModule, StandInBase, StandInMeta)
+_NOBODY: Final = Opaque(Origin("an attribute", ""))
 
 
 class Environment(MutableMapping[str, str]):
@@ -54,7 +84,7 @@ class Environment(MutableMapping[str, str]):
         return all(os.environ.get(name) == value for name, value in self._ever_read.items())
 
     def __getitem__(self, name: str) -> str:
-        is_secret = SECRET_NAME.search(name) is not None and name not in self._own
+        is_secret = self._is_secret(name)
         if is_secret:
             self.read.setdefault(name, None)
         else:
@@ -79,10 +109,15 @@ class Environment(MutableMapping[str, str]):
         return name in self._values
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self._values if name in self._own or not SECRET_NAME.search(name)])
+        return iter([name for name in self._values if not self._is_secret(name)])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+    def _is_secret(self, name: str) -> bool:
+        if name in self._own:
+            return False
+        return SECRET_NAME.search(name) is not None or _WITH_PASSWORD.search(self._values.get(name, "")) is not None
 
     def _note(self, name: str) -> None:
         for noted in (self.read, self._ever_read):
@@ -111,18 +146,25 @@ class UserBuiltins:
         self._salt = salt
         self.names: dict[str, Any] = {**vars(builtins), **self._changed(), "__import__": import_}
         changes: dict[types.ModuleType, dict[str, Any]] = {
-            os: {"environ": self.environment, "getenv": self._getenv, "_exit": _refused_exit},
+            os: {"environ": self.environment, "getenv": self._getenv, "_exit": _refused_exit, "umask": _refused_umask},
             time: {"sleep": _sleep},
             importlib: {"import_module": import_module},
+            builtins: self.names,
             atexit: {"register": lambda function, *args, **kwargs: function},
-            dataclasses: {"replace": _replace, "is_dataclass": _is_dataclass},
+            dataclasses: {"replace": _replace, "is_dataclass": _is_dataclass, **_FIELDS},
         }
-        for module, names in (other_clock() if salt else {}).items():
-            changes.setdefault(module, {}).update(names)
+        others = (other_clock(), other_machine()) if salt else ()
+        for more in (changed_facts(self.environment), *others):
+            for module, names in more.items():
+                changes.setdefault(module, {}).update(names)
         self._modules = {
-            module.__name__: _changed_module(module, {**names, "__builtins__": self.names})
+            _name_of(module): _changed_module(module, {**names, "__builtins__": self.names})
             for module, names in changes.items()
         }
+        for name, changed in self._modules.items():
+            parent, _, own = name.rpartition(".")
+            if parent in self._modules:
+                setattr(self._modules[parent], own, changed)
 
     def module(self, name: str) -> types.ModuleType | None:
         """The module in place of the real one, or None where the real one is meant."""
@@ -139,6 +181,11 @@ class UserBuiltins:
         return {
             IS: is_same,
             EITHER: either,
+            KNOWN: known,
+            KNOWN_INSIDE: known_inside,
+            TYPE: type_of,
+            CAUGHT: caught,
+            ORDER: in_other_order if self._salt else _unchanged,
             "isinstance": _isinstance,
             "hasattr": _hasattr,
             "getattr": _getattr,
@@ -154,6 +201,14 @@ class UserBuiltins:
         if notes.root is not None and (place := running_place(notes.root)) is not None:
             self.hash_places.append(place)
         return real ^ self._salt
+
+
+def _name_of(module: types.ModuleType) -> str:
+    return "os.path" if module is os.path else module.__name__
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _changed_module(module: types.ModuleType, names: dict[str, Any]) -> types.ModuleType:
@@ -182,29 +237,48 @@ def _is_of_kind(value: Any, kind: Any) -> bool:
         raise refuse(f"isinstance() is asked of {origin.label}, which is known only on the cluster.")
     if isinstance(kind, Opaque) and isinstance(value, stand_in_base(kind)):
         return True
-    return isinstance(value, kind)
+    is_certain = not isinstance(value, StandInBase) or getattr(kind, "__module__", "").startswith(_OURS)
+    if isinstance(kind, Opaque) or is_certain or isinstance(value, kind):
+        return isinstance(value, kind)
+    raise refuse(
+        f"isinstance() is asked of a {type(value).__name__}, which inherits from {base_label(type(value))}, which is "
+        "not known here."
+    )
 
 
 def _hasattr(value: Any, name: str, /) -> bool:
-    if isinstance(value, Opaque):
-        raise refuse(f"hasattr({origin_of(value).label}, {name!r}) is asked, which is known only on the cluster.")
+    _check_has(value, name, f"hasattr({{}}, {name!r}) is asked, which")
     return hasattr(value, name)
+
+
+def _check_has(value: Any, name: str, asked: str) -> None:
+    """Refuse a question for a name that something of a library may have or not."""
+    if isinstance(value, Opaque):
+        label = origin_of(value).label
+    elif not isinstance(value, _PARTLY_KNOWN) or not _may_lack(value, name):
+        return
+    elif isinstance(value, StandInModule):
+        label = value.__name__
+    else:
+        label = base_label(value if isinstance(value, type) else type(value))
+    raise refuse(f"{asked.format(label)} is known only on the cluster.")
+
+
+def _may_lack(value: Any, name: str) -> bool:
+    found = getattr(value, name, _NOBODY)
+    return type(found) is Opaque or getattr(found, "__func__", found) is vars(StandInBase).get(name)
 
 
 def _getattr(value: Any, name: str, default: Any = _MISSING, /) -> Any:
     if default is _MISSING:
         return getattr(value, name)
-    if isinstance(value, Opaque):
-        raise refuse(
-            f"getattr({origin_of(value).label}, {name!r}, ...) is asked, and whether it has that is known only on the "
-            "cluster."
-        )
+    _check_has(value, name, f"getattr({{}}, {name!r}, ...) is asked, and whether it has that")
     return getattr(value, name, default)
 
 
 def _callable(value: Any, /) -> bool:
-    if isinstance(value, Opaque):
-        raise refuse(f"callable({origin_of(value).label}) is asked, which is known only on the cluster.")
+    if not isinstance(value, type):
+        _check_has(value, "__call__", "callable({}) is asked, which")
     return callable(value)
 
 
@@ -216,9 +290,23 @@ def _replace(value: Any, /, **changes: Any) -> Any:
 
 
 def _is_dataclass(value: Any, /) -> bool:
-    if isinstance(value, Opaque):
-        raise refuse(f"is_dataclass({origin_of(value).label}) is asked, which is known only on the cluster.")
+    _check_has(value, "__dataclass_fields__", "is_dataclass({}) is asked, which")
     return dataclasses.is_dataclass(value)
+
+
+def _of_known_fields(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What looks at all fields of a dataclass, some of which may be inherited from a class of a library."""
+
+    def asked(value: Any, /, **kwargs: Any) -> Any:
+        kind = value if isinstance(value, type) else type(value)
+        if isinstance(kind, StandInMeta):
+            raise refuse(f"the fields of a {kind.__name__} are asked, which inherits from {base_label(kind)}.")
+        return function(value, **kwargs)
+
+    return asked
+
+
+_FIELDS: Final = {name: _of_known_fields(getattr(dataclasses, name)) for name in ("fields", "asdict", "astuple")}
 
 
 def _sleep(seconds: float, /) -> None:
@@ -230,6 +318,10 @@ def _sleep(seconds: float, /) -> None:
 
 def _refused_exit(*args: Any) -> NoReturn:
     raise refuse("it ends the process with os._exit().")
+
+
+def _refused_umask(*args: Any) -> NoReturn:
+    raise refuse("it says with os.umask() who may read this process's files.")
 
 
 def _refused_input(*args: Any) -> NoReturn:
