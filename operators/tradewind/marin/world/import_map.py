@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.marin.era.table import module_rows
 from tradewind.marin.world.answers import ANSWERS
 from tradewind.marin.world.era_tables import era_modules
 from tradewind.marin.world.identity import compiled
@@ -178,9 +179,15 @@ class World:
                 self.modules.pop(full, None)
                 raise
         module = self.modules.get(full, module)
-        if parent_name:
+        if parent_name and not self._is_hidden(full):
             vars(self.modules[parent_name])[own_name] = module
         return module
+
+    def _is_hidden(self, full: str) -> bool:
+        """Whether a package has something else under the name of this module of its: Marin's function ``tokenize``."""
+        parent, _, name = full.rpartition(".")
+        row = module_rows().get(parent)
+        return row is not None and name in row.withheld
 
     def _made(self, full: str, parent: types.ModuleType | None) -> tuple[types.ModuleType, Path | None]:
         """A new module, and the file that is to run in it."""
@@ -254,7 +261,9 @@ class World:
         return [*self._beside, *self._folders]
 
     def _submodule(self, full: str) -> types.ModuleType | None:
-        """The module of that name, if it is one of the checkout or of the tables."""
+        """The module of that name, if it is one of the checkout or of the tables, and its package says nothing else."""
+        if self._is_hidden(full):
+            return None
         if full in self.modules:
             return self.modules[full]
         parent = self.modules.get(full.rpartition(".")[0])
