@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.marin.checkouts import put
 from tradewind.calls.errors import FunctionImportError
 from tradewind.calls.spec import StepSpec, encode_resources
 from tradewind.marin.names.functions import OURS, OwnFunction
+from tradewind.runtime.driver import run_function
 from tradewind.runtime.driver.run_function import _call
 from tradewind.steps import Cpu, Resources, TpuSlice
 
@@ -51,7 +53,16 @@ def test_ours_runs_where_the_checkouts_needs_what_is_gone(
 ) -> None:
     put(checkout / "marin/working/work.py", "from tradewind.steps import GoneSince\n")
     monkeypatch.setitem(OURS, THEIRS, DECODE)  # type: ignore[arg-type]
-    assert _call(spec_of(THEIRS)) == {"a": [1]}, "in this process: Ray is asked for nothing"
+    tasks: list[object] = []
+    told_of_task = run_function.call_and_await
+
+    def noting(function: Any, args: Any, kwargs: Any, ray_task: Any, secrets: Any) -> Any:
+        tasks.append(ray_task)
+        return told_of_task(function, args, kwargs, None, secrets)
+
+    monkeypatch.setattr(run_function, "call_and_await", noting)
+    assert _call(spec_of(THEIRS)) == {"a": [1]}
+    assert tasks == [None], "it runs in this process, and Ray is asked for nothing"
     assert capsys.readouterr().out.startswith(
         "marin.working.work:work is tradewind.calls.spec:decode here: it cannot be imported (ImportError: cannot "
         "import name 'GoneSince' from 'tradewind.steps'"

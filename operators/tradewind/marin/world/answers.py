@@ -11,7 +11,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
+from tradewind.marin.offline import answer_to
 from tradewind.marin.refusals import notes
+from tradewind.marin.world.hub import HUB_ANSWERS
 from tradewind.marin.world.standins import Opaque, Origin
 
 _EXACT: Final = 2**53
@@ -194,7 +196,11 @@ def _array(made: Opaque, values: Any, *args: Any, **kwargs: Any) -> Opaque:
 
 def _exists(made: Opaque, path: Any) -> Any:
     """A path without a scheme is one on this machine, from the checkout's root, as in Marin's own runs."""
-    if not isinstance(path, str) or "://" in path or "::" in path:
+    if not isinstance(path, str):
+        return made
+    if (told := answer_to("exists", path)) is not None:
+        return told
+    if "://" in path or "::" in path:
         return made
     notes.opened.add(os.path.abspath(path))
     return os.path.exists(path)
@@ -205,9 +211,23 @@ _ANSWERS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
     "regex.regex": {"compile": _pattern},
     "numpy": {"isclose": _is_close, "array": _array},
     "levanter.utils.fsspec_utils": {"exists": _exists},
+    **HUB_ANSWERS,
 }
-ANSWERS: Final = {
-    module: {name: Answering(module, name, answer) for name, answer in answers.items()}
-    for module, answers in _ANSWERS.items()
-}
+
+
+def _answering(module: str, answers: Mapping[str, Callable[..., Any]]) -> dict[str, Opaque]:
+    """What answers by its name; a class with methods that answer is what only a cluster knows but for them."""
+    made: dict[str, Opaque] = {}
+    for path, answer in answers.items():
+        name, _, method = path.partition(".")
+        answering = Answering(module, path, answer)
+        if method:
+            owner = made.setdefault(name, Opaque(Origin(f"{module}.{name}", module, name)))
+            owner._tradewind_attributes[method] = answering
+        else:
+            made[name] = answering
+    return made
+
+
+ANSWERS: Final = {module: _answering(module, answers) for module, answers in _ANSWERS.items()}
 """Module -> function -> what answers in its place."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.marin.era.table import module_rows
+from tradewind.marin.offline import folder_stamp
 from tradewind.marin.world.answers import ANSWERS
 from tradewind.marin.world.era_tables import era_modules
 from tradewind.marin.world.identity import compiled
@@ -67,11 +68,13 @@ class World:
         self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OWN, **ANSWERS}
         self._parents = {parent for name in (*self._era, *self._own) for parent in _parents(name)}
         self._replaced: dict[str, types.ModuleType | None] | None = None
+        self._told = folder_stamp()
 
     def is_fresh(self) -> bool:
         """Whether files and environment are still as they were, and no file has come that would have been found."""
         return (
             self.builtins.environment.is_fresh()
+            and self._told == folder_stamp()
             and all(stamp_of(file) == stamp for file, stamp in self.files.items())
             and not any(path.exists() for path in self._absent)
         )
