@@ -162,6 +162,7 @@ def _facts(step: PlannedStep) -> str:
         "Producer": step.producer,
         "Newest attempt": step.attempt or None,
         "Estimate": step.estimate,
+        "Runs on": step.place,
         "Output path": step.output_path,
     }
     return _table(facts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,3 +160,62 @@ def test_marin_by_the_folder_that_it_lies_in_is_marin(tmp_path: Path) -> None:
     text += "from src.marin.execution.executor import ExecutorStep as Same\nimport marin.processing.tokens as tokens\n"
     text += "name = f'{Same is ExecutorStep}-{tokenize is tokens.tokenize}-{src.marin.processing.tokens is tokens}'\n"
     assert named(tmp_path, text) == "True-True-True"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "linspace(0.001, 0.1, 7)",
+        "linspace(1, 2, num=5, endpoint=False)",
+        "linspace(3, 3, 1)",
+        "logspace(-5, -1, 9)",
+        "logspace(0, 3, num=4, base=2)",
+        "geomspace(1e-4, 0.3, 11)",
+        "geomspace(1, 1000, num=4, endpoint=False)",
+        "arange(5)",
+        "arange(0.1, 1, 0.1)",
+        "arange(10, 0, -3)",
+    ],
+)
+def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, asked: str) -> None:
+    real = eval(f"np.{asked}", {"np": np})
+    text = f"import numpy as np\nfound = np.{asked}\n"
+    text += "name = ' '.join([*(float(each).hex() for each in found), *map(repr, found.tolist()), f'{len(found)}'])\n"
+    told = [*(float(each).hex() for each in real), *map(repr, real.tolist()), f"{len(real)}"]
+    assert named(tmp_path, text) == " ".join(told)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "linspace(0, SIZE)",
+        "linspace(0, 1, dtype=int)",
+        "arange(2**60)",
+        "geomspace([1], 2)",
+        "logspace(0, 400, 3)",
+        "linspace(0, 1, 10**12)",
+        "linspace(0, 1, num=10**12)",
+        "arange(0, 1, 1e-6)",
+        "arange(1e12)",
+    ],
+)
+def test_other_spaced_numbers_are_known_only_on_the_cluster(tmp_path: Path, asked: str) -> None:
+    text = f"import numpy as np\nfrom heavy import SIZE\nname = str(len(np.{asked}))\n"
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:4 .* asked of numpy"):
+        named(tmp_path, text)
+
+
+def test_numpy_is_imported_only_for_a_file_that_calls_it(tmp_path: Path) -> None:
+    """In a process of its own: in this one it is there."""
+    text = "import numpy as np\n{line}executor_main([ExecutorStep('s', None, None)])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text.format(line=""), b=EXECUTOR + text.format(line="np.linspace(0, 1, 3)\n"))
+    code = f"""
+import sys
+from pathlib import Path
+from tests.marin.checkouts import run
+for name in ("a", "b"):
+    run(Path({str(tmp_path)!r}), name)
+    print("numpy" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

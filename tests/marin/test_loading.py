@@ -25,6 +25,10 @@ def test_an_experiment_is_a_dag_with_what_the_dag_file_says(tmp_path: Path) -> N
     file = tmp_path / "experiments/tutorials/train_tiny.py"
     (dag,) = marin_experiment(file, schedule="@daily", prefix="gs://bucket", tags=["marin"])
     assert dag.dag_id == "tutorials.train_tiny" and dag.description == "Tiny models."
+    about = (
+        f"The experiment `experiments/tutorials/train_tiny.py`, from line 12, in the Marin checkout `{tmp_path.name}`."
+    )
+    assert dag.doc_md == about
     assert {"tokenized_corpus", "checkpoints_tiny-0.1", "checkpoints_tiny-0.01"} <= set(dag.task_ids)
     assert dag.get_task("checkpoints_tiny-0.1").upstream_task_ids == {"tokenized_corpus"}
     assert dag.tags == {"marin"} and "CronDataInterval" in type(dag.timetable).__name__

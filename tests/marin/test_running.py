@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.marin.checkouts import EXECUTOR, STEP, names, put, run, write_checkout
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
 from tradewind.marin import RefusedFileError
 from tradewind.steps import resolve
 
@@ -201,3 +203,21 @@ def test_what_our_names_lack_of_a_module_is_the_users_own_and_works_with_ours(tm
     text += "steps = chain(['a', 'b'])\nassert isinstance(steps[0], ExecutorStep)\nexecutor_main(steps)\n"
     write_checkout(tmp_path, a=text)
     assert names(run(tmp_path, "a")) == [["a", "b"]]
+
+
+@pytest.mark.parametrize("has_checkout", [True, False])
+def test_a_function_that_has_its_modules_name_is_the_function(tmp_path: Path, has_checkout: bool) -> None:
+    if has_checkout:
+        put(tmp_path / "src/marin/processing/tokenize/__init__.py", "from .tokenize import tokenize\n")
+        text = "import ray\n@ray.remote(num_cpus=0.1)\ndef tokenize(config): ...\n"
+        put(tmp_path / "src/marin/processing/tokenize/tokenize.py", text)
+    text = "from marin.processing.tokenize.tokenize import TokenizeConfig, tokenize as direct\n"
+    text += "from marin.processing.tokenize import TokenizeConfig as Same, tokenize\nassert TokenizeConfig is Same\n"
+    text += "executor_main([ExecutorStep(f'{i}', fn, {}) for i, fn in enumerate((tokenize, direct))])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    first, second = (
+        step_spec(step, CodeFolder(tmp_path)).function
+        for step in resolve(run(tmp_path, "a").calls[0].steps, "gs://b").steps
+    )
+    assert second == "marin.processing.tokenize.tokenize:tokenize"
+    assert first == (second if has_checkout else "marin.processing.tokenize:tokenize")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
+import importlib
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,13 +20,10 @@ from tradewind.calls.errors import LazyBuildError, SpecError
 from tradewind.calls.references import CodeFolder, Reference, reference_to
 from tradewind.records.parsing import ANYTHING, FLAG, OBJECT, TEXT, Flaw, known_fields, list_of, object_of
 from tradewind.steps import (
-    AirflowWorker,
+    RESOURCE_KINDS,
     Called,
     Cpu,
     ExecutorStep,
-    Gpu,
-    HeadNode,
-    Hosts,
     InputName,
     Lazy,
     MirroredValue,
@@ -36,25 +34,17 @@ from tradewind.steps import (
     ResolvedStep,
     Resources,
     Taken,
-    TpuSlice,
     VersionedValue,
+    kind_of_resources,
     way_to,
 )
 from tradewind.steps.values.run_values import RunValue
 
 TRANSLATED_BY: Final = "__translated_by__"
 """Attribute of a class whose objects become others on the cluster: ``module:function`` that makes them there."""
+_MARINS_FUNCTIONS: Final = "tradewind.marin.translation.functions"
+"""Knows which functions of Marin's are ours on a cluster; named here, since it is built on this."""
 _PLACEHOLDERS = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue, RunValue)
-_RESOURCE_TYPES: dict[str, type] = {
-    "cpu": Cpu,
-    "gpu": Gpu,
-    "tpu_slice": TpuSlice,
-    "hosts": Hosts,
-    "head_node": HeadNode,
-    "airflow_worker": AirflowWorker,
-}
-
-
 _KINDS: Final = {
     "name": TEXT,
     "version": TEXT,
@@ -127,13 +117,17 @@ class StepSpec:
         """The function as ``module.qualname``."""
         return self.function.replace(":", ".")
 
-    def load_function(self) -> Any:
-        """Import the function.
+    def load_function(self, tell: Callable[[str], object] = lambda sentence: None) -> Any:
+        """Import the function; for one of Marin's own it may be ours, which ``tell`` is told.
 
         Raises:
             FunctionImportError: It is not there.
         """
-        function = Reference.parse(self.function).load()
+        reference = Reference.parse(self.function)
+        if reference.module.partition(".")[0] == "marin":
+            function = importlib.import_module(_MARINS_FUNCTIONS).load(reference, tell)
+        else:
+            function = reference.load()
         return function.function if isinstance(function, RemoteFunction) else function
 
     def load_config(self) -> Any:
@@ -145,7 +139,7 @@ class StepSpec:
         fields = dict(self.resources)
         kind = fields.pop("kind", None)
         try:
-            resources: Resources = _RESOURCE_TYPES[kind](**fields)
+            resources: Resources = RESOURCE_KINDS[kind](**fields)
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"Step {self.name!r}: its resources are of no kind that is known here.") from error
         return resources
@@ -182,8 +176,7 @@ def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
 
 def encode_resources(resources: Resources) -> dict[str, Any]:
     """Resources as JSON."""
-    kind = next(kind for kind, type_ in _RESOURCE_TYPES.items() if isinstance(resources, type_))
-    return {"kind": kind, **asdict(resources)}
+    return {"kind": kind_of_resources(resources), **asdict(resources)}
 
 
 class Encoder:

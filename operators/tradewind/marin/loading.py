@@ -178,7 +178,7 @@ def dags_of(
             reason = f"it has {count} steps, and at most {most_steps} are taken: raise most_steps=, or split it."
             raise refused_file(run.file, Reason(captured.place, reason))
         try:
-            dag = experiment_dag(dag_id, captured.steps, **_arguments(captured, arguments))
+            dag = experiment_dag(dag_id, captured.steps, **_arguments(captured, run.file, root, arguments))
         except Exception as error:  # values have methods of the file's own
             reason = str(error) if isinstance(error, ExperimentError) else told(error)
             raise refused_file(run.file, Reason(captured.place, reason)) from error
@@ -201,9 +201,11 @@ def check_ids(outcome: Evaluated, base: str, owners: dict[str, str]) -> None:
             raise refused_file(run.file, Reason(captured.place, reason))
 
 
-def _arguments(captured: Captured, given: dict[str, Any]) -> dict[str, Any]:
+def _arguments(captured: Captured, file: str, root: Path, given: dict[str, Any]) -> dict[str, Any]:
     """What the DAG file says counts before what the experiment file does."""
-    own: dict[str, Any] = {"description": captured.description}
+    called = f", from line {captured.place.line}" if captured.place and captured.place.file == file else ""
+    about = f"The experiment `{file}`{called}, in the Marin checkout `{root.name}`."
+    own: dict[str, Any] = {"description": captured.description, "doc_md": about}
     if captured.config is not None:
         own |= {"prefix": captured.config.prefix, "run_only": captured.config.run_only or ()}
         own["max_concurrent"] = captured.config.max_concurrent

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from tradewind.plans.choice import Choice
+from tradewind.plans.estimates import place_in_words
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.selection import Selection, find_matches
 from tradewind.plans.why.phrases import age_text, producer_text, time_text
@@ -92,6 +93,7 @@ def _line(task_id: str, step: ResolvedStep, choice: Choice, explained: str | Non
         is_forced=decision is Decision.RUN and step in choice.forced,
         is_damaged=choice.records[step].is_damaged,
         producer=_producer(lease) if decision in (Decision.REUSE, Decision.WAIT) else None,
+        place=place_in_words(step.step.resources),
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.steps import Resources, kind_of_resources
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ def with_estimates(plan: Plan, estimates: Mapping[str, Estimate]) -> Plan:
     steps = tuple(_with_estimate(step, found.get(step.output_path)) for step in plan.steps)
     running = {step.output_path for step in plan.decided(Decision.RUN)}
     return replace(plan, steps=steps, estimate=_total(found, len(running)))
+
+
+def place_in_words(resources: Resources | None) -> str | None:
+    """What a step runs on that names ``resources``; None if it names none."""
+    return (
+        None if resources is None else resources_in_words({"kind": kind_of_resources(resources), **asdict(resources)})
+    )
 
 
 def resources_in_words(resources: Mapping[str, Any]) -> str:

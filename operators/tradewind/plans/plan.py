@@ -45,6 +45,7 @@ class PlannedStep:
         is_damaged: A full check found that the output of ``attempt`` is not as it was committed.
         producer: Who made the output that is reused, or is making the one that is waited for.
         estimate: What running it is likely to cost, in words.
+        place: What it runs on, in words; None if it names no resources.
     """
 
     task_id: str
@@ -58,6 +59,7 @@ class PlannedStep:
     is_damaged: bool = False
     producer: str | None = None
     estimate: str | None = None
+    place: str | None = None
 
     @property
     def version_name(self) -> str:
@@ -146,5 +148,6 @@ _KINDS_OF_A_LINE: Final = {
     "is_damaged": FLAG,
     "producer": RAW_TEXT.or_null(),
     "estimate": RAW_TEXT.or_null(),
+    "place": RAW_TEXT.or_null(),
 }
 _REQUIRED_OF_A_LINE: Final = ("task_id", "name", "hash", "output_path", "decision", "reason")

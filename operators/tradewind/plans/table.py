@@ -23,12 +23,14 @@ BIG: Final = 200
 _IDLE: Final = {Decision.REUSE: "reused", Decision.PRUNED: "pruned"}
 _REASON: Final = 3
 _ESTIMATE: Final = 4
+_PLACE: Final = 5
+_AT_WORK: Final = (Decision.RUN, Decision.WAIT, Decision.BLOCKED)
 
 
 def plan_table(plan: Plan) -> str:
     """One line a step, with the counts, the estimate and the warnings below."""
     lines = [step if isinstance(step, str) else _cells(step, plan.prefix) for step in _summarised(plan)]
-    head = ["decision", "step", "version", "reason", "estimate", f"output below {plan.prefix}"]
+    head = ["decision", "step", "version", "reason", "estimate", "runs on", f"output below {plan.prefix}"]
     rows = [head, *(line for line in lines if not isinstance(line, str))]
     table = iter(aligned(_fitted(rows)))
     body = [next(table), *(line if isinstance(line, str) else next(table) for line in lines)]
@@ -55,14 +57,16 @@ def _summary(steps: Iterable[PlannedStep]) -> str:
 
 def _cells(step: PlannedStep, prefix: str) -> list[str]:
     below = step.output_path.removeprefix(posixpath.join(prefix, ""))
-    return [step.decision.value, step.name, step.hash, step.reason, step.estimate or "", below]
+    place = step.place or "" if step.decision in _AT_WORK else ""
+    return [step.decision.value, step.name, step.hash, step.reason, step.estimate or "", place, below]
 
 
 def _fitted(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The rows without an empty column of estimates, and with reasons that leave room for the others."""
+    """The rows without empty columns of estimates and places, and with reasons that leave room for the others."""
     columns = [list(column) for column in zip(*rows, strict=True)]
-    if not any(columns[_ESTIMATE][1:]):
-        del columns[_ESTIMATE]
+    for index in (_PLACE, _ESTIMATE):
+        if not any(columns[index][1:]):
+            del columns[index]
     others = sum(max(map(len, column)) + 2 for i, column in enumerate(columns) if i != _REASON)
     room = max(SHORTEST_REASON, WIDTH - others)
     columns[_REASON] = [shorten(reason, room) for reason in columns[_REASON]]

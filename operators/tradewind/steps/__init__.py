@@ -14,6 +14,7 @@ from tradewind.steps.errors import (
 from tradewind.steps.remote import RemoteFunction, remote
 from tradewind.steps.resolution import ResolvedExperiment, ResolvedStep, resolve, wanted_steps
 from tradewind.steps.resources import (
+    RESOURCE_KINDS,
     AirflowWorker,
     Cpu,
     Gpu,
@@ -21,6 +22,7 @@ from tradewind.steps.resources import (
     Hosts,
     Resources,
     TpuSlice,
+    kind_of_resources,
     on_airflow_worker,
     on_head_node,
 )
@@ -55,6 +57,7 @@ from tradewind.steps.values.shortened import shortened
 from tradewind.steps.version_recipe import Recipe
 
 __all__ = [
+    "RESOURCE_KINDS",
     "THIS_OUTPUT_PATH",
     "AirflowWorker",
     "Called",
@@ -97,6 +100,7 @@ __all__ = [
     "data_interval_end",
     "data_interval_start",
     "ensure_versioned",
+    "kind_of_resources",
     "lazy",
     "mirrored",
     "night",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -170,6 +170,20 @@ def on_airflow_worker() -> AirflowWorker:
 
 
 Resources = Cpu | Gpu | TpuSlice | Hosts | HeadNode | AirflowWorker
+RESOURCE_KINDS: Final[Mapping[str, type]] = {
+    "cpu": Cpu,
+    "gpu": Gpu,
+    "tpu_slice": TpuSlice,
+    "hosts": Hosts,
+    "head_node": HeadNode,
+    "airflow_worker": AirflowWorker,
+}
+"""What they are called where they are written down -> their class."""
+
+
+def kind_of_resources(resources: Resources) -> str:
+    """What ``resources`` are called where they are written down."""
+    return next(kind for kind, made in RESOURCE_KINDS.items() if isinstance(resources, made))
 
 
 def _counts_of_slices(given: int | Sequence[int]) -> int | tuple[int, ...]:

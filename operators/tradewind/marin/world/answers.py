@@ -11,7 +11,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
+from tradewind.marin.offline import answer_to
 from tradewind.marin.refusals import notes
+from tradewind.marin.world.hub import HUB_ANSWERS
 from tradewind.marin.world.standins import Opaque, Origin
 
 _EXACT: Final = 2**53
@@ -90,6 +92,10 @@ class Numbers(Opaque):
 
     def __len__(self) -> int:
         return len(self._tradewind_numbers)
+
+    def tolist(self) -> list[int | float]:
+        """The numbers as Python's own, which a version may hold."""
+        return list(self._tradewind_numbers)
 
 
 def _kind(number: int | float) -> str:
@@ -192,9 +198,52 @@ def _array(made: Opaque, values: Any, *args: Any, **kwargs: Any) -> Opaque:
     return Numbers(tuple(float(number) if has_floats else number for number in known))
 
 
+_MOST_SPACED: Final = 100_000
+_SPACES: Final = {
+    "linspace": {"num", "endpoint"},
+    "geomspace": {"num", "endpoint"},
+    "arange": set[str](),
+    "logspace": {"num", "endpoint", "base"},
+}
+"""Function -> the options that are taken besides plain numbers."""
+
+
+def _is_small(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether so few numbers come of it that a DAG file may wait for them."""
+    if name != "arange":
+        return float(_plain(kwargs.get("num", args[2] if len(args) > 2 else 0)) or 0) <= _MOST_SPACED
+    values = [float(_plain(value) or 0) for value in args]
+    start, stop, step = ([0, *values, 1] if len(values) == 1 else [*values, 1])[:3]
+    return step == 0 or abs((stop - start) / step) <= _MOST_SPACED
+
+
+def _spaced(name: str) -> Callable[..., Any]:
+    """What numpy itself computes, to the last bit: it is imported when a file calls one of these, and no sooner."""
+
+    def spaced(made: Opaque, *args: Any, **kwargs: Any) -> Opaque:
+        numbers = [_plain(value) for value in (*args, *(kwargs[key] for key in kwargs if key != "endpoint"))]
+        if None in numbers or set(kwargs) - _SPACES[name] or type(kwargs.get("endpoint", True)) is not bool:
+            return made
+        if not _is_small(name, args, kwargs):
+            return made
+        try:
+            import numpy
+        except ImportError:
+            return made
+        given = {key: value if key == "endpoint" else _plain(value) for key, value in kwargs.items()}
+        found = getattr(numpy, name)(*numbers[: len(args)], **given).tolist()
+        return made if None in map(_plain, found) else Numbers(tuple(found))
+
+    return spaced
+
+
 def _exists(made: Opaque, path: Any) -> Any:
     """A path without a scheme is one on this machine, from the checkout's root, as in Marin's own runs."""
-    if not isinstance(path, str) or "://" in path or "::" in path:
+    if not isinstance(path, str):
+        return made
+    if (told := answer_to("exists", path)) is not None:
+        return told
+    if "://" in path or "::" in path:
         return made
     notes.note_opened(path)
     return os.path.exists(path)
@@ -203,11 +252,25 @@ def _exists(made: Opaque, path: Any) -> Any:
 _ANSWERS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
     "regex": {"compile": _pattern},
     "regex.regex": {"compile": _pattern},
-    "numpy": {"isclose": _is_close, "array": _array},
+    "numpy": {"isclose": _is_close, "array": _array, **{name: _spaced(name) for name in _SPACES}},
     "levanter.utils.fsspec_utils": {"exists": _exists},
+    **HUB_ANSWERS,
 }
-ANSWERS: Final = {
-    module: {name: Answering(module, name, answer) for name, answer in answers.items()}
-    for module, answers in _ANSWERS.items()
-}
+
+
+def _answering(module: str, answers: Mapping[str, Callable[..., Any]]) -> dict[str, Opaque]:
+    """What answers by its name; a class with methods that answer is what only a cluster knows but for them."""
+    made: dict[str, Opaque] = {}
+    for path, answer in answers.items():
+        name, _, method = path.partition(".")
+        answering = Answering(module, path, answer)
+        if method:
+            owner = made.setdefault(name, Opaque(Origin(f"{module}.{name}", module, name)))
+            owner._tradewind_attributes[method] = answering
+        else:
+            made[name] = answering
+    return made
+
+
+ANSWERS: Final = {module: _answering(module, answers) for module, answers in _ANSWERS.items()}
 """Module -> function -> what answers in its place."""

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.marin.era.table import module_rows
+from tradewind.marin.offline import folder_stamp
 from tradewind.marin.refusals import Stamp, refuse, stamp_of
 from tradewind.marin.world.answers import ANSWERS
 from tradewind.marin.world.era_tables import era_modules
@@ -59,11 +61,13 @@ class World:
         self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OWN, **ANSWERS}
         self._parents = {parent for name in (*self._era, *self._own) for parent in _parents(name)}
         self._replaced: dict[str, types.ModuleType | None] | None = None
+        self._told = folder_stamp()
 
     def is_fresh(self) -> bool:
         """Whether files and environment are still as they were, and no file has come that would have been found."""
         return (
             self.builtins.environment.is_fresh()
+            and self._told == folder_stamp()
             and all(stamp_of(file) == stamp for file, stamp in self.files.items())
             and not any(path.exists() for path in self._absent)
         )
@@ -170,9 +174,15 @@ class World:
                 self.modules.pop(full, None)
                 raise
         module = self.modules.get(full, module)
-        if parent_name:
+        if parent_name and not self._is_hidden(full):
             vars(self.modules[parent_name])[own_name] = module
         return module
+
+    def _is_hidden(self, full: str) -> bool:
+        """Whether a package has something else under the name of this module of its: Marin's function ``tokenize``."""
+        parent, _, name = full.rpartition(".")
+        row = module_rows().get(parent)
+        return row is not None and name in row.withheld
 
     def _made(self, full: str, parent: types.ModuleType | None) -> tuple[types.ModuleType, Path | None]:
         """A new module, and the file that is to run in it."""
@@ -246,7 +256,9 @@ class World:
         return [*self._beside, *self._folders]
 
     def _submodule(self, full: str) -> types.ModuleType | None:
-        """The module of that name, if it is one of the checkout or of the tables."""
+        """The module of that name, if it is one of the checkout or of the tables, and its package says nothing else."""
+        if self._is_hidden(full):
+            return None
         if full in self.modules:
             return self.modules[full]
         parent = self.modules.get(full.rpartition(".")[0])

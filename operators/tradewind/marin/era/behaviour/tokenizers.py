@@ -1,7 +1,7 @@
 """How large the vocabularies of tokenizers are, for descriptions of steps; no library is loaded for it.
 
-Those that experiments use stand in a table. Others are looked up in the Hugging Face cache that ``HF_HUB_CACHE`` or
-``HF_HOME`` names, if one does; nothing is fetched.
+Those that experiments use stand in a table. Others are looked up in the user's folder with answers, and in the Hugging
+Face cache that ``HF_HUB_CACHE`` or ``HF_HOME`` names, if one does; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.marin.offline import FOLDER_VARIABLE, answer_to
 from tradewind.steps.errors import ExperimentError
 
 _LLAMA_3: Final = (128000, 128256)
@@ -67,16 +68,29 @@ def load_tokenizer(model_name_or_path: Any, *, revision: str | None = None, **_:
     Raises:
         UnknownTokenizerError: Neither has it, at that revision.
     """
-    sizes = SIZES.get(model_name_or_path) if revision is None else None
-    if sizes is None:
-        sizes = _sizes_in_cache(str(model_name_or_path), revision or "main")
+    sizes = known_sizes(str(model_name_or_path), revision)
     if sizes is None:
         raise UnknownTokenizerError(
             f"The tokenizer {model_name_or_path}{f' at {revision}' if revision else ''} is in no table, and nothing is "
-            "fetched while a DAG file is parsed: set HF_HUB_CACHE there to a Hugging Face cache that has it. Known are "
+            "fetched while a DAG file is parsed: set HF_HUB_CACHE there to a Hugging Face cache that has it, or write "
+            f"its sizes into tokenizers.json in the folder that {FOLDER_VARIABLE} names. Known are "
             f"{', '.join(sorted(SIZES))}."
         )
     return Tokenizer(model_name_or_path, *sizes)
+
+
+def known_sizes(name: str, revision: str | None = None) -> tuple[int, int] | None:
+    """Without and with added tokens; None if neither the user's folder nor the table nor the cache has the tokenizer.
+
+    Raises:
+        BadAnswerError: The folder has it in another form.
+        UnknownTokenizerError: The cache has it, and it cannot be read.
+    """
+    told = answer_to("tokenizers", name if revision is None else f"{name}@{revision}")
+    if told is not None:
+        return told[0], told[1]
+    sizes = SIZES.get(name) if revision is None else None
+    return _sizes_in_cache(name, revision or "main") if sizes is None else sizes
 
 
 def _sizes_in_cache(name: str, revision: str) -> tuple[int, int] | None:
