@@ -23,6 +23,7 @@ from pathlib import PurePath
 from typing import Any, Concatenate, ParamSpec
 
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
+from tradewind.datasets.python_sources import PythonSourcesConfig, collect_python_sources, running_python
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
@@ -53,6 +54,7 @@ _AS_TRAINED = ("cache_path", "tokenizer_path", "model", "model_size", "seq_len")
 _ASKED = {"cache_path": "tokens", "tokenizer_path": "tokenizer", "model": "model"}
 """Field of an evaluation's config → the argument that says it."""
 _MADE: Mapping[type, str] = {
+    PythonSourcesConfig: "documents",
     CleanAndShardConfig: "documents",
     BpeTokenizerConfig: "tokenizer",
     TokenCacheConfig: "tokens",
@@ -97,6 +99,17 @@ def naming_step(make: Callable[Concatenate[str, _P], ExecutorStep]) -> Callable[
             raise ValueError(f"Step {shortened(name)}: {error}") from None
 
     return named
+
+
+@naming_step
+def python_sources(name: str, **options: Any) -> ExecutorStep:
+    """The sources of Python's standard library as documents: real text that every machine has.
+
+    Options of its own are the fields of ``PythonSourcesConfig``, such as ``below``, a folder of the library.
+    """
+    about = "Python sources of the standard library, one document a file."
+    recipe = _Recipe("python_sources", collect_python_sources, PythonSourcesConfig, about)
+    return recipe.step(name, {"python": ensure_versioned(running_python())}, options)
 
 
 @naming_step
