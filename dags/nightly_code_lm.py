@@ -7,10 +7,7 @@ trigger form, such as the learning rate, and only the steps that depend on it ru
 
 import datetime
 import hashlib
-import sys
-import sysconfig
 from dataclasses import dataclass
-from pathlib import Path
 
 from tradewind import (
     ExecutorStep,
@@ -24,31 +21,9 @@ from tradewind import (
     versioned,
 )
 from tradewind.datasets.documents import Document, read_documents, write_documents
-from tradewind.recipes.steps import clean, evaluate, report, tokenize, train, train_tokenizer
+from tradewind.recipes.steps import clean, evaluate, python_sources, report, tokenize, train, train_tokenizer
 
-# A step is a function and its config. These two functions are this pipeline's own; the others come with Tradewind.
-
-
-LEFT_OUT = {"test", "tests", "site-packages", "encodings"}  # the last are mostly tables of numbers
-
-
-@dataclass(frozen=True)
-class CollectConfig:
-    python: str
-    output_path: str = this_output_path()
-
-
-def collect_sources(config: CollectConfig) -> None:
-    """Collect the sources of Python's standard library: real text that every machine has."""
-    running = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if running != config.python:
-        raise ValueError(f"This pipeline is about Python {config.python}, but the cluster runs {running}.")
-    library = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(file for file in library.rglob("*.py") if not LEFT_OUT.intersection(file.relative_to(library).parts))
-    documents = (
-        Document(str(file.relative_to(library)), file.read_text(encoding="utf-8", errors="replace")) for file in files
-    )
-    print(f"collected {write_documents(config.output_path, documents)} files from Python {running}'s standard library")
+# A step is a function and its config. This function is this pipeline's own; the others come with Tradewind.
 
 
 @dataclass(frozen=True)
@@ -74,12 +49,7 @@ def sample_for_night(config: SampleConfig) -> None:
 # Versioned values, and references to other steps, make the version of a step; its output path ends in a hash of it.
 # A step whose output is there is not run again, whichever run made it. What a recipe is given counts by itself.
 
-collection = ExecutorStep(
-    name="code_lm/collection",
-    description="Python sources of the standard library, one document a file.",
-    fn=collect_sources,
-    config=CollectConfig(python=versioned(f"{sys.version_info.major}.{sys.version_info.minor}")),
-)
+collection = python_sources("code_lm/collection")
 
 sample = ExecutorStep(
     name="code_lm/sample",

@@ -35,7 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "turns": {"steps", "storage", "ray_jobs", "records", "calls", "plans"},
     "runtime": {"steps", "storage", "cloud_tpu", "records", "calls", "turns"},
     "fleet": {"text_table", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
-    "recipes": {"steps", "storage", "cloud_tpu", "datasets", "plans", "runtime"},
+    "recipes": {"text_table", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
     "rehearsal": {"text_table", "storage", "cloud_tpu", "records", "runtime"},
     "links": {"ray_jobs"},
     "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans"},

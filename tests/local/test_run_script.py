@@ -268,6 +268,25 @@ def test_other_branches_go_on_after_a_failure_and_lines_name_their_step(tmp_path
     assert "Step bad-" in refused.stderr and "failed previously" in refused.stderr
 
 
+COLLECTING = """
+steps = [ExecutorStep(name, work, Config(versioned(name))) for name in ("left", "bad")]
+above = ExecutorStep("above_bad", work, Config(versioned("above"), output_path_of(steps[1])))
+paths = [output_path_of(step).even_if_failed() for step in (steps[0], above)]
+executor_main([ExecutorStep("table", work, Config(versioned("table"), paths))])
+"""
+
+
+@pytest.mark.slow
+def test_who_collects_what_ended_runs_after_all_have_ended_one_way_or_the_other(tmp_path: Path) -> None:
+    done = run(tmp_path, COLLECTING, "--prefix", str(tmp_path / "store"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: 1 step(s) failed: bad-")
+    assert "Step 'above_bad' does not run, because its input 'bad' failed." in done.stdout
+    assert "Step 'table' does not run" not in done.stdout
+    assert done.stdout.rindex("working on table") > done.stdout.index("Step 'above_bad' does not run")
+    assert outputs(tmp_path / "store").keys() == {"left", "table"}
+
+
 @pytest.mark.slow
 def test_steps_are_chosen_and_forced_by_name(tmp_path: Path) -> None:
     prefix = ("--prefix", str(tmp_path / "store"), "--max_concurrent", "1")

@@ -56,6 +56,15 @@ def test_the_plan_stands_above_the_steps_that_read_no_other() -> None:
     }
 
 
+def test_a_step_that_runs_without_an_input_waits_for_its_end_whatever_that_is() -> None:
+    points = [ExecutorStep(name, work, Config(this_output_path())) for name in ("low", "high")]
+    paths = [step.even_if_failed() for step in points]
+    dag = experiment_dag("sweep", [ExecutorStep("table", work, Config(this_output_path(), paths))])
+    table = dag.get_task("table")
+    assert (table.trigger_rule, table.upstream_task_ids) == ("all_done", {"low", "high"})
+    assert {dag.get_task(name).trigger_rule for name in ("low", "high")} == {"none_failed"}
+
+
 class Run:
     """A task ``t`` that no edge joins to ``plan``, in a run where the plan's task takes on these states in turn."""
 

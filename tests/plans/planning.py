@@ -13,7 +13,7 @@ from tradewind.plans.selection import Selection
 from tradewind.records.leases.lease import Lease, Phase
 from tradewind.records.record import Record, RecordState
 from tradewind.records.status import Status
-from tradewind.steps import ExecutorStep, ResolvedExperiment, ResolvedStep, resolve, versioned
+from tradewind.steps import ExecutorStep, InputName, ResolvedExperiment, ResolvedStep, resolve, versioned
 
 NOW = 1_790_000_000.0
 BY = {"dag": "nightly", "run": "monday", "task": "t", "map_index": -1, "try": 1, "max_tries": 3}
@@ -52,12 +52,19 @@ def record_of(step: ResolvedStep, state: RecordState) -> Record:
 
 
 def experiment(reads: Mapping[str, str], roots: Sequence[str] | None = None) -> ResolvedExperiment:
-    """Steps by name, each with the names of those it reads; ``~`` before a name makes a reference nonblocking."""
+    """Steps by name, each with the names of those it reads.
+
+    ``~`` before a name makes a reference nonblocking, ``?`` one that is read even if its step failed.
+    """
     steps: dict[str, ExecutorStep] = {}
     for name, inputs in reads.items():
-        references = [steps[each[1:]].nonblocking() if each[0] == "~" else steps[each] for each in inputs.split()]
+        references = [_reference(steps[each.lstrip("~?")], each[0]) for each in inputs.split()]
         steps[name] = ExecutorStep(name, None, Config(versioned(name), references))
     return resolve([steps[name] for name in roots or reads], "/p")
+
+
+def _reference(step: ExecutorStep, mark: str) -> ExecutorStep | InputName:
+    return {"~": step.nonblocking(), "?": step.even_if_failed()}.get(mark, step)
 
 
 def plan_of(

@@ -199,6 +199,20 @@ def test_only_a_failure_blocks(state: RecordState) -> None:
     assert decisions(plan_of(experiment({"a": ""}), {"a": state}, ["a"], NO_RETRY)) == {"a": "RUN"}
 
 
+def test_who_reads_a_step_even_if_it_failed_runs_with_the_others_of_its_inputs() -> None:
+    sweep = experiment({"raw": "", "low": "raw", "high": "raw", "table": "?low ?high"})
+    plan = plan_of(sweep, {"low": FAILED}, ["table"], NO_RETRY)
+    assert decisions(plan) == {"raw": "RUN", "low": "BLOCKED", "high": "RUN", "table": "RUN"}
+    needing = experiment({"low": "", "high": "", "table": "?low high"})
+    assert decisions(plan_of(needing, {"high": FAILED}, ["table"], NO_RETRY))["table"] == "BLOCKED"
+
+
+def test_who_reads_a_step_twice_and_once_needs_it_needs_it() -> None:
+    for inputs in ("?low low", "low ?low"):
+        plan = plan_of(experiment({"low": "", "table": inputs}), {"low": FAILED}, ["table"], NO_RETRY)
+        assert decisions(plan) == {"low": "BLOCKED", "table": "BLOCKED"}
+
+
 def test_a_nonblocking_input_that_failed_blocks_nothing() -> None:
     plan = plan_of(experiment({"train": "", "eval": "~train"}), {"train": FAILED}, ["eval"], NO_RETRY)
     assert decisions(plan) == {"train": "PRUNED", "eval": "RUN"}

@@ -293,3 +293,22 @@ def test_a_value_of_the_run_is_no_part_of_a_text(value: Any) -> None:
         with pytest.raises(ExperimentError, match=r"\) has no value yet, so it cannot be part of a text: give it to"):
             put()
     assert str(value) in ("night()", "run_param('n')")
+
+
+def test_reading_a_step_even_if_it_failed_is_no_other_version() -> None:
+    made = ExecutorStep("made", None, {"n": versioned(1)})
+    strict, lenient = (
+        resolve([ExecutorStep("r", None, {"a": of})], "/p").steps[-1]
+        for of in (made / "f", (made / "f").even_if_failed())
+    )
+    assert strict.version_json == lenient.version_json
+    assert [each.name for each in lenient.dependencies] == ["made"]
+    assert (strict.needed, lenient.needed) == (strict.dependencies, ())
+
+
+def test_of_two_equal_steps_the_one_that_needs_its_input_decides() -> None:
+    made = ExecutorStep("made", None, {"n": versioned(1)})
+    readers = [ExecutorStep("r", None, {"a": reference}) for reference in (made.even_if_failed(), made)]
+    for order in (readers, readers[::-1]):
+        experiment = resolve(order, "/p")
+        assert [each.name for each in experiment.of(order[0]).needed] == ["made"]

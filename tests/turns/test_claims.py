@@ -14,10 +14,11 @@ from tradewind.calls.spec import step_spec
 from tradewind.records.attempts import AttemptError, AttemptOutcome
 from tradewind.records.leases.lease import Phase
 from tradewind.records.leases.store import LeaseStore
-from tradewind.steps import resolve
+from tradewind.steps import ResolvedStep, resolve
 from tradewind.storage.errors import RecordTooLargeError
+from tradewind.storage.files import write_text
 from tradewind.storage.swap import Stored, write_if
-from tradewind.turns.claims import StepTurns, Turn
+from tradewind.turns.claims import MissingInputError, StepTurns, Turn
 
 
 @pytest.fixture
@@ -105,3 +106,62 @@ def test_the_turn_of_a_keeper_that_has_exited_is_ended_in_its_stead_and_no_other
     assert turns.end_lost(begun)
     lease = turns.read().lease
     assert lease is not None and (lease.phase, outcome_of(turns)) == (Phase.STOPPED, AttemptOutcome.LOST)
+
+
+@pytest.fixture
+def collecting(tmp_path: Path) -> StepTurns:
+    """A step that reads ``kept`` and ``lost``, and runs without the second one."""
+    kept, lost = (ExecutorStep(name, posixpath.join, {}) for name in ("kept", "lost"))
+    step = ExecutorStep("table", posixpath.join, {"needs": kept, "takes": lost.even_if_failed()})
+    experiment = resolve([step], str(tmp_path))
+    turns = StepTurns(experiment.of(step), {"dag": "d"})
+    _finish(experiment.of(kept))
+    return turns
+
+
+def _finish(step: ResolvedStep) -> None:
+    turns = StepTurns(step, {"dag": "other"})
+    turn = turns.claim(turns.read().lease, lambda: step_spec(step, CodeFolder(Path("/nowhere"))))
+    assert turn is not None
+    store = LeaseStore(step.output_path)
+    write_text(posixpath.join(step.output_path, "data"), "x")
+    store.change(store.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest=step.name, witness="data")
+
+
+def _claim(turns: StepTurns) -> Turn | None:
+    return turns.claim(turns.read().lease, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere"))))
+
+
+def test_a_step_starts_without_the_inputs_that_it_can_do_without(collecting: StepTurns) -> None:
+    lost, kept = (each.output_path for each in reversed(collecting.step.dependencies))
+    turn = _claim(collecting)
+    assert turn is not None and dict(turn.attempt.inputs) == {kept: "kept"}
+    assert not Path(lost).exists()
+
+
+def test_what_a_step_can_do_without_is_waited_for_while_it_is_made(collecting: StepTurns) -> None:
+    lost = StepTurns(collecting.step.dependencies[1], {"dag": "other"})
+    turn = _claim(lost)
+    assert turn is not None
+    with pytest.raises(MissingInputError) as missing:
+        _claim(collecting)
+    assert missing.value.at_work == turn.held.lease
+    lost.end_unstarted(turn.attempt.job, AttemptOutcome.FAILED, AttemptError("X", "bad"))
+    claimed = _claim(collecting)
+    assert claimed is not None and len(claimed.attempt.inputs) == 1
+
+
+def test_a_claim_is_given_back_when_an_input_that_was_missing_has_come_meanwhile(collecting: StepTurns) -> None:
+    late = StepTurns(collecting.step, {"dag": "d"}, will_claim=lambda job: _finish(collecting.step.dependencies[1]))
+    assert _claim(late) is None
+    turn = _claim(collecting)
+    assert turn is not None and sorted(turn.attempt.inputs.values(), key=str) == ["kept", "lost"]
+
+
+def test_what_a_step_needs_is_not_done_without(tmp_path: Path, collecting: StepTurns) -> None:
+    needed = ExecutorStep("gone", posixpath.join, {})
+    step = ExecutorStep("t", posixpath.join, {"needs": needed, "takes": needed.even_if_failed()})
+    turns = StepTurns(resolve([step], str(tmp_path)).of(step), {"dag": "d"})
+    with pytest.raises(MissingInputError, match="reads step 'gone', which has no finished output"):
+        _claim(turns)
+    assert turns.read().lease is None

@@ -263,8 +263,7 @@ class _Schedule:
     def end(self, local: LocalStep, error: BaseException | None) -> None:
         """Note that a step has ended, and give up what needs it if it failed."""
         if error is None:
-            for inputs in self._waiting.values():
-                inputs.discard(local.step)
+            self._no_longer_await(local.step)
             return
         if not isinstance(error, LocalStepFailedError):
             failure = LocalStepFailedError(f"Step failed: {local.version_name}. {type(error).__name__}: {error}")
@@ -274,7 +273,13 @@ class _Schedule:
         self._give_up_readers(local.step)
 
     def _give_up_readers(self, step: ResolvedStep) -> None:
-        for local in [local for local, inputs in self._waiting.items() if step in inputs]:
+        """Those that cannot run without it; the others no longer wait for it."""
+        for local in [local for local in self._waiting if step in local.step.needed]:
             if self._waiting.pop(local, None) is not None:
                 print(f"Step {local.step.name!r} does not run, because its input {step.name!r} failed.", flush=True)
                 self._give_up_readers(local.step)
+        self._no_longer_await(step)
+
+    def _no_longer_await(self, step: ResolvedStep) -> None:
+        for inputs in self._waiting.values():
+            inputs.discard(step)

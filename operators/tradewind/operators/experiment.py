@@ -176,7 +176,7 @@ def _add_step_tasks(
             settings=settings,
             plan_task_id=PLAN_TASK_ID,
             index=index,
-            trigger_rule="none_failed",
+            trigger_rule="all_done" if resolved.dispensable else "none_failed",
             doc_md=resolved.step.description,
             outlets=[step_asset(resolved.name)],
             **_bounds(resolved.step.resources, options),

@@ -109,7 +109,7 @@ class Choice:
             if step in needed and self._is_due(step):
                 if self._blocks(step):
                     blockers[step] = step
-                elif (blocked := next((each for each in step.dependencies if each in blockers), None)) is not None:
+                elif (blocked := next((each for each in step.needed if each in blockers), None)) is not None:
                     blockers[step] = blockers[blocked]
         return blockers
 

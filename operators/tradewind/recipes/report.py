@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import atomic_writer, exists, join, read_json, write_text
+from tradewind.recipes.comparing.pictures import as_png
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.train_lm import metrics_path, result_path
 from tradewind.steps.values.fields import PATH, TEXT, check_fields
@@ -88,20 +88,16 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
 
 def loss_curve(metrics: list[dict[str, Any]], title: str) -> bytes:
     """A PNG of training and validation loss by step."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=140, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _draw_losses(axes, metrics)
     axes.set(title=title, xlabel="step", ylabel="loss (nats per token)", xlim=(0, None))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", metadata={"Software": None})
-    return content.getvalue()
+    return as_png(figure)
 
 
 def _draw_losses(axes: Axes, metrics: list[dict[str, Any]]) -> None:

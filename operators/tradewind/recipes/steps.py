@@ -23,6 +23,8 @@ from pathlib import PurePath
 from typing import Any, Concatenate, ParamSpec
 
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
+from tradewind.datasets.python_sources import PythonSourcesConfig, collect_python_sources, running_python
+from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.report import ReportConfig, write_report
@@ -52,12 +54,14 @@ _AS_TRAINED = ("cache_path", "tokenizer_path", "model", "model_size", "seq_len")
 _ASKED = {"cache_path": "tokens", "tokenizer_path": "tokenizer", "model": "model"}
 """Field of an evaluation's config → the argument that says it."""
 _MADE: Mapping[type, str] = {
+    PythonSourcesConfig: "documents",
     CleanAndShardConfig: "documents",
     BpeTokenizerConfig: "tokenizer",
     TokenCacheConfig: "tokens",
     LmTrainConfig: "trained",
     LmEvalConfig: "evaluated",
     ReportConfig: "report",
+    CompareConfig: "comparison",
 }
 """Config of a step → what the step makes, by the name of the argument that takes it."""
 _WHAT = {
@@ -67,6 +71,7 @@ _WHAT = {
     "trained": "a trained model",
     "evaluated": "an evaluation",
     "report": "a report",
+    "comparison": "a comparison",
 }
 _MEASURING = (
     "steps_per_eval",
@@ -94,6 +99,17 @@ def naming_step(make: Callable[Concatenate[str, _P], ExecutorStep]) -> Callable[
             raise ValueError(f"Step {shortened(name)}: {error}") from None
 
     return named
+
+
+@naming_step
+def python_sources(name: str, **options: Any) -> ExecutorStep:
+    """The sources of Python's standard library as documents: real text that every machine has.
+
+    Options of its own are the fields of ``PythonSourcesConfig``, such as ``below``, a folder of the library.
+    """
+    about = "Python sources of the standard library, one document a file."
+    recipe = _Recipe("python_sources", collect_python_sources, PythonSourcesConfig, about)
+    return recipe.step(name, {"python": ensure_versioned(running_python())}, options)
 
 
 @naming_step
@@ -220,6 +236,37 @@ def report(name: str, evaluated: Any, *, trained: Any = None, **options: Any) ->
     return recipe.step(name, {"train_path": found, "eval_path": eval_path}, options)
 
 
+@naming_step
+def compare(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorStep:
+    """Several runs in one table and one picture, the best first; it runs when all have ended, also if some failed.
+
+    The table and the picture show those that have a result. If one has none, the step fails once it has written them,
+    and names it; the next run makes what is missing, and compares again.
+
+    Args:
+        name: Of the step.
+        runs: Label → a step that returns numbers, such as one of ``train`` or ``evaluate``.
+        options: Of ``ExecutorStep`` and ``CompareConfig``, such as ``metric``: the losses of a training or an
+            evaluation, if nothing is given. The ``title`` does not count.
+
+    Raises:
+        ValueError: ``runs`` names none, a label is no text, or a run is no input.
+    """
+    if not isinstance(runs, Mapping) or not runs:
+        raise ValueError(f"runs is {shortened(runs)}: give labels and steps, such as {{'lr=0.1': trained}}.")
+    inputs = {label: _ended(f"runs[{shortened(label)}]", run) for label, run in runs.items()}
+    if "metric" not in options and all(isinstance(_config_of(run), LmEvalConfig) for run in runs.values()):
+        options = {**options, "metric": "checkpoint.loss"}
+    recipe = _Recipe("compare", compare_runs, CompareConfig, "Compares the runs that have ended.", ("title",))
+    return recipe.step(name, {"runs": inputs}, options)
+
+
+def _ended(argument: str, value: Any) -> Any:
+    """An input that is read once its step has ended, with a result or without one."""
+    reference = _input(argument, value)
+    return reference.even_if_failed() if isinstance(reference, InputName) else reference
+
+
 @dataclass(frozen=True)
 class _Recipe:
     """A recipe, and what there is to know for making a step of it."""
@@ -281,7 +328,8 @@ def _check_made(argument: str, wanted: str, value: Any) -> None:
     given = value.value if isinstance(value, MirroredValue) else value
     if isinstance(given, InputName) and given.name is None:
         given = given.step
-    if isinstance(given, ExecutorStep) and (made := _MADE.get(type(given.config), wanted)) != wanted:
+    is_of_a_recipe = isinstance(given, ExecutorStep) and wanted in _WHAT
+    if is_of_a_recipe and (made := _MADE.get(type(given.config), wanted)) != wanted:
         raise ValueError(f"{argument} is step {given.name!r}, which makes {_WHAT[made]} and not {_WHAT[wanted]}.")
 
 

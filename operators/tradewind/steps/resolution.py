@@ -43,6 +43,7 @@ class ResolvedStep:
         config: The config with every placeholder filled in.
         dependencies: The steps it waits for, one entry for each reference.
         pseudo_dependencies: The steps it refers to without waiting.
+        dispensable: Those of the dependencies whose end it waits for and without whose result it runs all the same.
         is_blocking: As E20 tells it: False for a step that was reached only below nonblocking references. A step that
             is promoted later does not promote its own dependencies here; ``ResolvedExperiment.needed`` does.
         depth: Length of the longest chain of dependencies below it.
@@ -56,6 +57,7 @@ class ResolvedStep:
     pseudo_dependencies: tuple[ResolvedStep, ...]
     is_blocking: bool
     depth: int
+    dispensable: frozenset[ResolvedStep] = frozenset()
     config: Any = None
 
     @property
@@ -66,6 +68,11 @@ class ResolvedStep:
     def hash(self) -> str:
         """The first six digits, which are part of the output path."""
         return self.digest[:6]
+
+    @property
+    def needed(self) -> tuple[ResolvedStep, ...]:
+        """The dependencies without whose results it cannot run."""
+        return tuple(each for each in self.dependencies if each not in self.dispensable)
 
     @property
     def version_name(self) -> str:
@@ -210,6 +217,8 @@ class _Resolution:
         step, identity = visit.step, visit.identity
         dependencies = tuple(self.by_object[child] for child in identity.dependencies)
         pseudo_dependencies = tuple(self.by_object[child] for child in identity.pseudo_dependencies)
+        needed = {self.by_object[child] for child in identity.needed}
+        dispensable = frozenset(dependencies) - needed
         version_json = _version_json(step, identity.version, dependencies, pseudo_dependencies)
         digest = hashlib.md5(version_json.encode(), usedforsecurity=False).hexdigest()
         if step.override_output_path is None:
@@ -229,11 +238,13 @@ class _Resolution:
                 pseudo_dependencies=pseudo_dependencies,
                 is_blocking=not visit.is_pseudo,
                 depth=1 + max((dependency.depth for dependency in dependencies), default=-1),
+                dispensable=dispensable,
             )
             self.by_version[version_json] = first
             self.hardcoded[first] = [(path, below(self.prefix, name)) for path, name in identity.hardcoded_paths]
-        elif not visit.is_pseudo:
-            first.is_blocking = True
+        else:
+            first.is_blocking |= not visit.is_pseudo
+            first.dispensable &= dispensable
         self.by_object[step] = first
 
 

@@ -106,6 +106,14 @@ class ExecutorStep:
         """This step's output path, without waiting for the step."""
         return self.as_input_name().nonblocking()
 
+    def even_if_failed(self) -> InputName:
+        """This step's output path, for a step that waits for its end and runs also if it failed.
+
+        Let the function of that step raise an error once it has written what it can: its output is no result then, and
+        the next run makes both again.
+        """
+        return self.as_input_name().even_if_failed()
+
     def with_output_path(self, path: str) -> ExecutorStep:
         """The same step with its output at ``path``."""
         return replace(self, override_output_path=path)

@@ -23,7 +23,6 @@ from tradewind.records.leases.turn import (
     input_digests,
     next_number,
     take_turn,
-    unfinished,
 )
 from tradewind.records.leases.unreadable import check_readable
 from tradewind.records.outputs.found_files import found_before
@@ -163,27 +162,34 @@ class StepTurns:
     def inputs_are_those_of(self, number: int) -> bool:
         """Whether attempt ``number`` read what the inputs are now."""
         attempt = self.attempt(number)
-        return attempt is not None and dict(attempt.inputs) == input_digests(self._input_records())
+        return attempt is not None and dict(attempt.inputs) == _digests_of_finished(self._input_records())
 
     def _inputs(self) -> Mapping[str, str | None]:
         records = self._input_records()
-        if missing := unfinished(records):
-            path, record = missing[0], records[missing[0]]
+        needed = {dependency.output_path for dependency in self.step.needed}
+        for path, record in records.items():
+            is_at_work = record.state is RecordState.AT_WORK
+            if record.state is RecordState.FINISHED or not (is_at_work or path in needed):
+                continue
             check_readable(path, record.lease)
             names = {dependency.output_path: dependency.name for dependency in self.step.dependencies}
             raise MissingInputError(
                 f"Step {self.step.name!r} reads step {names[path]!r}, which has no finished output at {path}.",
                 path,
-                record.lease if record.state is RecordState.AT_WORK else None,
+                record.lease if is_at_work else None,
             )
-        return input_digests(records)
+        return _digests_of_finished(records)
 
     def _still_reads(self, inputs: Mapping[str, str | None]) -> bool:
-        records = self._input_records() if inputs else {}
-        return not unfinished(records) and input_digests(records) == dict(inputs)
+        return _digests_of_finished(self._input_records()) == dict(inputs)
 
     def _input_records(self) -> dict[str, Record]:
         return read_records(list(dict.fromkeys(dependency.output_path for dependency in self.step.dependencies)))
+
+
+def _digests_of_finished(records: Mapping[str, Record]) -> Mapping[str, str | None]:
+    """The digests of what is there; a step that runs without an input is told so by its absence."""
+    return input_digests({path: record for path, record in records.items() if record.state is RecordState.FINISHED})
 
 
 def task_name(by: Mapping[str, Any]) -> str:

@@ -34,12 +34,11 @@ from tradewind.records.leases.turn import (
     next_number,
     stop_turn,
     take_turn,
-    unfinished,
 )
 from tradewind.records.outputs.manifests import read_manifest, verify_output
 from tradewind.records.outputs.removal import remove_listed
 from tradewind.records.reading import read_record, read_records
-from tradewind.records.record import Record, RecordState
+from tradewind.records.record import RecordState
 from tradewind.records.status import STATUS_FILE, Status, read_status, write_status
 from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
 from tradewind.storage.files import write_text
@@ -401,8 +400,3 @@ def test_a_lease_that_marins_executor_left_behind_at_an_input_is_no_withdrawal(p
     write_text(lease_path(f"{path}/a"), json.dumps({"worker_id": "theirs", "timestamp": 0.0}))
     assert read_record(f"{path}/a").state is RecordState.FINISHED
     check_inputs_unchanged(reads(path, f"{path}/a"))
-
-
-def test_what_is_no_result_is_named(path: str) -> None:
-    finished = Record(Status.SUCCESS, has_output=True)
-    assert unfinished({"/a": finished, "/b": Record(), "/c": Record(Status.FAILED)}) == ["/b", "/c"]

@@ -8,7 +8,7 @@ dies after the lease leaves that to any reader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -29,7 +29,7 @@ from tradewind.records.leases.lease import Lease, Phase
 from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
 from tradewind.records.outputs.manifests import make_manifest, write_manifest
 from tradewind.records.reading import read_leases, read_records
-from tradewind.records.record import Record, RecordState
+from tradewind.records.record import Record
 from tradewind.records.status import Status, read_status, write_status
 from tradewind.storage.bounded import LARGE
 from tradewind.storage.errors import LeaseLostError, RecordsError, RecordTooLargeError, StoreError
@@ -171,11 +171,6 @@ def complete_commit(output_path: str, lease: Lease) -> None:
 def input_digests(records: Mapping[str, Record]) -> dict[str, str | None]:
     """The digest of each input; None for one that Marin made."""
     return {path: record.lease.digest if record.lease else None for path, record in records.items()}
-
-
-def unfinished(records: Mapping[str, Record]) -> Sequence[str]:
-    """The outputs that are no results now."""
-    return [path for path, record in records.items() if record.state is not RecordState.FINISHED]
 
 
 def check_inputs_unchanged(attempt: Attempt) -> None:

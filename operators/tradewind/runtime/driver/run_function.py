@@ -19,6 +19,7 @@ from tradewind.calls.errors import RuntimeFault
 from tradewind.calls.masking import Masker
 from tradewind.calls.spec import StepSpec
 from tradewind.records.attempts import AttemptError
+from tradewind.records.outputs.manifests import RESULT_FILE
 from tradewind.runtime.driver.awaiting import call_and_await, undecorated
 from tradewind.runtime.driver.child import GAVE_UP, leave_error
 from tradewind.runtime.driver.user_errors import own_error
@@ -29,8 +30,6 @@ from tradewind.storage.errors import StoreError
 from tradewind.storage.files import write_text
 from tradewind.turns.claimed import claimed_by_command_line
 from tradewind.turns.store_patience import until_answered
-
-RESULT_FILE = ".artifact.json"
 
 
 def main() -> NoReturn:

@@ -21,11 +21,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class InputName:
-    """A path inside another step's output, or (with no step) a hard-coded path, which counts in the version as text."""
+    """A path inside another step's output, or (with no step) a hard-coded path, which counts in the version as text.
+
+    Attributes:
+        block_on_step: The step that reads the path waits for the other's end.
+        must_succeed: It runs only if that end is a result.
+    """
 
     step: ExecutorStep | None
     name: str | None
     block_on_step: bool = True
+    must_succeed: bool = True
 
     def cd(self, name: str) -> InputName:
         """The path ``name`` below this one."""
@@ -37,6 +43,10 @@ class InputName:
     def nonblocking(self) -> InputName:
         """The same path, without waiting for its step: it counts in the version, but draws no edge."""
         return replace(self, block_on_step=False)
+
+    def even_if_failed(self) -> InputName:
+        """The same path, read once its step has ended, with a result or without one: then there may be nothing."""
+        return replace(self, must_succeed=False)
 
     def __format__(self, spec: str) -> str:
         raise ExperimentError(

@@ -30,6 +30,7 @@ class ConfigIdentity:
         version: Config path → JSON text of the value that counts there.
         dependencies: Steps that are referred to, one entry for each occurrence.
         pseudo_dependencies: The same for nonblocking references.
+        needed: Those of the dependencies without whose result the step cannot run.
         hardcoded_paths: Paths that are read but that no reference explains, with their config paths.
         places: Step that is referred to -> config path of the first reference.
     """
@@ -38,6 +39,7 @@ class ConfigIdentity:
     version: dict[str, str] = field(default_factory=dict)
     dependencies: list[ExecutorStep] = field(default_factory=list)
     pseudo_dependencies: list[ExecutorStep] = field(default_factory=list)
+    needed: set[ExecutorStep] = field(default_factory=set)
     hardcoded_paths: list[tuple[str, str]] = field(default_factory=list)
     places: dict[ExecutorStep, str] = field(default_factory=dict)
 
@@ -57,6 +59,8 @@ class ConfigIdentity:
         index = len(self.dependencies) + len(self.pseudo_dependencies)
         steps = self.dependencies if reference.block_on_step else self.pseudo_dependencies
         steps.append(reference.step)
+        if reference.block_on_step and reference.must_succeed:
+            self.needed.add(reference.step)
         self.version[path] = encode(f"DEP[{index}]" + (f"/{reference.name}" if reference.name else ""))
 
 

@@ -1,0 +1,25 @@
+"""Which learning rate is best for a tiny model: a sweep as an Airflow DAG.
+
+A point that fails stops no other. The last step compares all that have ended, in a table and a picture.
+"""
+
+from tradewind import experiment_dag
+from tradewind.recipes.steps import clean, compare, python_sources, tokenize, train, train_tokenizer
+
+sources = python_sources("tiny/sources", below="email")  # these four are the steps of train_tiny_model: made once
+cleaned = clean("tiny/clean", sources, validation_fraction=0.1)
+tokenizer = train_tokenizer("tiny/tokenizer", sources, vocab_size=512)
+tokens = tokenize("tiny/tokens", cleaned, tokenizer)
+
+points = {
+    f"lr={rate}": train(f"sweep/lr_{rate}", tokens, "tiny", learning_rate=rate, num_train_steps=20, seq_len=64)
+    for rate in (0.001, 0.01, 0.1)
+}
+
+experiment_dag(
+    "learning_rate_sweep",
+    steps=[compare("sweep/comparison", points, title="Learning rates of a tiny model")],
+    description="Trains a tiny model at three learning rates and compares them.",
+    max_concurrent=2,
+    tags=["tradewind", "example"],
+)

@@ -1,0 +1,148 @@
+"""Several runs in one table and one picture, the best first: the end of a sweep, or of trainings that compete.
+
+A run that failed keeps none of the others from being compared. The table and the picture are written all the same; then
+the step fails and names what is missing, so that no half table counts as the result: the next run makes what is missing
+and compares again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.datasets.files import atomic_writer, join, write_text
+from tradewind.recipes.comparing.pictures import comparison_picture
+from tradewind.recipes.comparing.runs import EndedRun, MissingRun, differing_settings, read_runs
+from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, TEXT, FieldRule, check_fields
+from tradewind.text_table import aligned
+
+MOST_NAMED: Final = 10
+
+
+class MissingRunsError(RuntimeError):
+    """Some of the runs that were to be compared have no result."""
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Which runs ``compare_runs`` compares, and by what."""
+
+    runs: Mapping[str, str]
+    """Label → output of a step that returns numbers, such as ``train_lm`` and ``evaluate_lm``."""
+    output_path: str
+    """Gets ``comparison.md``, ``comparison.csv`` and ``comparison.png``."""
+    metric: str = "eval_loss"
+    """The number that decides, in what the steps return; those further in by path (``checkpoint.loss``)."""
+    higher_is_better: bool = False
+    title: str = "Comparison"
+    """Heading of the table and of the picture."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, runs=_RUNS, output_path=PATH, metric=SOME_TEXT, higher_is_better=FLAG, title=TEXT)
+        for label, path in self.runs.items():
+            PATH.check(f"runs[{label!r}]", path)
+
+
+def _are_runs(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and len(value) > 0
+        and all(isinstance(label, str) and label.strip() and label.isprintable() for label in value)
+    )
+
+
+_RUNS: Final = FieldRule("a mapping of labels to steps, such as {'lr=0.1': trained}", _are_runs)
+
+
+def compare_runs(config: CompareConfig) -> dict[str, Any]:
+    """Write the three files; returns ``best``, the label of the best run, and ``runs``: label → the metric's value.
+
+    Raises:
+        MissingRunsError: A run has no result, or none by the metric; what there is has been compared and written.
+    """
+    ended, missing = read_runs(config.runs)
+    measured = [run for run in ended if config.metric in run.results]
+    missing += [_without_metric(run, config.metric) for run in ended if config.metric not in run.results]
+    ordered = sorted(measured, key=lambda run: _rank(run.results[config.metric], config.higher_is_better))
+    if ordered:
+        _write(config, ordered, missing)
+    if missing:
+        raise MissingRunsError(_missing_text(config, ordered, missing))
+    values = {run.label: run.results[config.metric] for run in ordered}
+    return {
+        "best": ordered[0].label,
+        "runs": {label: value if math.isfinite(value) else None for label, value in values.items()},
+    }
+
+
+def comparison_rows(runs: Sequence[EndedRun], metric: str) -> list[list[str]]:
+    """The table, its head first: a row for each run with what was set differently, the metric and the other results."""
+    settings = differing_settings(runs)
+    others = [name for name in dict.fromkeys(name for run in runs for name in run.results) if name != metric]
+    head = ["run", *settings, metric, *others]
+    return [
+        head,
+        *(
+            [
+                run.label,
+                *(_cell(run.settings.get(name)) for name in settings),
+                *(_cell(run.results.get(name)) for name in (metric, *others)),
+            ]
+            for run in runs
+        ),
+    ]
+
+
+def _write(config: CompareConfig, ordered: Sequence[EndedRun], missing: Sequence[MissingRun]) -> None:
+    rows = comparison_rows(ordered, config.metric)
+    print("\n".join(aligned(rows)), flush=True)
+    with atomic_writer(join(config.output_path, "comparison.png")) as file:
+        file.write(comparison_picture(ordered, config.metric, config.title))
+    write_text(join(config.output_path, "comparison.csv"), _csv(rows))
+    write_text(join(config.output_path, "comparison.md"), _markdown(config.title, rows, missing))
+
+
+def _rank(value: float, higher_is_better: bool) -> tuple[bool, float]:
+    """What is no number comes last: a training that diverged."""
+    return not math.isfinite(value), -value if higher_is_better else value
+
+
+def _without_metric(run: EndedRun, metric: str) -> MissingRun:
+    known = ", ".join(list(run.results)[:MOST_NAMED]) or "no numbers"
+    return MissingRun(run.label, f"returned no {metric!r}, but {known}")
+
+
+def _missing_text(config: CompareConfig, ordered: Sequence[EndedRun], missing: Sequence[MissingRun]) -> str:
+    named = "; ".join(f"{run.label} ({_one_line(run.reason)})" for run in missing[:MOST_NAMED])
+    more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+    where = f" The others are compared in {join(config.output_path, 'comparison.md')}." if ordered else ""
+    return f"{len(missing)} of {len(config.runs)} runs have no result: {named}{more}.{where}"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else f"{line[:199]}…"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _markdown(title: str, rows: Sequence[Sequence[str]], missing: Sequence[MissingRun]) -> str:
+    head, *body = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
+    without = "\n".join(f"- {run.label}: {_one_line(run.reason)}" for run in missing)
+    parts = [f"# {title}", table, "![Results, and losses by step](comparison.png)"]
+    return "\n\n".join([*parts, *([f"## Without a result\n\n{without}"] if without else [])]) + "\n"

@@ -1,0 +1,86 @@
+"""One picture of several runs: how good each is by what was set in it, and the losses by step."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from tradewind.recipes.comparing.runs import EndedRun, differing_settings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMED_CURVES: Final = 10
+"""How many curves have a colour and a name, the best ones; the others are grey."""
+WIDE: Final = 8.0
+"""An axis is logarithmic where the largest value is so many times the smallest one."""
+
+
+def comparison_picture(runs: Sequence[EndedRun], metric: str, title: str) -> bytes:
+    """A PNG of runs that are ordered, the best first."""
+    from matplotlib.figure import Figure
+
+    has_curves = any(run.curve[0] for run in runs)
+    figure = Figure(figsize=(11 if has_curves else 6, 4.5), dpi=140, layout="constrained")
+    figure.suptitle(title)
+    panels = figure.subplots(1, 2 if has_curves else 1, squeeze=False)[0]
+    _draw_results(panels[0], runs, metric)
+    if has_curves:
+        _draw_curves(panels[1], runs)
+    for axes in panels:
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    return as_png(figure)
+
+
+def as_png(figure: Figure) -> bytes:
+    """The picture, which is the same bytes whenever it is drawn."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()
+
+
+def numeric_setting(runs: Sequence[EndedRun]) -> str | None:
+    """The setting that a sweep went over: the one that differs, if it is only one and a number in every run."""
+    differing = differing_settings(runs)
+    if len(differing) != 1:
+        return None
+    values = [run.settings.get(differing[0]) for run in runs]
+    is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    return differing[0] if is_numeric else None
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether a logarithmic axis shows these better."""
+    return len(values) > 1 and min(values) > 0 and max(values) / min(values) >= WIDE
+
+
+def _draw_results(axes: Axes, runs: Sequence[EndedRun], metric: str) -> None:
+    measured = [run for run in runs if math.isfinite(run.results[metric])]
+    values = [run.results[metric] for run in measured]
+    swept = numeric_setting(runs)
+    if swept is None:
+        axes.plot(values[::-1], range(len(values)), "o", color="#1f5fa8")
+        axes.set(xlabel=metric, yticks=range(len(values)), yticklabels=[run.label for run in measured][::-1])
+        return
+    points = sorted((float(run.settings[swept]), run.results[metric]) for run in measured)
+    axes.plot([x for x, _ in points], [y for _, y in points], "o-", color="#1f5fa8")
+    axes.set(xlabel=swept, ylabel=metric)
+    if is_wide([x for x, _ in points]):
+        axes.set_xscale("log")
+
+
+def _draw_curves(axes: Axes, runs: Sequence[EndedRun]) -> None:
+    with_curves = [run for run in runs if run.curve[0]]
+    for run in reversed(with_curves[NAMED_CURVES:]):
+        axes.plot(*run.curve, color="#cccccc", linewidth=0.8)
+    for run in with_curves[:NAMED_CURVES]:
+        axes.plot(*run.curve, linewidth=1.4, label=run.label)
+    axes.set(xlabel="step", ylabel="loss (nats per token)")
+    axes.legend(frameon=False, fontsize="small")

@@ -1,0 +1,63 @@
+"""Makes steps right here, one after another, with the records that a run would leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind import ExecutorStep
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.records.leases.lease import Phase
+from tradewind.records.leases.store import LeaseStore
+from tradewind.records.record import RecordState
+from tradewind.steps import ResolvedStep, RunValues, resolve
+from tradewind.turns.claims import StepTurns
+
+
+class Maker:
+    """Makes steps below one folder; ``made`` has the names of those that were not there before, in their order."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.made: list[str] = []
+
+    @contextmanager
+    def at_work(self) -> Iterator[Maker]:
+        """With a Ray of its own for the steps that ask for one."""
+        import ray
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOME", str(self.store))
+            patch.setenv("RAY_AUTH_MODE", "disabled")
+            ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
+            try:
+                yield self
+            finally:
+                ray.shutdown()
+
+    def make(self, step: ExecutorStep, **params: Any) -> Path:
+        """Make ``step`` and what it reads, with these params of the run; its output."""
+        experiment = resolve([step], str(self.store), RunValues(params=params))
+        for each in experiment.steps:
+            self._make(each)
+        return Path(experiment.of(step).output_path)
+
+    def _make(self, step: ResolvedStep) -> None:
+        turns = StepTurns(step, {"script": "test"})
+        record = turns.read()
+        if record.state is RecordState.FINISHED:
+            return
+        turn = turns.claim(record.lease, lambda: step_spec(step, CodeFolder(Path(__file__).parents[2])))
+        assert turn is not None and step.step.fn is not None
+        store = LeaseStore(step.output_path)
+        held = store.begin(turn.attempt.job, "test")
+        result = step.step.fn(step.config)
+        Path(step.output_path, ".artifact.json").write_text(json.dumps(result))
+        store.change(held, phase=Phase.COMMITTED, digest=step.hash, witness=".artifact.json")
+        self.made.append(step.name)

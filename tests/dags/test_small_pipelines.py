@@ -1,0 +1,57 @@
+"""The small pipelines of ``dags/`` do what they say: their steps, one after another in one process, on one machine."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.dags.making import Maker
+from tradewind.calls.environment import STEP_VARIABLE
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
+
+DAGS = Path(__file__).parents[2] / "dags"
+
+
+def load(name: str) -> ModuleType:
+    """The module of a DAG file, as a cluster imports it."""
+    spec = importlib.util.spec_from_file_location(name, DAGS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STEP_VARIABLE, "makes no DAG")
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def maker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maker]:
+    with Maker(tmp_path_factory.mktemp("store")).at_work() as made:
+        yield made
+
+
+def test_a_tiny_model_is_trained_from_text_to_evaluation(maker: Maker) -> None:
+    pipeline = load("train_tiny_model")
+    evaluated = maker.make(pipeline.evaluate("tiny/evaluate", pipeline.trained, sample_tokens=10), train_steps=6)
+    results: dict[str, Any] = json.loads((evaluated / "results.json").read_text())
+    assert 0 < results["checkpoint"]["loss"] < 6.5
+    assert results["checkpoint"]["loss"] == pytest.approx(results["hf"]["loss"], abs=1e-3)
+
+
+def test_a_sweep_uses_the_tokens_that_are_there_and_finds_the_best_rate(maker: Maker) -> None:
+    pipeline = load("learning_rate_sweep")
+    maker.make(pipeline.tokens)
+    before = list(maker.made)
+    compared = maker.make(pipeline.compare("sweep/comparison", pipeline.points))
+    assert maker.made[len(before) :] == ["sweep/lr_0.001", "sweep/lr_0.01", "sweep/lr_0.1", "sweep/comparison"]
+    head, *rows = csv.reader((compared / "comparison.csv").open())
+    assert head[:3] == ["run", "learning_rate", "eval_loss"]
+    losses = [float(row[2]) for row in rows]
+    assert len(rows) == 3 and losses == sorted(losses)

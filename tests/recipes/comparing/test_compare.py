@@ -1,0 +1,215 @@
+"""Several runs are compared by what their steps returned; those without a result are named, and keep nobody back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind import ExecutorStep, InputName, experiment_dag, this_output_path, versioned
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.recipes.comparing.compare import CompareConfig, MissingRunsError, compare_runs
+from tradewind.recipes.comparing.pictures import is_wide, numeric_setting
+from tradewind.recipes.comparing.runs import EndedRun, differing_settings, read_runs
+from tradewind.recipes.steps import compare, evaluate, tokenize, train
+from tradewind.records.attempts import AttemptError, AttemptOutcome
+from tradewind.records.leases.lease import Phase
+from tradewind.records.leases.store import LeaseStore
+from tradewind.steps import ResolvedStep, resolve
+from tradewind.turns.claims import StepTurns
+
+
+def made(folder: Path, name: str, result: Any, config: Any = None, curve: str = "") -> str:
+    """The output of a step that ended with this result, as the runtime leaves it; its path."""
+    step = resolve([ExecutorStep(name, posixpath.join, config or {})], str(folder)).steps[-1]
+    turns, turn = _claimed(step)
+    if result is not None:
+        Path(step.output_path, ".artifact.json").write_text(json.dumps(result))
+    if curve:
+        Path(step.output_path, "metrics.jsonl").write_text(curve)
+    Path(step.output_path, "data").touch()
+    store = LeaseStore(step.output_path)
+    store.change(store.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="d", witness="data")
+    return turns.path
+
+
+def failed(folder: Path, name: str, message: str) -> str:
+    step = resolve([ExecutorStep(name, posixpath.join, {})], str(folder)).steps[-1]
+    turns, turn = _claimed(step)
+    turns.end_unstarted(turn.attempt.job, AttemptOutcome.FAILED, AttemptError("ValueError", message))
+    return turns.path
+
+
+def _claimed(step: ResolvedStep) -> tuple[StepTurns, Any]:
+    turns = StepTurns(step, {"dag": "d"})
+    turn = turns.claim(None, lambda: step_spec(step, CodeFolder(Path("/nowhere"))))
+    assert turn is not None
+    return turns, turn
+
+
+def trained(folder: Path, rate: float, loss: float) -> str:
+    rows = [{"step": 0, "time": 1.0, "eval/loss": 5.0}, {"step": 9, "time": 2.0, "eval/loss": loss}]
+    return made(
+        folder,
+        f"lr-{rate}",
+        {"eval_loss": loss, "train_loss": loss - 0.1, "tokens": 100, "settings": {"seed": 0}},
+        {"learning_rate": versioned(rate), "seed": versioned(0)},
+        "".join(json.dumps(row) + "\n" for row in rows),
+    )
+
+
+def config(folder: Path, runs: Mapping[str, str], **options: Any) -> CompareConfig:
+    return CompareConfig(runs, str(folder / "out"), **options)
+
+
+def table(folder: Path) -> list[list[str]]:
+    return list(csv.reader((folder / "out" / "comparison.csv").open()))
+
+
+def test_the_best_run_comes_first_with_what_was_set_differently(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {f"lr={rate}": trained(tmp_path, rate, loss) for rate, loss in ((0.1, 4.0), (0.01, 3.0), (0.001, 3.5))}
+    assert compare_runs(config(tmp_path, runs, title="Rates")) == {
+        "best": "lr=0.01",
+        "runs": {"lr=0.01": 3.0, "lr=0.001": 3.5, "lr=0.1": 4.0},
+    }
+    head, *rows = table(tmp_path)
+    assert head == ["run", "learning_rate", "eval_loss", "train_loss", "tokens", "settings.seed"]
+    assert rows[0] == ["lr=0.01", "0.01", "3", "2.9", "100", "0"]
+    assert capsys.readouterr().out.splitlines()[1].startswith("lr=0.01")
+    assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert "| lr=0.01 | 0.01 | 3 |" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
+    runs = {f"lr={rate}": trained(tmp_path, rate, 3.0 + rate) for rate in (0.1, 0.01)}
+    pictures = []
+    for _ in range(2):
+        compare_runs(config(tmp_path, runs))
+        pictures.append((tmp_path / "out" / "comparison.png").read_bytes())
+    assert pictures[0] == pictures[1]
+
+
+def test_a_run_that_failed_is_named_and_the_others_are_compared(tmp_path: Path) -> None:
+    runs = {
+        "good": trained(tmp_path, 0.1, 3.0),
+        "bad": failed(tmp_path, "bad", "a rate\nabove all"),
+        "never": str(tmp_path / "never-1"),
+        "odd": made(tmp_path, "odd", ["no number"]),
+    }
+    with pytest.raises(MissingRunsError) as error:
+        compare_runs(config(tmp_path, runs))
+    assert str(error.value) == (
+        "3 of 4 runs have no result: bad (failed: ValueError: a rate above all); never (never ran); odd (returned no "
+        f"'eval_loss', but no numbers). The others are compared in {tmp_path}/out/comparison.md."
+    )
+    assert [row[0] for row in table(tmp_path)] == ["run", "good"]
+    assert "- never: never ran" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_where_no_run_has_a_result_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(MissingRunsError, match=r"1 of 1 runs have no result: bad \(failed: ValueError: no\)\.$"):
+        compare_runs(config(tmp_path, {"bad": failed(tmp_path, "bad", "no")}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_many_missing_runs_are_counted(tmp_path: Path) -> None:
+    runs = {f"run{number}": str(tmp_path / f"r{number}") for number in range(14)}
+    with pytest.raises(MissingRunsError, match=r"run9 \(never ran\) and 4 more\."):
+        compare_runs(config(tmp_path, runs))
+
+
+def test_what_diverged_comes_last_whichever_way_is_better(tmp_path: Path) -> None:
+    values = {"a": 1.0, "b": float("nan"), "c": 3.0, "d": float("inf")}
+    runs = {label: made(tmp_path, label, {"score": value}) for label, value in values.items()}
+    for higher, order in ((False, ["a", "c"]), (True, ["c", "a"])):
+        result = compare_runs(config(tmp_path, runs, metric="score", higher_is_better=higher))
+        assert (result["best"], list(result["runs"])[:2]) == (order[0], order)
+        assert (result["runs"]["b"], result["runs"]["d"]) == (None, None)
+
+
+def test_settings_of_the_steps_below_count_where_the_run_has_none_of_that_name(tmp_path: Path) -> None:
+    below = ExecutorStep("below", posixpath.join, {"rate": versioned(1), "seed": versioned(7)})
+    for seed in (8, 9):
+        step = ExecutorStep(f"e{seed}", posixpath.join, {"from": InputName(below, None), "seed": versioned(seed)})
+        experiment = resolve([step], str(tmp_path))
+        made(tmp_path, "below", {"n": 1}, below.config) if seed == 8 else None
+        turn = StepTurns(experiment.of(step), {"dag": "d"}).claim(
+            None, lambda step=step, of=experiment: step_spec(of.of(step), CodeFolder(Path("/nowhere")))
+        )
+        assert turn is not None
+        Path(experiment.of(step).output_path, "data").touch()
+        store = LeaseStore(experiment.of(step).output_path)
+        store.change(store.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="d", witness="data")
+    paths = {folder.name[:2]: str(folder) for folder in tmp_path.glob("e?-*")}
+    ended, missing = read_runs(dict(sorted(paths.items())))
+    assert missing == [] and [run.settings for run in ended] == [{"seed": 8, "rate": 1}, {"seed": 9, "rate": 1}]
+    assert differing_settings(ended) == ["seed"]
+
+
+def test_a_sweep_is_drawn_over_its_one_number() -> None:
+    def runs(*settings: dict[str, Any]) -> list[EndedRun]:
+        return [EndedRun(str(number), each) for number, each in enumerate(settings)]
+
+    assert numeric_setting(runs({"lr": 0.1, "s": 0}, {"lr": 1, "s": 0})) == "lr"
+    assert numeric_setting(runs({"lr": 0.1, "s": 0}, {"lr": 1, "s": 1})) is None
+    assert numeric_setting(runs({"lr": 0.1}, {})) is None
+    assert numeric_setting(runs({"size": "tiny"}, {"size": "small"})) is None
+    assert numeric_setting(runs({"ema": True}, {"ema": False})) is None
+    assert is_wide([1.0, 8.0]) and not is_wide([1.0, 7.9]) and not is_wide([0.0, 9.0]) and not is_wide([1.0])
+
+
+RAW = ExecutorStep("raw", None, {"n": versioned(3)})
+TOKENS = tokenize("tokens", RAW, RAW)
+POINTS = {f"lr={rate}": train(f"lr-{rate}", TOKENS, "tiny", learning_rate=rate) for rate in (0.1, 0.2)}
+
+
+def test_a_step_that_compares_waits_for_all_runs_and_needs_none_of_them() -> None:
+    step = compare("table", POINTS, title="Rates")
+    [resolved] = [each for each in resolve([step], "/p").steps if each.name == "table"]
+    assert [each.name for each in resolved.dependencies] == ["lr-0.1", "lr-0.2"]
+    assert resolved.needed == ()
+    assert resolved.version["config"] == {"runs.lr=0.1": "DEP[0]", "runs.lr=0.2": "DEP[1]"}
+    dag = experiment_dag("sweep", [step])
+    assert dag is not None and dag.get_task("table").trigger_rule == "all_done"
+
+
+def test_evaluations_are_compared_by_the_loss_of_the_checkpoint() -> None:
+    evaluated = {label: evaluate(f"e-{label}", step) for label, step in POINTS.items()}
+    assert compare("t", evaluated).config.metric.value == "checkpoint.loss"
+    assert compare("t", POINTS).config.metric == "eval_loss"
+    assert compare("t", {**evaluated, "other": POINTS["lr=0.1"]}, metric="loss").config.metric.value == "loss"
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "sentence"),
+    [
+        ({}, {}, "Step 't': runs is {}: give labels and steps, such as {'lr=0.1': trained}."),
+        ([RAW], {}, "Step 't': runs is [ExecutorStep('raw')]: give labels and steps"),
+        ({"a": 3}, {}, "Step 't': runs['a'] is 3, which is no input: give a step"),
+        ({"a\n": RAW}, {}, "give a mapping of labels to steps"),
+        ({1: RAW}, {}, "give a mapping of labels to steps"),
+        ({"a": RAW}, {"metric": ""}, "Step 't': metric='': give a text of at least one character."),
+        ({"a": RAW}, {"metrics": "x"}, "is no field of CompareConfig; did you mean metric?"),
+        ({"a": RAW}, {"higher_is_better": 1}, "higher_is_better=1: give True or False."),
+    ],
+)
+def test_bad_input_is_refused_when_the_dag_is_parsed(runs: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        compare("t", runs, **options)
+    assert sentence in str(error.value)
+
+
+def test_a_path_is_compared_as_a_step_is(tmp_path: Path) -> None:
+    path = trained(tmp_path, 0.5, 2.0)
+    step = compare("t", {"there": path, "odd": str(tmp_path / "no")})
+    [resolved] = resolve([step], "/p").steps
+    assert resolved.config.runs == {"there": path, "odd": str(tmp_path / "no")}
+    assert this_output_path() == step.config.output_path
