@@ -37,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--costs"):
         config.pluginmanager.register(Costs())
     if not hasattr(config, "workerinput"):
+        # A token or a setting that is kept at the home of who runs this decides nothing, and nothing is written there.
+        share_folder(config, "HOME", "tradewind-home-")
         # What one training has compiled, all trainings of this run find: that is half of what a tiny one computes.
         share_folder(config, "JAX_COMPILATION_CACHE_DIR", "tradewind-compilations-")
         share_folder(config, NEW_DATABASES, "tradewind-databases-")
