@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tradewind.text_table import aligned
+from tradewind.text_table import aligned, as_markdown
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() -> None:
@@ -15,3 +15,8 @@ def test_a_row_stays_one_line() -> None:
         "step  why          when",
         "a b   no capacity  now",
     ]
+
+
+def test_a_cell_breaks_no_table_of_markdown() -> None:
+    rows = [("run", "why"), ("a|b", "no\ncapacity")]
+    assert as_markdown(rows) == "| run | why |\n| --- | --- |\n| a\\|b | no capacity |"

@@ -11,6 +11,7 @@ from tradewind.recipes.comparing.pictures import as_png
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.train_lm import metrics_path, result_path
 from tradewind.steps.values.fields import PATH, TEXT, check_fields
+from tradewind.text_table import as_markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,13 +76,13 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
     return "\n\n".join(
         [
             f"# {title}",
-            _table(("Result", ""), losses),
+            as_markdown([("Result", ""), *losses]),
             "![Training and validation loss by step](loss_curve.png)",
             "## Sample",
             f"The model goes on with `{results['prompt']}`:",
             f"{fence}text\n{results['sample']}\n{fence}",
             "## Settings",
-            _table(("Setting", "Value"), settings) + "\n",
+            as_markdown([("Setting", "Value"), *settings]) + "\n",
         ]
     )
 
@@ -138,10 +139,6 @@ def _speed(training: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     if not gaps or not (gap := statistics.median(gaps)):
         return "not measured"
     return f"{training['tokens'] / training['steps'] / gap:,.0f} tokens/s in the median step"
-
-
-def _table(head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
-    return "\n".join(f"| {left} | {right} |" for left, right in [head, ("---", "---"), *rows])
 
 
 def _longest_run_of_backticks(text: str) -> int:

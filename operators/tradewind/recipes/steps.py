@@ -25,6 +25,7 @@ from typing import Any, Concatenate, ParamSpec
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
 from tradewind.datasets.python_sources import PythonSourcesConfig, collect_python_sources, running_python
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
+from tradewind.recipes.comparing.fit_scaling_law import ScalingLawConfig, fit_scaling_law
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.report import ReportConfig, write_report
@@ -62,6 +63,7 @@ _MADE: Mapping[type, str] = {
     LmEvalConfig: "evaluated",
     ReportConfig: "report",
     CompareConfig: "comparison",
+    ScalingLawConfig: "law",
 }
 """Config of a step → what the step makes, by the name of the argument that takes it."""
 _WHAT = {
@@ -72,6 +74,7 @@ _WHAT = {
     "evaluated": "an evaluation",
     "report": "a report",
     "comparison": "a comparison",
+    "law": "a scaling law",
 }
 _MEASURING = (
     "steps_per_eval",
@@ -252,13 +255,37 @@ def compare(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorStep:
     Raises:
         ValueError: ``runs`` names none, a label is no text, or a run is no input.
     """
-    if not isinstance(runs, Mapping) or not runs:
-        raise ValueError(f"runs is {shortened(runs)}: give labels and steps, such as {{'lr=0.1': trained}}.")
-    inputs = {label: _ended(f"runs[{shortened(label)}]", run) for label, run in runs.items()}
+    inputs = _ended_runs(runs)
     if "metric" not in options and all(isinstance(_config_of(run), LmEvalConfig) for run in runs.values()):
         options = {**options, "metric": "checkpoint.loss"}
     recipe = _Recipe("compare", compare_runs, CompareConfig, "Compares the runs that have ended.", ("title",))
     return recipe.step(name, {"runs": inputs}, options)
+
+
+@naming_step
+def scaling_law(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorStep:
+    """How the loss falls with the size of the model and with the tokens, fitted through trainings that differ in these.
+
+    It runs when all have ended, also if some failed, and fails then as ``compare`` does, once it has written the law
+    through the others.
+
+    Args:
+        name: Of the step.
+        runs: Label → a step that returns a loss, parameters and tokens, such as one of ``train``.
+        options: Of ``ExecutorStep`` and ``ScalingLawConfig``, such as ``budgets``, FLOPs for which the best size and
+            length are told. The ``title`` does not count.
+
+    Raises:
+        ValueError: ``runs`` names none, a label is no text, or a run is no input.
+    """
+    recipe = _Recipe("scaling_law", fit_scaling_law, ScalingLawConfig, "A scaling law through trainings.", ("title",))
+    return recipe.step(name, {"runs": _ended_runs(runs)}, options)
+
+
+def _ended_runs(runs: Any) -> dict[str, Any]:
+    if not isinstance(runs, Mapping) or not runs:
+        raise ValueError(f"runs is {shortened(runs)}: give labels and steps, such as {{'lr=0.1': trained}}.")
+    return {label: _ended(f"runs[{shortened(label)}]", run) for label, run in runs.items()}
 
 
 def _ended(argument: str, value: Any) -> Any:

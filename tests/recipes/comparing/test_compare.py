@@ -11,46 +11,15 @@ from typing import Any
 
 import pytest
 
+from tests.recipes.comparing.ended_runs import ended, failed, made
 from tradewind import ExecutorStep, InputName, experiment_dag, this_output_path, versioned
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
-from tradewind.recipes.comparing.compare import CompareConfig, MissingRunsError, compare_runs
+from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
+from tradewind.recipes.comparing.missing import MissingRunsError
 from tradewind.recipes.comparing.pictures import is_wide, numeric_setting
-from tradewind.recipes.comparing.runs import EndedRun, differing_settings, read_runs
+from tradewind.recipes.comparing.reading import read_runs
+from tradewind.recipes.comparing.runs import EndedRun, differing_settings
 from tradewind.recipes.steps import compare, evaluate, tokenize, train
-from tradewind.records.attempts import AttemptError, AttemptOutcome
-from tradewind.records.leases.lease import Phase
-from tradewind.records.leases.store import LeaseStore
-from tradewind.steps import ResolvedStep, resolve
-from tradewind.turns.claims import StepTurns
-
-
-def made(folder: Path, name: str, result: Any, config: Any = None, curve: str = "") -> str:
-    """The output of a step that ended with this result, as the runtime leaves it; its path."""
-    step = resolve([ExecutorStep(name, posixpath.join, config or {})], str(folder)).steps[-1]
-    turns, turn = _claimed(step)
-    if result is not None:
-        Path(step.output_path, ".artifact.json").write_text(json.dumps(result))
-    if curve:
-        Path(step.output_path, "metrics.jsonl").write_text(curve)
-    Path(step.output_path, "data").touch()
-    store = LeaseStore(step.output_path)
-    store.change(store.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="d", witness="data")
-    return turns.path
-
-
-def failed(folder: Path, name: str, message: str) -> str:
-    step = resolve([ExecutorStep(name, posixpath.join, {})], str(folder)).steps[-1]
-    turns, turn = _claimed(step)
-    turns.end_unstarted(turn.attempt.job, AttemptOutcome.FAILED, AttemptError("ValueError", message))
-    return turns.path
-
-
-def _claimed(step: ResolvedStep) -> tuple[StepTurns, Any]:
-    turns = StepTurns(step, {"dag": "d"})
-    turn = turns.claim(None, lambda: step_spec(step, CodeFolder(Path("/nowhere"))))
-    assert turn is not None
-    return turns, turn
+from tradewind.steps import resolve
 
 
 def trained(folder: Path, rate: float, loss: float) -> str:
@@ -141,17 +110,11 @@ def test_settings_of_the_steps_below_count_where_the_run_has_none_of_that_name(t
         step = ExecutorStep(f"e{seed}", posixpath.join, {"from": InputName(below, None), "seed": versioned(seed)})
         experiment = resolve([step], str(tmp_path))
         made(tmp_path, "below", {"n": 1}, below.config) if seed == 8 else None
-        turn = StepTurns(experiment.of(step), {"dag": "d"}).claim(
-            None, lambda step=step, of=experiment: step_spec(of.of(step), CodeFolder(Path("/nowhere")))
-        )
-        assert turn is not None
-        Path(experiment.of(step).output_path, "data").touch()
-        store = LeaseStore(experiment.of(step).output_path)
-        store.change(store.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="d", witness="data")
+        ended(experiment.of(step))
     paths = {folder.name[:2]: str(folder) for folder in tmp_path.glob("e?-*")}
-    ended, missing = read_runs(dict(sorted(paths.items())))
-    assert missing == [] and [run.settings for run in ended] == [{"seed": 8, "rate": 1}, {"seed": 9, "rate": 1}]
-    assert differing_settings(ended) == ["seed"]
+    runs, missing = read_runs(dict(sorted(paths.items())))
+    assert missing == [] and [run.settings for run in runs] == [{"seed": 8, "rate": 1}, {"seed": 9, "rate": 1}]
+    assert differing_settings(runs) == ["seed"]
 
 
 def test_a_sweep_is_drawn_over_its_one_number() -> None:

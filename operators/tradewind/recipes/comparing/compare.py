@@ -12,19 +12,14 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from tradewind.datasets.files import atomic_writer, join, write_text
+from tradewind.recipes.comparing.missing import MissingRun, missing_runs, without_number, without_result
 from tradewind.recipes.comparing.pictures import comparison_picture
-from tradewind.recipes.comparing.runs import EndedRun, MissingRun, differing_settings, read_runs
-from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, TEXT, FieldRule, check_fields
-from tradewind.text_table import aligned
-
-MOST_NAMED: Final = 10
-
-
-class MissingRunsError(RuntimeError):
-    """Some of the runs that were to be compared have no result."""
+from tradewind.recipes.comparing.runs import RUNS, EndedRun, check_run_paths, differing_settings
+from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
+from tradewind.text_table import aligned, as_markdown
 
 
 @dataclass(frozen=True)
@@ -42,20 +37,8 @@ class CompareConfig:
     """Heading of the table and of the picture."""
 
     def __post_init__(self) -> None:
-        check_fields(self, runs=_RUNS, output_path=PATH, metric=SOME_TEXT, higher_is_better=FLAG, title=TEXT)
-        for label, path in self.runs.items():
-            PATH.check(f"runs[{label!r}]", path)
-
-
-def _are_runs(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and len(value) > 0
-        and all(isinstance(label, str) and label.strip() and label.isprintable() for label in value)
-    )
-
-
-_RUNS: Final = FieldRule("a mapping of labels to steps, such as {'lr=0.1': trained}", _are_runs)
+        check_fields(self, runs=RUNS, output_path=PATH, metric=SOME_TEXT, higher_is_better=FLAG, title=TEXT)
+        check_run_paths(self.runs)
 
 
 def compare_runs(config: CompareConfig) -> dict[str, Any]:
@@ -64,14 +47,19 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
     Raises:
         MissingRunsError: A run has no result, or none by the metric; what there is has been compared and written.
     """
+    from tradewind.recipes.comparing.reading import read_runs  # the file store: not while a DAG file is parsed
+
     ended, missing = read_runs(config.runs)
     measured = [run for run in ended if config.metric in run.results]
-    missing += [_without_metric(run, config.metric) for run in ended if config.metric not in run.results]
+    missing += [
+        without_number(run.label, run.results, config.metric) for run in ended if config.metric not in run.results
+    ]
     ordered = sorted(measured, key=lambda run: _rank(run.results[config.metric], config.higher_is_better))
     if ordered:
         _write(config, ordered, missing)
     if missing:
-        raise MissingRunsError(_missing_text(config, ordered, missing))
+        where = f"The others are compared in {join(config.output_path, 'comparison.md')}." if ordered else ""
+        raise missing_runs(len(config.runs), missing, where)
     values = {run.label: run.results[config.metric] for run in ordered}
     return {
         "best": ordered[0].label,
@@ -111,23 +99,6 @@ def _rank(value: float, higher_is_better: bool) -> tuple[bool, float]:
     return not math.isfinite(value), -value if higher_is_better else value
 
 
-def _without_metric(run: EndedRun, metric: str) -> MissingRun:
-    known = ", ".join(list(run.results)[:MOST_NAMED]) or "no numbers"
-    return MissingRun(run.label, f"returned no {metric!r}, but {known}")
-
-
-def _missing_text(config: CompareConfig, ordered: Sequence[EndedRun], missing: Sequence[MissingRun]) -> str:
-    named = "; ".join(f"{run.label} ({_one_line(run.reason)})" for run in missing[:MOST_NAMED])
-    more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
-    where = f" The others are compared in {join(config.output_path, 'comparison.md')}." if ordered else ""
-    return f"{len(missing)} of {len(config.runs)} runs have no result: {named}{more}.{where}"
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 200 else f"{line[:199]}…"
-
-
 def _cell(value: Any) -> str:
     if value is None:
         return ""
@@ -141,8 +112,5 @@ def _csv(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _markdown(title: str, rows: Sequence[Sequence[str]], missing: Sequence[MissingRun]) -> str:
-    head, *body = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
-    table = "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
-    without = "\n".join(f"- {run.label}: {_one_line(run.reason)}" for run in missing)
-    parts = [f"# {title}", table, "![Results, and losses by step](comparison.png)"]
-    return "\n\n".join([*parts, *([f"## Without a result\n\n{without}"] if without else [])]) + "\n"
+    parts = [f"# {title}", as_markdown(rows), "![Results, and losses by step](comparison.png)"]
+    return "\n\n".join([*parts, *without_result(missing)]) + "\n"

@@ -1,13 +1,14 @@
-"""One picture of several runs: how good each is by what was set in it, and the losses by step."""
+"""One picture of several runs: how good each is by what was set in it, and the losses by step or as a law has them."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tradewind.recipes.comparing.runs import EndedRun, differing_settings
+from tradewind.recipes.comparing.scaling_law import FLOPS_PER_PARAMETER_AND_TOKEN, Point, ScalingLaw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +32,25 @@ def comparison_picture(runs: Sequence[EndedRun], metric: str, title: str) -> byt
     if has_curves:
         _draw_curves(panels[1], runs)
     for axes in panels:
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        _plain_frame(axes)
+    return as_png(figure)
+
+
+def scaling_picture(law: ScalingLaw, points: Mapping[str, Point], title: str) -> bytes:
+    """A PNG of measured and predicted losses by the FLOPs of the trainings."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), dpi=140, layout="constrained")
+    axes = figure.subplots()
+    figure.suptitle(title)
+    ordered = sorted(points.values(), key=lambda point: point.parameters * point.tokens)
+    flops = [FLOPS_PER_PARAMETER_AND_TOKEN * point.parameters * point.tokens for point in ordered]
+    axes.plot(flops, [point.loss for point in ordered], "o", color="#1f5fa8", label="measured")
+    predicted = [law.loss(point.parameters, point.tokens) for point in ordered]
+    axes.plot(flops, predicted, "x", color="#d1603d", label="predicted")
+    axes.set(xlabel="FLOPs", ylabel="loss (nats per token)", xscale="log")
+    axes.legend(frameon=False, fontsize="small")
+    _plain_frame(axes)
     return as_png(figure)
 
 
@@ -44,6 +62,11 @@ def as_png(figure: Figure) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()
+
+
+def _plain_frame(axes: Axes) -> None:
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def numeric_setting(runs: Sequence[EndedRun]) -> str | None:

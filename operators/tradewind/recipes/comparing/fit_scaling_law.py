@@ -1,0 +1,133 @@
+"""A scaling law through trainings of several sizes and lengths, with what it says of larger ones.
+
+As in a comparison, a training that failed keeps the others from nothing: the law is fitted through those that have a
+result, then the step fails and names the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tradewind.datasets.files import atomic_writer, join, write_json, write_text
+from tradewind.recipes.comparing.missing import MissingRun, missing_runs, without_number, without_result
+from tradewind.recipes.comparing.pictures import scaling_picture
+from tradewind.recipes.comparing.runs import RUNS, EndedRun, check_run_paths
+from tradewind.recipes.comparing.scaling_law import Point, ScalingLaw, TooFewPointsError, fitted_law
+from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, FieldRule, check_fields
+from tradewind.text_table import aligned, as_markdown
+
+NUMBERS = ("loss", "parameters", "tokens")
+_BUDGETS = FieldRule(
+    "a list of numbers of FLOPs, such as [1e21]",
+    lambda value: isinstance(value, (list, tuple)) and all(_is_positive(each) for each in value),
+)
+
+
+@dataclass(frozen=True)
+class ScalingLawConfig:
+    """Through which trainings ``fit_scaling_law`` lays a law, and what it is asked."""
+
+    runs: Mapping[str, str]
+    """Label → output of a step that returns the three numbers below, such as ``train_lm``."""
+    output_path: str
+    """Gets ``scaling_law.md``, ``scaling_law.json`` and ``scaling_law.png``."""
+    loss: str = "eval_loss"
+    """The loss, in nats per token, in what the steps return; one further in by path."""
+    parameters: str = "parameters"
+    """How many the model has, there."""
+    tokens: str = "tokens"
+    """How many it was trained on, there."""
+    budgets: Sequence[float] = ()
+    """FLOPs of trainings for which the best size and length are told."""
+    title: str = "Scaling law"
+    """Heading of the page and of the picture."""
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys(NUMBERS, SOME_TEXT)
+        check_fields(self, runs=RUNS, output_path=PATH, **names, budgets=_BUDGETS, title=TEXT)
+        check_run_paths(self.runs)
+
+
+def fit_scaling_law(config: ScalingLawConfig) -> dict[str, Any]:
+    """Write the three files; returns the numbers of the law and ``worst_error``, its largest relative error.
+
+    Raises:
+        MissingRunsError: A run has no result, or not the numbers; the law through the others has been written.
+        TooFewPointsError: All have, and they are too few or too alike for a law.
+    """
+    from tradewind.recipes.comparing.reading import read_runs  # the file store: not while a DAG file is parsed
+
+    ended, missing = read_runs(config.runs)
+    points = {run.label: point for run in ended if isinstance(point := _point(config, run), Point)}
+    missing += [flaw for run in ended if isinstance(flaw := _point(config, run), MissingRun)]
+    try:
+        law = fitted_law(list(points.values()))
+    except TooFewPointsError as error:
+        if missing:
+            raise missing_runs(len(config.runs), missing, str(error)) from error
+        raise
+    told = _write(config, law, points, missing)
+    if missing:
+        where = join(config.output_path, "scaling_law.md")
+        raise missing_runs(len(config.runs), missing, f"The law through the others is in {where}.")
+    return told
+
+
+def _point(config: ScalingLawConfig, run: EndedRun) -> Point | MissingRun:
+    values = {}
+    for field in NUMBERS:
+        name = getattr(config, field)
+        if name not in run.results:
+            return without_number(run.label, run.results, name)
+        if not _is_positive(value := run.results[name]):
+            return MissingRun(run.label, f"its {name} is {value}, and a law goes through positive numbers")
+        values[field] = float(value)
+    return Point(**values)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _write(
+    config: ScalingLawConfig, law: ScalingLaw, points: Mapping[str, Point], missing: Sequence[MissingRun]
+) -> dict[str, Any]:
+    rows = _rows(law, points)
+    print("\n".join([str(law), *aligned(rows)]), flush=True)
+    told = asdict(law) | {"worst_error": max(abs(_error(law, point)) for point in points.values())}
+    best = _best(law, config.budgets)
+    with atomic_writer(join(config.output_path, "scaling_law.png")) as file:
+        file.write(scaling_picture(law, points, config.title))
+    write_json(join(config.output_path, "scaling_law.json"), told | {"best": best})
+    parts = [f"# {config.title}", f"`{law}`", as_markdown(rows), "![Measured and predicted losses](scaling_law.png)"]
+    if best:
+        table = as_markdown([list(best[0]), *([f"{value:.4g}" for value in each.values()] for each in best)])
+        parts += ["## The best training for a number of FLOPs", table]
+    write_text(join(config.output_path, "scaling_law.md"), "\n\n".join([*parts, *without_result(missing)]) + "\n")
+    return told
+
+
+def _best(law: ScalingLaw, budgets: Sequence[float]) -> list[dict[str, float]]:
+    """For each budget of FLOPs the size and length that a law in both predicts the lowest loss for."""
+    found = [(flops, best) for flops in budgets if (best := law.best_for(flops)) is not None]
+    return [{"flops": flops, "parameters": n, "tokens": d, "loss": law.loss(n, d)} for flops, (n, d) in found]
+
+
+def _rows(law: ScalingLaw, points: Mapping[str, Point]) -> list[list[str]]:
+    """The table, its head first, the lowest loss on top."""
+
+    def row(label: str, point: Point) -> list[str]:
+        predicted = law.loss(point.parameters, point.tokens)
+        sizes = [f"{point.parameters:.4g}", f"{point.tokens:.4g}"]
+        return [label, *sizes, f"{point.loss:.4f}", f"{predicted:.4f}", f"{_error(law, point):+.2%}"]
+
+    by_loss = sorted(points.items(), key=lambda item: item[1].loss)
+    return [["run", *NUMBERS[1:], "loss", "predicted", "error"], *(row(*item) for item in by_loss)]
+
+
+def _error(law: ScalingLaw, point: Point) -> float:
+    """Relative to what was measured."""
+    return law.loss(point.parameters, point.tokens) / point.loss - 1

@@ -1,0 +1,116 @@
+"""What came of runs, read from beside their outputs, whichever step each of them is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tradewind.datasets.files import exists, join
+from tradewind.recipes.comparing.missing import MissingRun
+from tradewind.recipes.comparing.runs import EndedRun
+from tradewind.recipes.metrics.file import read_metrics, series
+from tradewind.recipes.train_config import metrics_path
+from tradewind.records.attempts import told_attempt
+from tradewind.records.outputs.manifests import RESULT_FILE
+from tradewind.records.parsing import Flaw, parse_object
+from tradewind.records.reading import read_records
+from tradewind.records.record import Record, RecordState
+from tradewind.records.step_info import INFO_FILE, BadInfoError, parse_info
+from tradewind.storage.bounded import LARGE, Content
+from tradewind.storage.files import read_contents
+
+CURVES: Final = ("eval/loss", "train/loss")
+"""What is drawn of a training, the first that it has."""
+
+
+def read_runs(paths: Mapping[str, str]) -> tuple[list[EndedRun], list[MissingRun]]:
+    """What came of the runs, by label → output path.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    records = read_records(list(dict.fromkeys(paths.values())))
+    ended = {label: path for label, path in paths.items() if records[path].state is RecordState.FINISHED}
+    contents = read_contents([join(path, name) for path in ended.values() for name in (RESULT_FILE, INFO_FILE)], LARGE)
+    missing = [MissingRun(label, _why(path, records[path])) for label, path in paths.items() if label not in ended]
+    return [_ended(label, path, contents) for label, path in ended.items()], missing
+
+
+def _ended(label: str, path: str, contents: Mapping[str, Content]) -> EndedRun:
+    info = _info(join(path, INFO_FILE), contents)
+    settings: dict[str, Any] = {}
+    _collect_settings(info.get("version"), settings)
+    return EndedRun(
+        label,
+        settings,
+        dict(_numbers(_result(contents.get(join(path, RESULT_FILE))))),
+        _curve([path, *(info.get("dependencies") or ())]),
+    )
+
+
+def _why(path: str, record: Record) -> str:
+    lease = record.lease
+    match record.state:
+        case RecordState.FAILED if lease is not None:
+            attempt = told_attempt(path, lease.attempt)
+            error = attempt.error if attempt is not None else None
+            return f"failed: {error.type}: {error.message}" if error is not None else "failed"
+        case RecordState.NONE:
+            return "never ran"
+        case RecordState.GONE:
+            return "its output is gone"
+        case RecordState.STOPPED:
+            return "was stopped"
+        case RecordState.AT_WORK:
+            return "is still at work"
+    return "its record cannot be read"
+
+
+def _info(file: str, contents: Mapping[str, Content]) -> Mapping[str, Any]:
+    try:
+        return parse_info(file, contents[file]) if file in contents else {}
+    except BadInfoError:  # only names of settings come from it
+        return {}
+
+
+def _result(found: Content | None) -> Any:
+    try:
+        return parse_object(found.text) if found is not None and found.flaw is None else {}
+    except Flaw:  # a function may return whatever it likes
+        return {}
+
+
+def _collect_settings(version: Any, settings: dict[str, Any]) -> None:
+    """Breadth first, so that the fields of the run itself come before those of what it was made from."""
+    level = [version]
+    while level:
+        known = [each for each in level if isinstance(each, dict)]
+        for each in known:
+            config = each.get("config")
+            for path, value in config.items() if isinstance(config, dict) else ():
+                if not (isinstance(value, str) and value.startswith("DEP[")):
+                    settings.setdefault(path, value)
+        level = [inner for each in known for inner in each.get("dependencies") or ()]
+
+
+def _numbers(value: Any, path: str = "") -> list[tuple[str, float]]:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return [(path, value)]
+    if isinstance(value, dict) and path.count(".") < 3:
+        prefix = f"{path}." if path else ""
+        return [number for key, inner in value.items() for number in _numbers(inner, f"{prefix}{key}")]
+    return []
+
+
+def _curve(folders: Sequence[str]) -> tuple[Sequence[int], Sequence[float]]:
+    """The losses of the first of the folders that a training wrote."""
+    for folder in folders:
+        if exists(file := metrics_path(folder)):
+            metrics = read_metrics(file)
+            for name in CURVES:
+                steps, losses = series(metrics, name)
+                finite = [(step + 1, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
+                if finite:
+                    return [step for step, _ in finite], [loss for _, loss in finite]
+    return (), ()

@@ -1,0 +1,49 @@
+"""Outputs of steps as a run leaves them, with a result or without one."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from pathlib import Path
+from typing import Any
+
+from tradewind import ExecutorStep
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.records.attempts import AttemptError, AttemptOutcome
+from tradewind.records.leases.lease import Phase
+from tradewind.records.leases.store import LeaseStore
+from tradewind.steps import ResolvedStep, resolve
+from tradewind.turns.claims import StepTurns
+
+
+def made(folder: Path, name: str, result: Any, config: Any = None, curve: str = "") -> str:
+    """The output of a step that ended with this result; its path."""
+    return ended(resolve([ExecutorStep(name, posixpath.join, config or {})], str(folder)).steps[-1], result, curve)
+
+
+def ended(step: ResolvedStep, result: Any = None, curve: str = "") -> str:
+    """The output of ``step``, with what its function returned and the lines of its metrics."""
+    turns, turn = _claimed(step)
+    if result is not None:
+        Path(step.output_path, ".artifact.json").write_text(json.dumps(result))
+    if curve:
+        Path(step.output_path, "metrics.jsonl").write_text(curve)
+    Path(step.output_path, "data").touch()
+    store = LeaseStore(step.output_path)
+    store.change(store.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="d", witness="data")
+    return turns.path
+
+
+def failed(folder: Path, name: str, message: str) -> str:
+    step = resolve([ExecutorStep(name, posixpath.join, {})], str(folder)).steps[-1]
+    turns, turn = _claimed(step)
+    turns.end_unstarted(turn.attempt.job, AttemptOutcome.FAILED, AttemptError("ValueError", message))
+    return turns.path
+
+
+def _claimed(step: ResolvedStep) -> tuple[StepTurns, Any]:
+    turns = StepTurns(step, {"dag": "d"})
+    turn = turns.claim(None, lambda: step_spec(step, CodeFolder(Path("/nowhere"))))
+    assert turn is not None
+    return turns, turn

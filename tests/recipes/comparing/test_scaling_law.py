@@ -1,0 +1,159 @@
+"""The law of losses by size and tokens: what is known of it is found again, and what cannot be said is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recipes.comparing.ended_runs import failed, made
+from tradewind import experiment_dag
+from tradewind.recipes.comparing.fit_scaling_law import ScalingLawConfig, fit_scaling_law
+from tradewind.recipes.comparing.missing import MissingRunsError
+from tradewind.recipes.comparing.scaling_law import Point, PowerTerm, ScalingLaw, TooFewPointsError, fitted_law
+from tradewind.recipes.steps import compare, scaling_law, train
+from tradewind.steps import resolve
+
+CHINCHILLA = ScalingLaw(1.69, PowerTerm(406.4, 0.34), PowerTerm(410.7, 0.28))
+"""Equation 10 of Hoffmann et al. 2022."""
+SIZES, LENGTHS = (4e7, 2e8, 1e9), (1e9, 4e9, 2e10)
+
+
+def points(law: ScalingLaw, sizes: tuple[float, ...] = SIZES, lengths: tuple[float, ...] = LENGTHS) -> list[Point]:
+    return [Point(size, length, law.loss(size, length)) for size in sizes for length in lengths]
+
+
+def numbers(law: ScalingLaw) -> list[float]:
+    terms = [term for term in (law.parameters, law.tokens) if term is not None]
+    return [law.floor, *(number for term in terms for number in (term.coefficient, term.exponent))]
+
+
+def test_a_known_law_is_found_again() -> None:
+    assert numbers(fitted_law(points(CHINCHILLA))) == pytest.approx(numbers(CHINCHILLA), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "law", [ScalingLaw(2.0, PowerTerm(100.0, 0.3), None), ScalingLaw(2.0, None, PowerTerm(900.0, 0.4))]
+)
+def test_what_does_not_vary_has_no_term(law: ScalingLaw) -> None:
+    sizes, lengths = (SIZES, LENGTHS[:1]) if law.parameters else (SIZES[:1], LENGTHS)
+    found = fitted_law(points(law, sizes, lengths))
+    assert (found.parameters is None, found.tokens is None) == (law.parameters is None, law.tokens is None)
+    assert numbers(found) == pytest.approx(numbers(law), rel=1e-4)
+    assert found.best_for(1e21) is None
+
+
+def test_one_training_that_went_wrong_does_not_bend_the_law() -> None:
+    given = points(CHINCHILLA)
+    given[5] = Point(given[5].parameters, given[5].tokens, given[5].loss * 1.5)
+    assert fitted_law(given).loss(1e10, 2e11) == pytest.approx(CHINCHILLA.loss(1e10, 2e11), rel=1e-2)
+
+
+def test_the_best_training_spends_all_flops_and_none_beside_it_is_better() -> None:
+    best = CHINCHILLA.best_for(5.76e23)
+    assert best is not None and 6 * best[0] * best[1] == pytest.approx(5.76e23)
+    for factor in (0.9, 1.1):
+        assert CHINCHILLA.loss(best[0] * factor, best[1] / factor) > CHINCHILLA.loss(*best)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            [points(CHINCHILLA)[each] for each in (0, 4, 8)],
+            "in parameters and tokens has 5 numbers to find, and there are 3",
+        ),
+        (
+            points(CHINCHILLA, SIZES, LENGTHS[:2]),
+            "Of 2 different numbers of tokens no curve can be told: give trainings",
+        ),
+        (points(CHINCHILLA, SIZES[:2], LENGTHS[:1]), "Of 2 different numbers of parameters no curve"),
+        (points(CHINCHILLA, SIZES[:1], LENGTHS[:1]) * 5, "needs trainings that differ in parameters or in tokens."),
+        ([], "needs trainings that differ in parameters or in tokens."),
+    ],
+)
+def test_too_few_points_are_told(given: list[Point], sentence: str) -> None:
+    with pytest.raises(TooFewPointsError, match=sentence):
+        fitted_law(given)
+
+
+def suite(folder: Path) -> dict[str, str]:
+    """The outputs of trainings, by label, that follow a law in their size."""
+    law = ScalingLaw(2.0, PowerTerm(100.0, 0.3), None)
+    results = {f"{size:g}": {"eval_loss": law.loss(size, 1), "parameters": size, "tokens": 1e9} for size in SIZES}
+    return {label: made(folder, f"size-{label}", result) for label, result in results.items()}
+
+
+def config(folder: Path, runs: dict[str, str], **options: Any) -> ScalingLawConfig:
+    return ScalingLawConfig(runs, str(folder / "out"), **options)
+
+
+def test_a_suite_of_trainings_gives_a_law_a_page_and_a_picture(tmp_path: Path) -> None:
+    told = fit_scaling_law(config(tmp_path, suite(tmp_path), title="Sizes"))
+    assert (told["floor"], told["parameters"]["exponent"]) == (pytest.approx(2.0), pytest.approx(0.3))
+    assert told["tokens"] is None and told["worst_error"] < 1e-6
+    page = (tmp_path / "out" / "scaling_law.md").read_text()
+    assert (
+        page.startswith("# Sizes\n\n`L = 2 + 100 / N**0.3`\n") and "| 1e+09 | 1e+09 | 1e+09 | 2.1995 | 2.1995 |" in page
+    )
+    assert json.loads((tmp_path / "out" / "scaling_law.json").read_text()) == {**told, "best": []}
+    assert (tmp_path / "out" / "scaling_law.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_budget_is_answered_by_a_law_in_both(tmp_path: Path) -> None:
+    results = [{"loss": each.loss, "n": each.parameters, "d": each.tokens} for each in points(CHINCHILLA)]
+    runs = {f"r{number}": made(tmp_path, f"r{number}", result) for number, result in enumerate(results)}
+    fit_scaling_law(config(tmp_path, runs, loss="loss", parameters="n", tokens="d", budgets=[1e21]))
+    [best] = json.loads((tmp_path / "out" / "scaling_law.json").read_text())["best"]
+    assert (best["parameters"], best["tokens"]) == pytest.approx(CHINCHILLA.best_for(1e21), rel=1e-2)
+    assert "## The best training for a number of FLOPs" in (tmp_path / "out" / "scaling_law.md").read_text()
+
+
+def test_trainings_without_a_result_are_named_and_the_law_goes_through_the_others(tmp_path: Path) -> None:
+    runs = suite(tmp_path) | {
+        "bad": failed(tmp_path, "bad", "no"),
+        "nan": made(tmp_path, "nan", {"eval_loss": float("nan"), "parameters": 5, "tokens": 5}),
+        "odd": made(tmp_path, "odd", {"eval_loss": 3.0}),
+    }
+    with pytest.raises(MissingRunsError) as error:
+        fit_scaling_law(config(tmp_path, runs))
+    assert str(error.value) == (
+        "3 of 6 runs have no result: bad (failed: ValueError: no); nan (its eval_loss is nan, and a law goes through "
+        "positive numbers); odd (returned no 'parameters', but eval_loss). "
+        f"The law through the others is in {tmp_path}/out/scaling_law.md."
+    )
+    page = (tmp_path / "out" / "scaling_law.md").read_text()
+    assert "L = 2 + 100 / N**0.3" in page and "## Without a result\n\n- bad: failed: ValueError: no\n" in page
+
+
+def test_where_too_few_are_left_both_are_told(tmp_path: Path) -> None:
+    runs = dict(list(suite(tmp_path).items())[:2])
+    with pytest.raises(TooFewPointsError):
+        fit_scaling_law(config(tmp_path, runs))
+    with pytest.raises(MissingRunsError, match=r"gone \(never ran\)\. Of 2 different numbers of parameters"):
+        fit_scaling_law(config(tmp_path, runs | {"gone": str(tmp_path / "gone")}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_step_waits_for_all_trainings_and_needs_none_of_them() -> None:
+    runs = {
+        f"{steps}": train(f"t{steps}", "tokens", "tiny", tokenizer="tokenizer", num_train_steps=steps)
+        for steps in (10, 20, 40)
+    }
+    step = scaling_law("law", runs, budgets=[1e18], title="Lengths")
+    [resolved] = [each for each in resolve([step], "/p").steps if each.name == "law"]
+    assert [each.name for each in resolved.dependencies] == ["t10", "t20", "t40"] and resolved.needed == ()
+    assert resolved.version["config"] == {
+        **{f"runs.{label}": f"DEP[{n}]" for n, label in enumerate(runs)},
+        "budgets": [1e18],
+    }
+    dag = experiment_dag("suite", [step, compare("table", runs)])
+    assert dag is not None and dag.get_task("law").trigger_rule == "all_done"
+
+
+@pytest.mark.parametrize("budgets", [1e21, [0], [-1.0], [float("inf")], ["1e21"], [True]])
+def test_a_budget_that_is_none_is_refused_when_the_dag_is_parsed(budgets: Any) -> None:
+    with pytest.raises(ValueError, match=r"Step 'law': budgets=.*: give a list of numbers of FLOPs, such as \[1e21\]"):
+        scaling_law("law", {"a": "path"}, budgets=budgets)
