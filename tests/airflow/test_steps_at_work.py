@@ -18,9 +18,14 @@ pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 TASK = "slow_step"
 
 
-def begin(house: House, name: str, seconds: int) -> HouseRun:
+def enough(house: House, name: str) -> Path:
+    """The file whose coming ends the work of the step of this name."""
+    return house.store / f"enough-{name}"
+
+
+def begin(house: House, name: str) -> HouseRun:
     """A run whose step is at work, followed from the triggerer."""
-    run = house.begin("slow_step", {"name": name, "seconds": seconds})
+    run = house.begin("slow_step", {"name": name, "until": str(enough(house, name))})
     until(lambda: "RUNNING" in statuses(house.ray_address, run.run_id), "the step's job")
     until(lambda: run.states()[TASK] == "deferred", "the task to follow it")
     until(lambda: "working" in run.log(TASK), "the step's first line")
@@ -39,17 +44,18 @@ def attempts(house: House, run: HouseRun) -> list[dict[str, Any]]:
 
 
 def test_a_marked_step_is_stopped_and_its_attempt_says_so(house: House) -> None:
-    run = begin(house, "marked", 300)
+    run = begin(house, "marked")
     house.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
     until(lambda: statuses(house.ray_address, run.run_id) == ["STOPPED"], "the job to stop")
     until(lambda: [one["outcome"] for one in attempts(house, run)] == ["stopped"], "the attempt's end")
 
 
 def test_a_step_cleared_at_work_is_stopped_and_made_again(house: House) -> None:
-    run = begin(house, "cleared", 8)
+    run = begin(house, "cleared")
     house.api.clear_task(run.dag_id, run.run_id, TASK)
     until(lambda: statuses(house.ray_address, run.run_id)[:1] == ["STOPPED"], "the first job to stop")
     until(lambda: len(jobs_of(house.ray_address, run.run_id)) == 2, "the second job")
+    enough(house, "cleared").touch()
     run.wait()
     assert run.states()[TASK] == "success"
     assert statuses(house.ray_address, run.run_id) == ["STOPPED", "SUCCEEDED"]
@@ -57,7 +63,7 @@ def test_a_step_cleared_at_work_is_stopped_and_made_again(house: House) -> None:
 
 
 def test_a_step_marked_while_the_triggerer_is_down_is_stopped_by_the_reconciler(house: House) -> None:
-    run = begin(house, "unseen", 300)
+    run = begin(house, "unseen")
     house.airflow.stop_component("triggerer")
     try:
         house.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
@@ -70,8 +76,8 @@ def test_a_step_marked_while_the_triggerer_is_down_is_stopped_by_the_reconciler(
 
 
 def test_a_run_that_waits_for_a_step_makes_it_when_a_person_stops_it(house: House) -> None:
-    first = begin(house, "shared", 300)
-    second = house.begin("slow_step", {"name": "shared", "seconds": 1})
+    first = begin(house, "shared")
+    second = house.begin("slow_step", {"name": "shared"})
     until(lambda: second.states().get(TASK) == "deferred", "the second run to wait")
     assert second.decisions() == {TASK: "WAIT"}
     house.api.mark_task(first.dag_id, first.run_id, TASK, "success")
@@ -83,20 +89,21 @@ def test_a_run_that_waits_for_a_step_makes_it_when_a_person_stops_it(house: Hous
 
 
 def test_the_whole_log_of_an_attempt_lies_beside_the_output(house: House) -> None:
-    run = house.run("slow_step", {"name": "logged", "seconds": 0})
+    run = house.run("slow_step", {"name": "logged"})
     log = output(house, run) / ".attempts" / "1" / "driver.log"
     assert log.read_text().splitlines()[-2:] == ["working", "worked"]
     assert f"full log at {log}" not in run.log(TASK), "the task's log holds it all"
 
 
 def test_a_driver_that_is_killed_costs_an_attempt_and_no_retry(house: House) -> None:
-    run = begin(house, "killed", 10)
+    run = begin(house, "killed")
     [job] = jobs_of(house.ray_address, run.run_id)
     file = f"{output(house, run)}/.attempts/1.json"
     drivers = [one for one in psutil.process_iter() if _is_driver_of(one, file)]
     assert drivers
     for driver in drivers:
         driver.kill()
+    enough(house, "killed").touch()
     run.wait()
     [task] = [ti for ti in house.api.task_instances(run.dag_id, run.run_id) if ti["task_id"] == TASK]
     assert (task["state"], task["try_number"]) == ("success", 1)

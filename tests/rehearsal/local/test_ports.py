@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -22,6 +24,24 @@ def test_a_port_that_is_taken_at_any_address_is_not_free(monkeypatch: pytest.Mon
 
 def test_no_two_parts_of_a_stack_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_PORTS", range(31_000, 31_200))
-    monkeypatch.setattr(ports, "_given", set())
+    monkeypatch.setattr(ports, "_given", {})
     given = [free_port() for _ in range(60)]
     assert len(set(given)) == len(given)
+
+
+def test_a_port_that_another_process_was_given_and_has_not_taken_yet_is_not_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ports, "_PORTS", range(31_200, 31_201))
+    monkeypatch.setattr(ports, "_given", {})
+    code = "import sys; from tradewind.rehearsal.local import ports; ports._PORTS = range(31_200, 31_201)\n"
+    code += "print(ports.free_port(), flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "31200\n"
+        with pytest.raises(NoFreePortError):
+            free_port()
+        other.communicate()
+    assert free_port() == 31_200, "what its process left with is free again"
