@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import exists, join, read_json, remove_unfinished, write_json
-from tradewind.recipes.checkpoints.files import has_file_list
+from tradewind.recipes.checkpoints.files import METADATA
 from tradewind.recipes.checkpoints.newest import make_permanent, newest_checkpoint, remove_temporary, settle_checkpoints
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import levanter_config, with_trackers
@@ -122,8 +122,8 @@ def _await_last_checkpoint(config: LmTrainConfig) -> None:
     """Levanter writes checkpoints in the background and returns before the last one is complete; what is newest until
     then is an older one. Raises ``TimeoutError`` if it does not get there."""
     deadline = time.monotonic() + LAST_CHECKPOINT_S
-    last = join(checkpoints_path(config.output_path), f"step-{config.num_train_steps - 1}")
-    while _newest_step(config) < config.num_train_steps - 1 or not has_file_list(last):
+    last = join(checkpoints_path(config.output_path), f"step-{config.num_train_steps - 1}", METADATA)
+    while _newest_step(config) < config.num_train_steps - 1 or not exists(last):
         if time.monotonic() > deadline:
             raise TimeoutError(f"The last checkpoint under {config.output_path} was not complete in time.")
         time.sleep(0.2)

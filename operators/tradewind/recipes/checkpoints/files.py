@@ -1,6 +1,6 @@
 """Is a checkpoint as it was written? A list of its files says so, and no file of an object store is read for it.
 
-A checkpoint is complete when ``metadata.json`` is in its folder, which Levanter writes last. Right after it we add
+A checkpoint is complete when ``metadata.json`` is in its folder, which Levanter writes last. Right before it we add
 ``files.json``: path, size and checksum of every file. On Cloud Storage the checksum is the store's own (CRC32C, part of
 the listing); a local file's is computed. What a store may change or lose later shows as damage. A checkpoint without a
 list, such as one of Levanter's own runs, counts as sound when its data is there at all.
@@ -24,13 +24,8 @@ _MANIFEST = "manifest.ocdbt"
 
 
 def write_file_list(checkpoint: str) -> None:
-    """Write down the files of the complete checkpoint in that folder."""
+    """Write down the files of the checkpoint in that folder, all of which are there."""
     write_json(join(checkpoint, FILE_LIST), _files(checkpoint))
-
-
-def has_file_list(checkpoint: str) -> bool:
-    """Whether all is done that follows the writing of that checkpoint."""
-    return exists(join(checkpoint, FILE_LIST))
 
 
 def damage(checkpoint: str) -> str | None:

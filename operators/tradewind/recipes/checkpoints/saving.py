@@ -22,6 +22,8 @@ from tradewind.runtime.pods.verdicts import NOTICED
 
 KEPT_TEMPORARY = 2
 """Temporary checkpoints that are kept, so that there is one before the newest if that turns out to be damaged."""
+COMMIT_S = 30 * 60
+"""How long a process waits for the others to write their parts of a checkpoint; as in Levanter."""
 LEAVE_S = 10
 """How long process 0, which serves the others' coordination, waits for them to leave before it."""
 
@@ -70,6 +72,10 @@ def _checkpointer_class() -> Any:
     from levanter.checkpoint import Checkpointer
 
     class TradewindCheckpointer(Checkpointer):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._manager = _manager_class()(timeout_secs=COMMIT_S)
+
         def on_step(self, *, tree: Any, step: int, force: bool = False) -> None:
             beat(int(step))
             notice = preemption_notice() if jax.process_index() == 0 and not force else None
@@ -87,11 +93,11 @@ def _checkpointer_class() -> Any:
             path = os.path.join(options.get("base_path_override") or self.base_path, destination)
 
             def commit() -> None:  # called by process 0 once the checkpoint is complete
-                write_file_list(path)
                 saved(step)
                 if commit_callback is not None:
                     commit_callback()
 
+            self._manager.checkpoint = path
             super().save_checkpoint(tree, step, destination, commit, **options)
 
         def _prune_temporary_checkpoints(self, keep: int) -> None:
@@ -109,6 +115,35 @@ def _checkpointer_class() -> Any:
             _leave_in_order()
 
     return TradewindCheckpointer
+
+
+@cache
+def _manager_class() -> Any:
+    from jax.experimental.array_serialization.serialization import GlobalAsyncCheckpointManager
+
+    class ListingManager(GlobalAsyncCheckpointManager):
+        """Lists a checkpoint's files once all processes have written theirs, before Levanter says that it is complete.
+
+        After that, a process that is killed in between would leave a complete checkpoint of which nobody can tell
+        whether it is sound.
+        """
+
+        checkpoint = ""
+        """The one that ``serialize`` writes next."""
+
+        def serialize(
+            self, arrays: Any, specs: Any, *, on_commit_callback: Any = None, transaction: Any = None
+        ) -> None:
+            checkpoint = self.checkpoint
+
+            def commit() -> None:
+                write_file_list(checkpoint)
+                if on_commit_callback is not None:
+                    on_commit_callback()
+
+            super().serialize(arrays, specs, on_commit_callback=commit, transaction=transaction)
+
+    return ListingManager
 
 
 def _of_process_0(value: bool) -> bool:

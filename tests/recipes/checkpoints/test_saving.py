@@ -1,0 +1,38 @@
+"""What is there at which moment while a checkpoint is saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy
+import levanter.checkpoint
+import pytest
+from levanter.tracker import NoopTracker, current_tracker
+
+from tradewind.recipes.checkpoints.files import FILE_LIST, METADATA, damage
+from tradewind.recipes.checkpoints.newest import complete_checkpoints
+from tradewind.recipes.checkpoints.saving import checkpointer_config
+
+
+def test_a_checkpoint_is_complete_only_once_its_files_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = checkpointer_config(str(tmp_path), None, 60.0, None).create("run")
+    listed: list[str] = []
+    written = levanter.checkpoint._save_metadata
+
+    def save_metadata(path: str, *arguments: Any) -> None:
+        listed.extend(json.loads(Path(path, FILE_LIST).read_text()))
+        assert not Path(path, METADATA).exists()
+        written(path, *arguments)
+
+    monkeypatch.setattr(levanter.checkpoint, "_save_metadata", save_metadata)
+    with current_tracker(NoopTracker()):
+        checkpointer.save_checkpoint({"weights": jax.numpy.ones(8)}, 3, "step-3")
+    checkpointer.wait_until_finished()
+    [found] = complete_checkpoints([str(tmp_path)])
+    assert (found.step, damage(found.path)) == (3, None)
+    there = {str(file.relative_to(found.path)) for file in Path(found.path).rglob("*") if file.is_file()}
+    assert set(listed) == there - {FILE_LIST, METADATA} != set()
