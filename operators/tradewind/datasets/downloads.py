@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name
+from tradewind.datasets.downloading.source import SourceFile, check_name
 from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, one_of
 
 RESUMABLE: Final = ("**",)
@@ -63,8 +63,6 @@ class FilesDownloadConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, urls=_SOME_TEXTS, output_path=PATH, sha256=_CHECKSUMS)
-        if unknown := sorted(set(self.sha256) - set(self.urls)):
-            raise ValueError(f"sha256[{unknown[0]!r}]: this is none of the urls.")
 
 
 def download_hf(config: Any, *, pause: Callable[[float], object] = time.sleep) -> dict[str, Any]:
@@ -98,21 +96,24 @@ def download_files(config: FilesDownloadConfig) -> dict[str, Any]:
     from tradewind.datasets.downloading.http_reader import HttpReader
 
     read_http = HttpReader().read
-    files = [SourceFile(name, url, sha256=config.sha256.get(url)) for name, url in named(config.urls).items()]
+    names = names_of(config.urls, config.sha256)
+    files = [SourceFile(name, url, sha256=config.sha256.get(url)) for name, url in names.items()]
     return _copied(files, config.output_path, read_http, {"links": list(config.urls)})
 
 
-def named(urls: Sequence[str]) -> dict[str, str]:
+def names_of(urls: Sequence[str], sha256: Mapping[str, str]) -> dict[str, str]:
     """Name of the copy → address.
 
     Raises:
-        DownloadError: An address has no name at its end, or two have the same.
+        ValueError: An address has no name at its end, or two have the same; or a checksum is of no address.
     """
+    if unknown := sorted(set(sha256) - set(urls)):
+        raise ValueError(f"sha256[{unknown[0]!r}]: this is none of the urls.")
     names: dict[str, str] = {}
     for url in urls:
         name = check_name(unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2], f"urls: {url}")
         if names.setdefault(name, url) != url:
-            raise DownloadError(f"urls: {names[name]} and {url} would both be {name}. Download them in two steps.")
+            raise ValueError(f"urls: {names[name]} and {url} would both be {name}. Download them in two steps.")
     return names
 
 

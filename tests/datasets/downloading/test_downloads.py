@@ -39,7 +39,6 @@ from tradewind.datasets.downloads import (
     download,
     download_files,
     download_hf,
-    named,
 )
 
 __all__ = ["hub"]
@@ -291,26 +290,11 @@ def test_a_range_that_was_not_asked_for_is_not_taken(hub: HubServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("urls", "message"),
-    [
-        (["https://a.example/x.txt", "https://b.example/x.txt"], "would both be x.txt"),
-        (["https://a.example/"], "names the file ''"),
-        (["https://a.example/%2e%2e"], "no path below"),
-        (["https://a.example/.attempts"], "begins with a dot"),
-    ],
-)
-def test_addresses_that_give_no_names_are_refused(urls: list[str], message: str) -> None:
-    with pytest.raises(DownloadError, match=message):
-        named(urls)
-
-
-@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"urls": []}, "urls="),
         ({"urls": "https://a.example/x"}, "urls="),
         ({"sha256": {"https://a.example/x": "12"}}, "sha256="),
-        ({"sha256": {"https://a.example/y": "0" * 64}}, "none of the urls"),
     ],
 )
 def test_a_list_with_a_slip_is_refused_when_it_is_made(given: dict[str, Any], message: str) -> None:

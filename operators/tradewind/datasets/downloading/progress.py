@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tradewind.plans.places.regions import human_size
+from tradewind.steps.values.amounts import human_size
 
 SECONDS_PER_LINE: Final = 10.0
 

@@ -20,6 +20,10 @@ class DamagedDownloadError(DownloadError):
     """What came is not what was announced."""
 
 
+class UnusableNameError(DownloadError, ValueError):
+    """A copy would lie outside the output, or among the records of its step."""
+
+
 @dataclass(frozen=True)
 class SourceFile:
     """One file to download.
@@ -82,12 +86,12 @@ def check_name(name: str, where: str) -> str:
     """``name`` if it stays below the folder that it is joined to; it came from ``where``.
 
     Raises:
-        DownloadError: It does not, or is none.
+        UnusableNameError: It does not, or is none.
     """
     parts = PurePosixPath(name).parts
     is_inside = bool(parts) and not name.startswith("/") and ".." not in parts and "\\" not in name
     if not is_inside or not name.isprintable() or name != "/".join(parts) or parts[0].startswith("."):
         is_hidden = is_inside and parts[0].startswith(".")
         why = "begins with a dot, as the records of a step do" if is_hidden else "is no path below the output"
-        raise DownloadError(f"{where} names the file {name[:200]!r}, which {why}.")
+        raise UnusableNameError(f"{where} names the file {name[:200]!r}, which {why}.")
     return name
