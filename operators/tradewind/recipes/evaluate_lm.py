@@ -69,8 +69,8 @@ class LmEvalConfig:
 def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     """Write and return ``{"checkpoint": {"loss", "bpb"}, "hf": {...}, "tokens", "bytes", "prompt", "sample"}``.
 
-    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte (see ``tradewind.recipes.levanter.validation_loss``). Runs in
-    one process. Raises ``ValueError`` for a missing input.
+    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte, as ``tradewind.recipes.levanter.validation_loss``
+    defines them. Runs in one process. Raises ``ValueError`` for a missing input.
     """
     _check_inputs(config)
     quiet_libraries()
