@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class HttpReader:
         self._headers = dict(headers or {})
         self._host = host
         self._pause = pause
+        self._sessions = threading.local()
+        """One a thread: they are for one thread, and keep its connection from file to file."""
 
     def read(self, file: SourceFile) -> Iterator[bytes]:
         """The bytes of the file; after a break from the byte on at which it came.
@@ -88,7 +91,7 @@ class HttpReader:
         if position:
             headers["Range"] = f"bytes={position}-"
         try:
-            with requests.get(file.url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
+            with self._session().get(file.url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
                 _check_status(file, response, position)
                 skipped = _check_same(file, response, position, known)
                 for chunk in response.iter_content(CHUNK_BYTES):
@@ -100,6 +103,14 @@ class HttpReader:
             raise PassingError(f"{type(error).__name__}: {error}") from error
         except requests.RequestException as error:
             raise DownloadError(f"{file.url} cannot be read: {error}") from error
+
+    def _session(self) -> requests.Session:
+        import requests
+
+        if not hasattr(self._sessions, "own"):
+            self._sessions.own = requests.Session()
+        session: requests.Session = self._sessions.own
+        return session
 
 
 def pause_s(failures: int, asked_for_s: float | None) -> float:
