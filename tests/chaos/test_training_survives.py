@@ -22,6 +22,7 @@ from tradewind.rehearsal.drill.house import DrillHouse, running_house
 from tradewind.rehearsal.drill.injection import Pace
 from tradewind.rehearsal.drill.report import DrillReport
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, read_timeline
+from tradewind.storage import file_system_at
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -54,8 +55,15 @@ def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -
     report = ground.drill.disturbed(DrillPlan(Path(), "chaos/train", seed=seed, pace=PACE), ground.undisturbed)
     print(report.text())
     assert len(report.stories) == 3
-    assert report.problems == ()
+    assert report.problems == (), last_lines(f"{ground.house.prefix}/seed-{seed}")
     check_outputs(report)
+
+
+def last_lines(prefix: str) -> str:
+    """The ends of the drivers' logs: what a failure was, in its own words."""
+    fs, root = file_system_at(prefix)
+    logs = [fs.cat_file(name).decode().splitlines()[-100:] for name in fs.glob(f"{root}/**/driver.log")]
+    return "\n".join(line for log in logs for line in log)
 
 
 def check_outputs(report: DrillReport) -> None:
