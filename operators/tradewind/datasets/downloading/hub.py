@@ -53,9 +53,10 @@ class Hub:
 
     def reader(self) -> HttpReader:
         """Reads its files; the token goes to the hub, and not to the servers that it sends on to."""
-        from huggingface_hub.utils import build_hf_headers
+        from huggingface_hub import get_token
 
-        return HttpReader(build_hf_headers(library_name="tradewind"), self._endpoint, self._pause)
+        token = get_token()
+        return HttpReader({"Authorization": f"Bearer {token}"} if token else {}, self._endpoint, self._pause)
 
     def revision(self, repo: str, revision: str, repo_type: str, globs: Sequence[str] = ()) -> HubRevision:
         """The files that one of ``globs`` matches, all without globs; those whose path begins with a dot are left out.
