@@ -112,6 +112,7 @@ def test_a_server_that_begins_again_is_read_on_from_where_it_was(hub: HubServer,
     hub.fail("data/a.jsonl", cut(300_000), whole)
     download_hf(config(tmp_path, "data/a.jsonl"), pause=pauses.append)
     assert copies(tmp_path) == {"data/a.jsonl": hub.files["data/a.jsonl"]}
+    assert len(hub.ranges) == 2, "nothing was damaged, so nothing is read again"
 
 
 def test_a_busy_hub_is_asked_again_when_it_wishes(hub: HubServer, tmp_path: Path) -> None:
@@ -208,6 +209,12 @@ def test_the_token_goes_to_the_hub_and_not_to_the_server_behind_it(hub: HubServe
     assert set(hub.tokens) == {f"Bearer {TOKEN}"}
     assert behind.tokens == [None] * 4
     assert not any(TOKEN.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
+def test_a_file_of_another_server_is_read_without_the_token(hub: HubServer) -> None:
+    reader = HttpReader({"Authorization": f"Bearer {TOKEN}"}, "http://hub.example")
+    assert list(reader.read(SourceFile("README.md", f"{hub.url}/x/resolve/{COMMIT}/README.md"))) == [b"# Letters\n"]
+    assert hub.tokens == [None]
 
 
 @pytest.mark.parametrize("name", ["../up", "/etc/passwd", "a/../../b", "a\\b", "a//b", "", ".attempts/1.json", "a\nb"])
