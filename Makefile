@@ -24,7 +24,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage chaos machines-test mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet screenshots marin-oracle house lock
+.PHONY: help init demo stop test test-fast test-matrix coverage chaos machines-test mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train screenshots marin-oracle house lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -95,6 +95,9 @@ bench-pods: init ## measure what a lost slice costs, beside Ray Train's JaxTrain
 
 bench-fleet: init ## measure a repair of 1,024 slices in 8 zones, a restart with 50 jobs, files of 100 clusters (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.fleet $(ARGS)
+
+bench-train: init ## measure a download beside that of the hub's own client (fewer: ARGS="--quick")
+	$(BIN)/python -m benchmarks.train $(ARGS)
 
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh

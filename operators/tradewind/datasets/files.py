@@ -16,7 +16,8 @@ from typing import IO, Any, Final
 
 from tradewind.storage import file_system_at, open_file
 
-_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{8}\.part$")
+UNFINISHED: Final = re.compile(r"\.[0-9a-f]{8}\.part$")
+"""The end of the name of a file that an ``atomic_writer`` is writing."""
 
 
 def join(folder: str, *names: str) -> str:
@@ -62,7 +63,7 @@ def remove_unfinished(folder: str) -> None:
     fs, root = file_system_at(folder)
     fs.invalidate_cache()
     for name in fs.ls(root, detail=False) if fs.exists(root) else []:
-        if _UNFINISHED.search(name):
+        if UNFINISHED.search(name):
             fs.rm(name)
 
 

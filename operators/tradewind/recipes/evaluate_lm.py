@@ -10,10 +10,10 @@ from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
+from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted, bytes_of_tokens, total_nats
 from tradewind.recipes.sampling import SamplingOptions, sample
 from tradewind.recipes.tokenizers import local_tokenizer
 from tradewind.recipes.train_lm import checkpoints_path, export_path
-from tradewind.recipes.validation_loss import Score, bytes_of_predicted, bytes_of_tokens, total_nats
 from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields, number, one_of, whole
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class LmEvalConfig:
 def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     """Write and return ``{"checkpoint": {"loss", "bpb"}, "hf": {...}, "tokens", "bytes", "prompt", "sample"}``.
 
-    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte (see ``tradewind.recipes.validation_loss``). Runs in
-    one process. Raises ``ValueError`` for a missing input.
+    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte, as ``tradewind.recipes.levanter.validation_loss``
+    defines them. Runs in one process. Raises ``ValueError`` for a missing input.
     """
     _check_inputs(config)
     quiet_libraries()

@@ -1,7 +1,7 @@
 """Train a byte-level BPE tokenizer: every text has an encoding, and the same documents give the same tokenizer.
 
 The vocabulary is the end-of-text token, the 256 bytes, then merges by frequency. Every character of a token's entry in
-the vocabulary stands for one byte: ``tradewind.recipes.validation_loss`` counts on it.
+the vocabulary stands for one byte: ``tradewind.recipes.levanter.validation_loss`` counts on it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from tradewind.plans.places.regions import (
     StepReads,
     bucket_of,
     cross_region_reads,
-    human_size,
     is_inside,
     paths_read,
 )
@@ -29,6 +28,7 @@ from tradewind.steps import (
     this_output_path,
     versioned,
 )
+from tradewind.steps.values.amounts import human_size
 
 HERE, THERE = "gs://marin-us-central2/data", "gs://marin-eu-west4/data"
 LOCATIONS = {"marin-us-central2": "us-central2", "marin-eu-west4": "europe-west4"}

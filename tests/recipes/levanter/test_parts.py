@@ -13,13 +13,13 @@ import pytest
 from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
+from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
 from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
 from tradewind.recipes.report import ReportConfig, loss_curve, report_text, smoothed, write_report
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
 from tradewind.recipes.train_lm import LmTrainConfig, train_lm
-from tradewind.recipes.validation_loss import Score, bytes_of_predicted
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys

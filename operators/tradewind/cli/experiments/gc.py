@@ -18,11 +18,11 @@ from tradewind.cli.experiments.load import Experiment, Experiments, RunChoice, l
 from tradewind.cli.output import json_lines, say, write_lines
 from tradewind.plans.garbage.collection import Garbage, Needs, Sweep, find_garbage_below
 from tradewind.plans.garbage.removing import remove_garbage, withdraw_results
-from tradewind.plans.places.regions import human_size
 from tradewind.plans.why.phrases import age_text
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.attempts import utc_now
 from tradewind.steps import ExperimentError, MissingPrefixError, RunValues
+from tradewind.steps.values.amounts import human_size
 from tradewind.storage import StorageError
 
 _NO_PREFIX = (MissingPrefixError, RayJobsError)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.steps import ExperimentError, Lazy, ResolvedStep
+from tradewind.steps.values.amounts import human_size
 
 _SCHEMES: Final = ("gs://", "gcs://")
 _DUAL_REGIONS: Final[Mapping[str, tuple[str, str]]] = {
@@ -116,14 +117,6 @@ def cross_region_reads(
                 sizes[path] = size_of(path)
             found.append(CrossRegionRead(step.name, step.region, path, location.lower(), sizes[path]))
     return found
-
-
-def human_size(size: int) -> str:
-    """A number of bytes as people read it."""
-    amount, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
-    while amount >= 999.5 and len(units) > 1:
-        amount, units = amount / 1000, units[1:]
-    return f"{amount:.3g} {units[0]}"
 
 
 def _covers(place: str, region: str) -> bool:

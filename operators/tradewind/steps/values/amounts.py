@@ -1,4 +1,4 @@
-"""Numbers that can be waited for or counted to."""
+"""Numbers that can be waited for or counted to, and sizes as people read them."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def check_amount(value: Any, name: str, *, least: float = 0.0) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not (is_number and least <= value <= MOST):  # NaN is neither
         raise ValueError(f"{name} is {shortened(value)}: give a finite number of at least {least:g}.")
+
+
+def human_size(size: int) -> str:
+    """A number of bytes as people read it."""
+    amount, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
+    while amount >= 999.5 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.3g} {units[0]}"

@@ -1,0 +1,159 @@
+"""A file over HTTP, read from its first byte to its last however often the connection breaks (RFC 9110, ranges)."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tradewind.datasets.downloading.source import DownloadError, SourceFile
+
+if TYPE_CHECKING:
+    import requests
+
+CHUNK_BYTES: Final = 256 * 1024
+"""Read at a time; of a chunk that a broken connection leaves incomplete, nothing is kept."""
+MOST_FAILURES: Final = 8
+"""In a row, without a byte in between; together with the pauses some four minutes."""
+LONGEST_PAUSE_S: Final = 60.0
+LONGEST_PAUSE_ASKED_FOR_S: Final = 300.0
+"""What a server may ask for in ``Retry-After``."""
+_TIMEOUT_S: Final = (15.0, 60.0)
+PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+class PassingError(Exception):
+    """What may be over in a while; with how long the server wants to be left alone, if it said so."""
+
+    def __init__(self, problem: str, pause_s: float | None = None) -> None:
+        super().__init__(problem)
+        self.pause_s = pause_s
+
+
+@dataclass
+class _Answer:
+    """What the answers to one reading have in common."""
+
+    size: int | None
+    etag: str | None = None
+
+
+class HttpReader:
+    """Reads files; one for many threads.
+
+    Args:
+        headers: Sent with every request to ``host``, and to no other: they may hold a token.
+        pause: Waits for so many seconds.
+    """
+
+    def __init__(
+        self, headers: Mapping[str, str] | None = None, host: str = "", pause: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._headers = dict(headers or {})
+        self._host = host
+        self._pause = pause
+        self._sessions = threading.local()
+        """One a thread: they are for one thread, and keep its connection from file to file."""
+
+    def read(self, file: SourceFile) -> Iterator[bytes]:
+        """The bytes of the file; after a break from the byte on at which it came.
+
+        Raises:
+            DownloadError: It cannot be had, or is another one than at the start.
+        """
+        known = _Answer(file.size_bytes)
+        position = failures = 0
+        while True:
+            try:
+                for chunk in self._from(position, file, known):
+                    position += len(chunk)
+                    failures = 0
+                    yield chunk
+                if known.size is None or position >= known.size:
+                    return
+                raise PassingError(f"the connection ended after {position:,} of {known.size:,} bytes")
+            except PassingError as error:
+                failures += 1
+                if failures > MOST_FAILURES:
+                    raise DownloadError(f"{file.url} cannot be read: {error}; tried {failures} times.") from error
+                self._pause(pause_s(failures, error.pause_s))
+
+    def _from(self, position: int, file: SourceFile, known: _Answer) -> Iterator[bytes]:
+        import requests
+
+        headers = {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file
+        if self._host and file.url.startswith(f"{self._host}/"):
+            headers |= self._headers
+        if position:
+            headers["Range"] = f"bytes={position}-"
+        try:
+            with self._session().get(file.url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
+                _check_status(file, response, position)
+                skipped = _check_same(file, response, position, known)
+                for chunk in response.iter_content(CHUNK_BYTES):
+                    fresh = chunk[skipped:]
+                    skipped -= len(chunk) - len(fresh)
+                    if fresh:
+                        yield fresh
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+            raise PassingError(f"{type(error).__name__}: {error}") from error
+        except requests.RequestException as error:
+            raise DownloadError(f"{file.url} cannot be read: {error}") from error
+
+    def _session(self) -> requests.Session:
+        import requests
+
+        if not hasattr(self._sessions, "own"):
+            self._sessions.own = requests.Session()
+        session: requests.Session = self._sessions.own
+        return session
+
+
+def pause_s(failures: int, asked_for_s: float | None) -> float:
+    """How long to wait after so many failures in a row: as long as the server asks for, else longer and longer."""
+    if asked_for_s is not None:
+        return min(max(asked_for_s, 0.0), LONGEST_PAUSE_ASKED_FOR_S)
+    return min(2.0 ** (failures - 1), LONGEST_PAUSE_S)
+
+
+def retry_after_s(value: str | None) -> float | None:
+    """The header's seconds; None if it is not there or a date, which clocks may differ about."""
+    return float(value) if value is not None and value.strip().isdigit() else None
+
+
+def _check_status(file: SourceFile, response: requests.Response, position: int) -> None:
+    status = response.status_code
+    if status in PASSING:
+        raise PassingError(f"it answered {status}", retry_after_s(response.headers.get("Retry-After")))
+    if status in (401, 403):
+        raise DownloadError(
+            f"{file.url} answered {status}: whoever reads it needs leave. For the Hugging Face hub, give the step the "
+            "secret HF_TOKEN, of somebody who has accepted the terms."
+        )
+    if status not in (200, 206):
+        raise DownloadError(f"{file.url} answered {status}: is it there?")
+    if status == 206:
+        found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        if found is None or int(found[1]) != position:
+            told = response.headers.get("Content-Range")
+            raise PassingError(f"it was asked for what begins at byte {position:,}, and gave {told!r}")
+
+
+def _check_same(file: SourceFile, response: requests.Response, position: int, known: _Answer) -> int:
+    """How many bytes to leave out at the beginning: all that came before, if the server gives the whole file again."""
+    is_rest = response.status_code == 206
+    length = response.headers.get("Content-Length")
+    size = int(length) + (position if is_rest else 0) if length is not None and length.isdigit() else None
+    etag = response.headers.get("ETag")
+    is_another = position > 0 and not file.is_checked and etag != known.etag
+    if is_another or (None not in (size, known.size) and size != known.size):
+        raise DownloadError(
+            f"{file.url} has {size} bytes and the ETag {etag}, and had {known.size} and {known.etag}: it is another "
+            "file than at first. Give an address whose file does not change."
+        )
+    known.size, known.etag = known.size if size is None else size, etag
+    return 0 if is_rest else position

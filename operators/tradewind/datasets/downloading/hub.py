@@ -1,0 +1,162 @@
+"""What is in a repository of the Hugging Face hub at a revision."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tradewind.datasets.downloading.http_reader import MOST_FAILURES, PASSING, HttpReader, pause_s, retry_after_s
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+REPO_TYPES: Final = {"datasets": "dataset", "spaces": "space", "models": "model", "": "model"}
+"""As a prefix of the address → as the hub's client calls it."""
+ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class HubRevision:
+    """A repository at one commit.
+
+    Attributes:
+        repo: ``owner/name``.
+        commit: 40 hexadecimal digits; what a branch, a tag or a short hash meant when it was asked.
+        files: In order of their names.
+    """
+
+    repo: str
+    commit: str
+    files: tuple[SourceFile, ...]
+
+
+class Hub:
+    """Asks the hub that ``HF_ENDPOINT`` names, else huggingface.co, with the token in ``HF_TOKEN`` if there is one.
+
+    Args:
+        pause: Waits for so many seconds.
+    """
+
+    def __init__(self, pause: Callable[[float], object]) -> None:
+        from huggingface_hub import HfApi, constants
+
+        self._endpoint = (os.environ.get(ENDPOINT_VARIABLE) or constants.ENDPOINT).rstrip("/")
+        self._api: HfApi = HfApi(endpoint=self._endpoint, library_name="tradewind")
+        self._pause = pause
+
+    def reader(self) -> HttpReader:
+        """Reads its files; the token goes to the hub, and not to the servers that it sends on to."""
+        from huggingface_hub import get_token
+
+        token = get_token()
+        return HttpReader({"Authorization": f"Bearer {token}"} if token else {}, self._endpoint, self._pause)
+
+    def revision(self, repo: str, revision: str, repo_type: str, globs: Sequence[str] = ()) -> HubRevision:
+        """The files that one of ``globs`` matches, all without globs; those whose path begins with a dot are left out.
+
+        In a glob ``*`` stays within a folder, ``**`` goes through folders.
+
+        Raises:
+            DownloadError: The hub has no such repository or revision, shows it to others only, or has no such file.
+        """
+        what = f"{repo_type} {repo!r} at revision {revision!r}"
+        info = self._asked(
+            what, lambda: self._api.repo_info(repo, revision=revision, repo_type=repo_type, timeout=60.0)
+        )
+        commit = str(info.sha or "")
+        if not _COMMIT.fullmatch(commit):
+            raise DownloadError(f"The hub gave the {what} the commit {commit[:60]!r}, which is none.")
+        tree = self._asked(what, lambda: self._tree(repo, commit, repo_type))
+        names = {file.name for file in tree}
+        wanted = _matching(names, globs, what)
+        return HubRevision(repo, commit, tuple(sorted((f for f in tree if f.name in wanted), key=lambda f: f.name)))
+
+    def _tree(self, repo: str, commit: str, repo_type: str) -> list[SourceFile]:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.hf_api import RepoFile
+
+        def files() -> Iterator[SourceFile]:
+            for entry in self._api.list_repo_tree(repo, recursive=True, revision=commit, repo_type=repo_type):
+                if isinstance(entry, RepoFile) and not entry.path.startswith("."):
+                    name = check_name(entry.path, f"The hub's list of {repo}")
+                    url = hf_hub_url(repo, name, repo_type=repo_type, revision=commit, endpoint=self._endpoint)
+                    sha256 = entry.lfs.sha256 if entry.lfs is not None else None
+                    size = entry.lfs.size if entry.lfs is not None else entry.size
+                    yield SourceFile(name, url, size, sha256, None if sha256 else entry.blob_id)
+
+        return list(files())
+
+    def _asked(self, what: str, ask: Callable[[], _T]) -> _T:
+        """What the hub answers, asked again while it cannot answer now."""
+        failures = 0
+        while True:
+            try:
+                return ask()
+            except Exception as error:
+                asked_for_s = _pause_asked_for_s(what, error)
+                failures += 1
+                if failures > MOST_FAILURES:
+                    told = f"The hub does not list the {what}: {error}; asked {failures} times."
+                    raise DownloadError(told) from error
+            self._pause(pause_s(failures, asked_for_s))
+
+
+def _pause_asked_for_s(what: str, error: Exception) -> float | None:
+    """How long the hub asks to be left alone, if it does; raises what will not be over in a while."""
+    import requests
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    if isinstance(error, HfHubHTTPError) and error.response is not None:
+        if error.response.status_code not in PASSING:
+            raise DownloadError(_refusal(what, error)) from error
+        return retry_after_s(error.response.headers.get("Retry-After"))
+    if isinstance(error, (HFValidationError, OfflineModeIsEnabled)):
+        raise DownloadError(f"The {what} cannot be listed: {error}") from error
+    if isinstance(error, (requests.ConnectionError, requests.Timeout)):
+        return None
+    raise error
+
+
+def _refusal(what: str, error: Any) -> str:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return (
+            f"The {what} is for those who have accepted its terms: accept them on its page, and give the step the "
+            "secret HF_TOKEN."
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"The hub has no {what}, or shows it to others only: check the id, and for a private one give the step "
+            "the secret HF_TOKEN."
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return f"The hub has no such revision: {what}. Look for one under 'Files and versions' on its page."
+    return f"The hub refused to list the {what}: {error}"
+
+
+def _matching(names: set[str], globs: Sequence[str], what: str) -> set[str]:
+    from fsspec.utils import glob_translate
+
+    if not globs:
+        if not names:
+            raise DownloadError(f"The {what} has no files.")
+        return names
+    matched: set[str] = set()
+    for glob in globs:
+        pattern = re.compile(glob_translate(glob))
+        found = {name for name in names if pattern.match(name)}
+        if not found:
+            print(f"No file of the {what} matches {glob!r}.", flush=True)
+        matched |= found
+    if not matched:
+        some = ", ".join(sorted(names)[:5])
+        raise DownloadError(f"None of the {len(names)} files of the {what} matches {list(globs)}; it has {some}, ...")
+    return matched
