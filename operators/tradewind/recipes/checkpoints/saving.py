@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -131,17 +132,14 @@ def _manager_class() -> Any:
         checkpoint = ""
         """The one that ``serialize`` writes next."""
 
-        def serialize(
-            self, arrays: Any, specs: Any, *, on_commit_callback: Any = None, transaction: Any = None
-        ) -> None:
+        def serialize(self, *arguments: Any, on_commit_callback: Callable[[], None], **options: Any) -> None:
             checkpoint = self.checkpoint
 
             def commit() -> None:
                 write_file_list(checkpoint)
-                if on_commit_callback is not None:
-                    on_commit_callback()
+                on_commit_callback()
 
-            super().serialize(arrays, specs, on_commit_callback=commit, transaction=transaction)
+            super().serialize(*arguments, on_commit_callback=commit, **options)
 
     return ListingManager
 
