@@ -132,14 +132,22 @@ def _manager_class() -> Any:
         checkpoint = ""
         """The one that ``serialize`` writes next."""
 
-        def serialize(self, *arguments: Any, on_commit_callback: Callable[[], None], **options: Any) -> None:
+        def serialize(
+            self,
+            arrays: Any,
+            tensorstore_specs: Any,
+            *,
+            on_commit_callback: Callable[[], None] | None = None,
+            transaction: Any = None,
+        ) -> None:
             checkpoint = self.checkpoint
 
             def commit() -> None:
                 write_file_list(checkpoint)
-                on_commit_callback()
+                if on_commit_callback is not None:
+                    on_commit_callback()
 
-            super().serialize(*arguments, on_commit_callback=commit, **options)
+            super().serialize(arrays, tensorstore_specs, on_commit_callback=commit, transaction=transaction)
 
     return ListingManager
 
