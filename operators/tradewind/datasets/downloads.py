@@ -16,11 +16,13 @@ from urllib.parse import unquote, urlsplit
 
 from tradewind.datasets.downloading.source import SourceFile, check_name
 from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, one_of
+from tradewind.steps.values.shortened import shortened
 
 RESUMABLE: Final = ("**",)
 """For ``ExecutorStep(resumable=...)``: an attempt goes on from all that the one before has copied."""
 PROVENANCE_FILE: Final = "provenance.json"
 _TYPES: Final = ("datasets", "models", "spaces", "")
+_SCHEMES: Final = ("https", "http", "gs", "gcs", "s3", "s3a", "file")
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -111,10 +113,22 @@ def names_of(urls: Sequence[str], sha256: Mapping[str, str]) -> dict[str, str]:
         raise ValueError(f"sha256[{unknown[0]!r}]: this is none of the urls.")
     names: dict[str, str] = {}
     for url in urls:
+        _check_url(url)
         name = check_name(unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2], f"urls: {url}")
         if names.setdefault(name, url) != url:
             raise ValueError(f"urls: {names[name]} and {url} would both be {name}. Download them in two steps.")
     return names
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            f"urls: one at {parts.hostname} holds a name or a password, and would be written down with it. Give an "
+            "address that needs none."
+        )
+    if parts.scheme not in _SCHEMES:
+        raise ValueError(f"urls: {shortened(url)} is no address that is known: give https://..., gs://... or s3://...")
 
 
 def _download_from_hub(config: Any, output_path: str, pause: Callable[[float], object]) -> dict[str, Any]:

@@ -115,7 +115,8 @@ class Handler(BaseHTTPRequestHandler):
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", self.server.etag)
+        if self.server.etag:
+            self.send_header("ETag", self.server.etag)
         self.end_headers()
         self.wfile.write(body[:most])
         self.wfile.flush()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from tests.datasets.downloading.hub_server import (
     wrong,
 )
 from tradewind.datasets.downloading import hub as hub_side
-from tradewind.datasets.downloading.copies import LIST_FILE
+from tradewind.datasets.downloading.copies import LIST_FILE, Copies
 from tradewind.datasets.downloading.http_reader import (
     CHUNK_BYTES,
     LONGEST_PAUSE_ASKED_FOR_S,
@@ -40,6 +43,7 @@ from tradewind.datasets.downloads import (
     download_files,
     download_hf,
 )
+from tradewind.rehearsal.local.ports import free_port
 
 __all__ = ["hub"]
 DATA = ("data/a.jsonl", "data/b.jsonl")
@@ -171,6 +175,15 @@ def test_what_was_begun_from_another_list_is_not_taken_for_a_copy(hub: HubServer
     assert copies(tmp_path) == shown(hub) | {"mine.txt": b"not from the hub"}
 
 
+def test_what_no_download_of_this_list_made_is_copied_anew(hub: HubServer, tmp_path: Path) -> None:
+    download_hf(config(tmp_path, "README.md"))
+    other = tmp_path / "data" / "old" / "c.jsonl"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"x" * len(hub.files["data/old/c.jsonl"]))
+    download_hf(config(tmp_path))
+    assert copies(tmp_path) == shown(hub)
+
+
 def test_a_list_that_no_download_wrote_is_not_overwritten(hub: HubServer, tmp_path: Path) -> None:
     (tmp_path / LIST_FILE).write_text("{")
     with pytest.raises(DownloadError, match="is not what a download writes"):
@@ -281,8 +294,53 @@ def test_a_file_that_becomes_another_one_while_it_is_read_is_refused(hub: HubSer
     url = f"{hub.url}/x/resolve/{COMMIT}/data/a.jsonl"
     hub.fail("a.jsonl", cut(300_000))
     reader = HttpReader(pause=lambda _: setattr(hub, "etag", '"another"'))
-    with pytest.raises(DownloadError, match="it is another file than at first"):
+    with pytest.raises(DownloadError, match="it may be another file than at first"):
         list(reader.read(SourceFile("a.jsonl", url)))
+
+
+def test_a_file_without_a_version_is_not_read_on(hub: HubServer) -> None:
+    hub.etag = ""
+    hub.fail("a.jsonl", cut(300_000))
+    url = f"{hub.url}/x/resolve/{COMMIT}/data/a.jsonl"
+    with pytest.raises(DownloadError, match="it may be another file than at first"):
+        list(HttpReader(pause=lambda _: None).read(SourceFile("a.jsonl", url)))
+
+
+def test_an_encoded_file_is_not_taken_for_the_file(hub: HubServer) -> None:
+    hub.fail("README.md", lambda handler, content: handler.answer(content, 200, {"Content-Encoding": "br"}))
+    url = f"{hub.url}/x/resolve/{COMMIT}/README.md"
+    with pytest.raises(DownloadError, match="came in the encoding 'br'"):
+        list(HttpReader().read(SourceFile("README.md", url)))
+
+
+def test_a_signed_address_that_the_hub_sends_on_to_is_not_told(hub: HubServer, tmp_path: Path) -> None:
+    gone = f"http://127.0.0.1:{free_port()}/file?Signature=s3cret"
+    hub.fail("README.md", *[lambda handler, _: handler.answer(b"", 302, {"Location": gone})] * 20)
+    with pytest.raises(DownloadError, match=r"Connection refused") as told:
+        download_hf(config(tmp_path, "README.md"), pause=lambda _: None)
+    assert "s3cret" not in "".join(traceback.format_exception(told.value))
+
+
+def test_a_file_that_is_called_like_an_unfinished_one_is_not_lost(hub: HubServer, tmp_path: Path) -> None:
+    hub.files["data/x.0123abcd.part"] = b"as it is called at the hub"
+    for _ in range(2):
+        download_hf(config(tmp_path))
+        assert copies(tmp_path) == shown(hub)
+
+
+def test_who_interrupts_a_download_does_not_wait_for_what_has_not_begun(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    def read(file: SourceFile) -> Iterator[bytes]:
+        begun.append(file.name)
+        if file.name == "0":
+            raise KeyboardInterrupt
+        time.sleep(0.05)  # as long as a file takes
+        yield b""
+
+    with pytest.raises(KeyboardInterrupt):
+        Copies(str(tmp_path), read, lambda files, size: None).make([SourceFile(f"{n}", "") for n in range(500)])
+    assert len(begun) < 200
 
 
 def test_a_range_that_was_not_asked_for_is_not_taken(hub: HubServer) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from typing import Final
 
@@ -58,13 +58,13 @@ class Copies:
             self._count(1, size)
         with ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="download") as threads:
             copies = [threads.submit(self._copy, file) for file in files if file.name not in there]
-            ended, waiting = wait(copies, return_when=FIRST_EXCEPTION)
-            if waiting:
+            try:
+                for copy in as_completed(copies):
+                    copy.result()
+            except BaseException:  # also Ctrl-C, after which nobody waits for what has not begun
                 self._has_failed.set()
-                for each in waiting:
-                    each.cancel()
-            for each in ended:
-                each.result()
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _copy(self, file: SourceFile) -> None:
         for left in range(MOST_DAMAGED - 1, -1, -1):
@@ -81,7 +81,7 @@ class Copies:
             with atomic_writer(join(self._folder, file.name)) as opened:
                 for chunk in file.checked(self._read(file)):
                     if self._has_failed.is_set():
-                        raise DownloadError(f"{file.url} is not read on, because another file cannot be had.")
+                        raise DownloadError(f"{file.url} is not read on, since the download has ended.")
                     opened.write(chunk)
                     copied += len(chunk)
                     self._count(0, len(chunk))
@@ -100,9 +100,9 @@ def _begin(files: Sequence[SourceFile], folder: str) -> Mapping[str, int]:
     found = {name[len(root) + 1 :]: entry["size"] for name, entry in fs.find(root, detail=True).items()}
     begun = read_text(join(folder, LIST_FILE)) if LIST_FILE in found else None
     others = _names(begun) if begun is not None and begun != wanted else set()
-    for name in found:
-        if UNFINISHED.search(name) or name in others:
-            fs.rm(f"{root}/{name}")
+    for name in [name for name in found if UNFINISHED.search(name) or name in others]:
+        fs.rm(f"{root}/{name}")
+        del found[name]
     if begun != wanted:
         write_text(join(folder, LIST_FILE), wanted)
         return {}

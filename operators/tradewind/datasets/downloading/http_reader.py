@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 256 * 1024
 """Read at a time; of a chunk that a broken connection leaves incomplete, nothing is kept."""
 MOST_FAILURES: Final = 8
-"""In a row, without a byte in between; together with the pauses some four minutes."""
+"""In a row, without a byte in between; together with the pauses some three minutes."""
 LONGEST_PAUSE_S: Final = 60.0
 LONGEST_PAUSE_ASKED_FOR_S: Final = 300.0
 """What a server may ask for in ``Retry-After``."""
 _TIMEOUT_S: Final = (15.0, 60.0)
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_QUERY: Final = re.compile(r"\?[^\s'\")]+")
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -39,7 +40,8 @@ class _Answer:
     """What the answers to one reading have in common."""
 
     size: int | None
-    etag: str | None = None
+    version: str | None = None
+    """The ``ETag``, or else when the file was last changed."""
 
 
 class HttpReader:
@@ -100,9 +102,9 @@ class HttpReader:
                     if fresh:
                         yield fresh
         except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-            raise PassingError(f"{type(error).__name__}: {error}") from error
+            raise PassingError(f"{type(error).__name__}: {_without_query(error)}") from None
         except requests.RequestException as error:
-            raise DownloadError(f"{file.url} cannot be read: {error}") from error
+            raise DownloadError(f"{file.url} cannot be read: {_without_query(error)}") from None
 
     def _session(self) -> requests.Session:
         import requests
@@ -136,6 +138,8 @@ def _check_status(file: SourceFile, response: requests.Response, position: int) 
         )
     if status not in (200, 206):
         raise DownloadError(f"{file.url} answered {status}: is it there?")
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise DownloadError(f"{file.url} came in the encoding {encoding!r}, and was asked for as it is.")
     if status == 206:
         found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if found is None or int(found[1]) != position:
@@ -148,12 +152,17 @@ def _check_same(file: SourceFile, response: requests.Response, position: int, kn
     is_rest = response.status_code == 206
     length = response.headers.get("Content-Length")
     size = int(length) + (position if is_rest else 0) if length is not None and length.isdigit() else None
-    etag = response.headers.get("ETag")
-    is_another = position > 0 and not file.is_checked and etag != known.etag
-    if is_another or (None not in (size, known.size) and size != known.size):
+    version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+    may_be_another = position > 0 and not file.is_checked and (version is None or version != known.version)
+    if may_be_another or (None not in (size, known.size) and size != known.size):
         raise DownloadError(
-            f"{file.url} has {size} bytes and the ETag {etag}, and had {known.size} and {known.etag}: it is another "
-            "file than at first. Give an address whose file does not change."
+            f"{file.url} has {size} bytes and the version {version}, and had {known.size} and {known.version}: it may "
+            "be another file than at first. Give its sha256, or an address whose file does not change."
         )
-    known.size, known.etag = known.size if size is None else size, etag
+    known.size, known.version = known.size if size is None else size, version
     return 0 if is_rest else position
+
+
+def _without_query(error: Exception) -> str:
+    """An address that the hub sends on to is signed: whoever has it may read the file for a while."""
+    return _QUERY.sub("?...", str(error))
