@@ -73,7 +73,7 @@ def made(name, steps=12, data={}, model={}, trainer={}, **more):
         "num_train_steps": steps, "train_batch_size": 4, "steps_per_eval": 6, "max_eval_batches": 1,
         "checkpointer": CheckpointerConfig(
             base_path="elsewhere", save_interval=timedelta(hours=1), keep=[{"every": 6}]),
-        "watch": WatchConfig(watch_targets=[])} | trainer)
+        "watch": WatchConfig(watch_targets=[]), "model_averaging": EmaModelAveragingConfig(beta=0.5)} | trainer)
     config = TrainLmConfig(**{
         "data": data, "model": model, "trainer": trainer, "train_seq_len": 32, "z_loss_weight": 1e-4,
         "hf_save_steps": 6, "optimizer": AdamConfig(learning_rate=1e-2, warmup=0.1)} | more)
@@ -92,12 +92,16 @@ run_levanter_train_lm(made(
     "begun", 4, {"components": {"web": DatasetComponent(), "raw": raw}, "train_weights": {"web": 1.0, "raw": 1.0}},
     trainer={
         "train_batch_size": [ScheduleStep(0, 4), ScheduleStep(2, 8)],
-        "model_averaging": EmaModelAveragingConfig(beta=0.5),
+        "model_averaging": None,
         "tracker": (TensorboardConfig(), WandbConfig(mode="online")),
     },
     initialize_from_checkpoint_path=f"{root}/out/whole", auto_build_caches=True, env_vars={"RUN_ID": "mine"},
     hf_save_steps=None, eval_harness=LmEvalHarnessConfig(task_spec=["x"]),
 ))
+try:
+    run_levanter_train_lm.preflight(made("r", initialize_from_checkpoint_path=f"{root}/out/begun"), 4)
+except ValueError as error:
+    print(error)
 """
     + END
 )
@@ -114,19 +118,20 @@ def untold(config):
 url = UrlDatasetSourceConfig(train_urls=["gs://away/a.jsonl"])
 cases = {
     "fits": lambda: made("r"),
-    "schedule": lambda: made("r", trainer={"train_batch_size": [ScheduleStep(0, 8), ScheduleStep(4, 6)]}),
+    "schedule": lambda: made("r", trainer={"train_batch_size": [ScheduleStep(0, 8), ScheduleStep(8, 6)]}),
     "batch": lambda: made("r", trainer={"train_batch_size": 6}),
     "two begins": lambda: made("r", initialize_from_hf="a/b", initialize_from_checkpoint_path=f"{root}/out/whole"),
     "too long": lambda: made("r", train_seq_len=128),
-    "no weight": lambda: made("r", {"train_weights": {"web": 1.0}}),
+    "no weight": lambda: made("r", data={"train_weights": {"web": 1.0}}),
     "no component": lambda: untold(made("r")),
-    "no positive weight": lambda: made("r", {"train_weights": {"web": 0.0, "code": 0.0}}),
-    "between blocks": lambda: made("r", {"train_weights": [(0, {"web": 1, "code": 1}), (3, {"web": 1, "code": 0})]}),
-    "no tokenizer here": lambda: made("r", {"tokenizer": "/nowhere"}),
-    "no tokenizer there": lambda: made("r", {"tokenizer": "nobody/nothing"}),
-    "no end": lambda: made("r", {"tokenizer": f"{root}/endless"}),
-    "no cache": lambda: made("r", component(cache_dir="/nowhere")),
-    "cache to build": lambda: made("r", component(cache_dir="/nowhere", source=url)),
+    "no positive weight": lambda: made("r", data={"train_weights": {"web": 0.0, "code": 0.0}}),
+    "between blocks": lambda: made("r", data={
+        "train_weights": [(0, {"web": 1, "code": 1}), (3, {"web": 1, "code": 0})]}),
+    "no tokenizer here": lambda: made("r", data={"tokenizer": "/nowhere"}),
+    "no tokenizer there": lambda: made("r", data={"tokenizer": "nobody/nothing"}),
+    "no end": lambda: made("r", data={"tokenizer": f"{root}/endless"}),
+    "no cache": lambda: made("r", data=component(cache_dir="/nowhere")),
+    "cache to build": lambda: made("r", data=component(cache_dir="/nowhere", source=url)),
     "no checkpoint": lambda: made("r", initialize_from_checkpoint_path="/nowhere"),
     "other model to begin with": lambda: made(
         "r", model={"hidden_dim": 64}, initialize_from_checkpoint_path=f"{root}/out/whole"),
@@ -146,7 +151,7 @@ for name, case in cases.items():
 WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
 REFUSED = {
     "fits": "fits",
-    "schedule": "train_config.trainer.train_batch_size from step 4=6 is not a positive multiple of the number of dev",
+    "schedule": "train_config.trainer.train_batch_size[1].value=6 is not a positive multiple of the number of devices",
     "batch": "train_config.trainer.train_batch_size=6 is not a positive multiple of the number of devices, 4.",
     "two begins": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path both say",
     "too long": "train_config.train_seq_len=128: give at least 2 and at most the model's max_seq_len, 64.",
@@ -214,7 +219,8 @@ def test_a_mixture_with_changing_weights_and_two_validation_sets_ends_with_numbe
     assert result["eval_losses"].keys() == SETS
     assert all(0 < loss < 6 for loss in [result["train_loss"], result["eval_loss"], *result["eval_losses"].values()])
     last = bench.metrics("whole")[-1]
-    assert {name: last[f"eval/{name}/loss"] for name in SETS} == result["eval_losses"]
+    assert {name: last[f"eval/ema/{name}/loss"] for name in SETS} == result["eval_losses"]
+    assert result["eval_loss"] == last["eval/ema/loss"] != last["eval/loss"], "of the averaged weights"
     assert result["checkpoint"] == str(path / f"checkpoints/step-{STEPS - 1}")
     assert result["export"] == str(path / f"hf/step-{STEPS - 1}")
     assert sorted(each.name for each in (path / "hf").iterdir()) == ["step-11", "step-6"]
@@ -223,7 +229,7 @@ def test_a_mixture_with_changing_weights_and_two_validation_sets_ends_with_numbe
 
 def test_the_log_says_what_is_trained_and_what_came_out(bench: Workbench) -> None:
     result, told = bench.result("whole"), (bench.root / "told").read_text().splitlines()
-    begin = told.index(f"trains whole: LlamaConfig with {result['parameters']:,} parameters, on 1 devices")
+    begin = told.index(f"trains whole: LlamaConfig with {result['parameters']:,} parameters, on one device")
     assert told[begin + 1] == "  12 steps, 48 sequences of 32 tokens: 1,536 tokens"
     assert told[begin + 2].endswith(f" a token, {result['flops']:.3g} in all")
     assert told[begin + 3 : begin + 5] == ["  mixture: web 75.0%, code 25.0%", "  mixture from step 8: code 100.0%"]
@@ -241,7 +247,7 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
     assert bench.run(TRAIN, "cut", exit_code=NOTICED)[-1].startswith("step 3 is saved, because of a notice")
     notice.unlink()
     assert "goes on after step 3/12" in bench.run(TRAIN, "cut")
-    for loss in ("train/loss", "eval/loss", "eval/code/loss"):
+    for loss in ("train/loss", "eval/loss", "eval/ema/code/loss"):
         assert series(bench.metrics("cut"), loss) == series(bench.metrics("whole"), loss) != ([], [])
     placed = ("run_id", "checkpoint", "export")
     one, other = ({k: v for k, v in bench.result(name).items() if k not in placed} for name in ("cut", "whole"))
@@ -257,9 +263,10 @@ def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench
     assert (result["run_id"], result["tokens"], result["export"]) == ("mine", (2 * 4 + 2 * 8) * LENGTH, None)
     assert (bench.root / "raw/train/shard_ledger.json").exists()
     assert list((bench.root / "out/begun/tensorboard").rglob("events.out.tfevents.*"))
-    assert result["eval_loss"] == rows[-1]["eval/ema/loss"] != rows[-1]["eval/loss"]
-    assert result["eval_losses"] == {"web": rows[-1]["eval/ema/web/loss"]}
+    assert result["eval_losses"] == {"web": rows[-1]["eval/web/loss"]}
     assert rows[0]["step"] == 2, "steps count from 0, as if there had been none"
+    without = f"{bench.root}/out/begun/checkpoints/step-3 has no averaged weights, and train_config.trainer.model_av"
+    assert told[-1].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {without}")
 
 
 def test_what_cannot_work_is_refused_with_its_field_before_there_is_a_slice(bench: Workbench) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
-from tradewind.recipes.checkpoints.stored_shapes import check_same_model
+from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
 from tradewind.recipes.levanter import parts
+from tradewind.recipes.levanter.stored_models import AVERAGED
 
 
 def check_train_config(given: Any) -> None:
@@ -45,14 +46,14 @@ def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
     sizes = trainer.train_batch_size
     if trainer.allow_nondivisible_batch_size or sizes == -1:
         return
-    stages = {"": sizes} if isinstance(sizes, int) else {f" from step {each.start}": each.value for each in sizes}
-    for when, size in stages.items():
+    stages = {"": sizes} if isinstance(sizes, int) else {f"[{i}].value": each.value for i, each in enumerate(sizes)}
+    for stage, size in stages.items():
         parts.check_batch_size(
             size,
             devices,
             trainer.mesh,
             num_slices,
-            field=f"train_config.trainer.train_batch_size{when}",
+            field=f"train_config.trainer.train_batch_size{stage}",
             mesh_field="train_config.trainer.mesh",
         )
 
@@ -69,6 +70,7 @@ def check_models(made: Any, roots: list[str]) -> None:
     }.items():
         if path is not None:
             check_same_model(made, vocab_size, path, field)
+            _check_averages(made.trainer, path, field)
 
 
 def can_lay_out(made: Any) -> bool:
@@ -79,6 +81,15 @@ def can_lay_out(made: Any) -> bool:
     except ValueError:
         return False
     return "vocab" not in trainer.parameter_axis_mapping  # or it is rounded to what the devices divide
+
+
+def _check_averages(trainer: Any, checkpoint: str, field: str) -> None:
+    """Levanter loads all of a training's state, and does not make what a checkpoint lacks of it."""
+    if trainer.model_averaging is not None and not has_arrays(checkpoint, AVERAGED):
+        raise ValueError(
+            f"{field}: the checkpoint {checkpoint} has no averaged weights, and train_config.trainer.model_averaging "
+            "asks for some: leave it out, or set train_config.trainer.allow_partial_checkpoint=True."
+        )
 
 
 def _check_begin(given: Any) -> None:

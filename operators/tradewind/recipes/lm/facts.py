@@ -78,8 +78,9 @@ def beginning(facts: TrainingFacts, made: Any) -> list[str]:
     """What will be trained."""
     cost = "unknown" if facts.flops is None else f"{facts.flops_per_token:.3g} a token, {facts.flops:.3g} in all"
     begin = made.initialize_from_hf or made.initialize_from_checkpoint_path or made.trainer.initialize_from
+    devices = "one device" if facts.devices == 1 else f"{facts.devices:,} devices"
     lines = [
-        f"trains {facts.run_id}: {facts.model} with {facts.parameters:,} parameters, on {facts.devices} devices",
+        f"trains {facts.run_id}: {facts.model} with {facts.parameters:,} parameters, on {devices}",
         f"  {facts.steps:,} steps, {facts.sequences:,} sequences of {facts.length:,} tokens: {facts.tokens:,} tokens",
         f"  FLOPs: {cost}",
         *(f"  {line}" for line in mixture(made.data)),
