@@ -215,7 +215,7 @@ def test_a_mixture_with_changing_weights_and_two_validation_sets_ends_with_numbe
     result, path = bench.result("whole"), bench.root / "out/whole"
     assert result["run_id"] == "whole"
     assert (result["steps"], result["tokens"], result["devices"]) == (STEPS, STEPS * 4 * LENGTH, 1)
-    assert result["flops"] > 6 * result["parameters"] * result["tokens"] * 0.3 > 0
+    assert 3 * result["parameters"] * result["tokens"] < result["flops"] < 6 * result["parameters"] * result["tokens"]
     assert result["eval_losses"].keys() == SETS
     assert all(0 < loss < 6 for loss in [result["train_loss"], result["eval_loss"], *result["eval_losses"].values()])
     last = bench.metrics("whole")[-1]

@@ -33,9 +33,10 @@ def prepared(config: Any) -> Any:
         ValueError: The tokenizer's folder or the checkpoint to begin with is not there.
     """
     given = config.train_config
-    data = dataclasses.replace(
-        given.data, auto_build_caches=builds_caches(config), tokenizer=_tokenizer(given.data.tokenizer)
-    )
+    tokenizer = given.data.tokenizer
+    if is_remote(tokenizer) or os.path.isabs(tokenizer):  # and no name on a hub
+        tokenizer = local_tokenizer(tokenizer, "train_config.data.tokenizer")
+    data = dataclasses.replace(given.data, auto_build_caches=builds_caches(config), tokenizer=tokenizer)
     return dataclasses.replace(
         given,
         data=data,
@@ -74,12 +75,6 @@ def _trainer(config: Any) -> Any:
         wandb=None,  # it is the tracker already
         **own,
     )
-
-
-def _tokenizer(name: str) -> str:
-    """A folder of this host, or the name on a hub."""
-    is_path = is_remote(name) or os.path.isabs(name)
-    return local_tokenizer(name, "train_config.data.tokenizer") if is_path else name
 
 
 def _model(given: Any, tokenizer: str) -> Any:

@@ -183,7 +183,8 @@ class ProgressReporter:
     def _mfu(self, examples_per_second: float) -> str:
         if not self.flops_per_example or not self.peak_flops:
             return ""
-        return f"  MFU {examples_per_second * self.flops_per_example / self.peak_flops:.1%}"
+        used = examples_per_second * self.flops_per_example
+        return f"  MFU {used / self.peak_flops:.1%}"
 
     def _history(self) -> str:
         restarts = f"  restarts {self._goodput.restarts}" if self._goodput.restarts else ""
