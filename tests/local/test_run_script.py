@@ -183,16 +183,20 @@ def test_in_a_ray_job_a_step_on_a_gpu_reserves_a_host_with_gpus_of_its_cluster(t
 from tradewind import Gpu
 
 def kept(config, devices):
-    print("devices", devices)
+    import os
+    import pathlib
     import psutil
+    pathlib.Path(os.environ["ASKED"]).write_text(str(devices))  # who passes on what is printed is killed, too
     psutil.Process().parent().parent().kill()
 
 work.preflight = kept
 wish = Gpu(2, "A100", num_cpus=3)
 executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=wish)])
 """
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), RAY_JOB_CONFIG_JSON_ENV_VAR="{}")
-    assert "devices 2" in done.stdout and "working" not in done.stdout, done.stdout + done.stderr
+    asked = tmp_path / "asked"
+    env = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "ASKED": str(asked)}
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), **env)
+    assert asked.read_text() == "2" and "working" not in done.stdout, done.stdout + done.stderr
     (attempt,) = (tmp_path / "store").glob("s-*/.attempts/1.json")
     wanted = json.loads(attempt.read_text())["spec"]["resources"]
     assert (wanted["kind"], wanted["count"], wanted["num_cpus"]) == ("hosts", 1, 3)
