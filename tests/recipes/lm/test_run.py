@@ -148,6 +148,37 @@ for name, case in cases.items():
 """
     + END
 )
+OF_MARINS = (
+    """
+import json, os, sys
+from pathlib import Path
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import Encoder, decode
+from tradewind.marin.era.building import builder
+from tradewind.marin.names.resources import CpuOnlyConfig
+from tradewind.recipes.lm.run import run_levanter_train_lm
+root, find = sys.argv[1], builder().find
+source, text = find("levanter.data.text.UrlDatasetSourceConfig"), find("levanter.data.text.TextLmDatasetFormat")()
+written = find("marin.training.training.TrainLmOnPodConfig")(
+    train_config=find("levanter.main.train_lm.TrainLmConfig")(
+        data=find("levanter.data.text.LMMixtureDatasetConfig")(
+            cache_dir=None, tokenizer=f"{root}/tokenizer", shuffle=True, permutation_type="feistel",
+            configs={name: source(train_urls=["/gone.jsonl"], cache_dir=f"{root}/{name}", format=text)
+                     for name in ("web", "code")},
+            train_weights={"web": 1.0, "code": 0.0}),
+        model=find("levanter.models.llama.LlamaConfig")(
+            seq_len=32, hidden_dim=32, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2),
+        trainer=find("levanter.trainer.TrainerConfig")(
+            tracker=find("levanter.tracker.wandb.WandbConfig")(project="marin"), train_batch_size=4,
+            num_train_steps=4, replica_dcn_axis_size=-1),
+        hf_save_steps=None),
+    resources=CpuOnlyConfig(), output_path=f"{root}/out/of-marins")
+config = decode(json.loads(json.dumps(Encoder(CodeFolder(Path("/nonexistent"))).encode(written, "config"))))
+run_levanter_train_lm.preflight(config, 4)
+run_levanter_train_lm(config)
+"""
+    + END
+)
 WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
 REFUSED = {
     "fits": "fits",
@@ -267,6 +298,13 @@ def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench
     assert rows[0]["step"] == 2, "steps count from 0, as if there had been none"
     without = f"{bench.root}/out/begun/checkpoints/step-3 has no averaged weights, and train_config.trainer.model_av"
     assert told[-1].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {without}")
+
+
+def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> None:
+    assert "  mixture: web 100.0%" in bench.run(OF_MARINS)
+    result = bench.result("of-marins")
+    assert (result["run_id"], result["steps"], result["export"]) == ("of-marins", 4, None)
+    assert result["eval_losses"].keys() == SETS and result["eval_losses"]["web"] < result["eval_losses"]["code"]
 
 
 def test_what_cannot_work_is_refused_with_its_field_before_there_is_a_slice(bench: Workbench) -> None:
