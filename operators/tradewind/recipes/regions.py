@@ -17,8 +17,11 @@ from tradewind.storage.bucket_regions import bucket_region
 _ANSWER_S: Final = 5.0
 
 
-def check_regions(paths: Mapping[str, str | None]) -> None:
-    """Raise ``ValueError`` naming the first field whose path is in a bucket of another region than this machine's."""
+def check_regions(paths: Mapping[str, str | None], otherwise: str = "") -> None:
+    """Raise ``ValueError`` naming the first field whose path is in a bucket of another region than this machine's.
+
+    ``otherwise`` is what else can be done, as the end of a sentence.
+    """
     buckets = {field: bucket for field, path in paths.items() if path and (bucket := bucket_of(path))}
     region = region_of_this_machine() if buckets else None
     for field, bucket in buckets.items() if region else ():
@@ -26,7 +29,7 @@ def check_regions(paths: Mapping[str, str | None]) -> None:
         if location is not None and not is_inside(str(region), location):
             raise ValueError(
                 f"{field}: bucket {bucket} is in {location} and the machines are in {region}: use a bucket of their "
-                "region, since every checkpoint would cross over."
+                f"region, since every checkpoint would cross over{otherwise}."
             )
 
 

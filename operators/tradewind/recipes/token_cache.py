@@ -43,7 +43,7 @@ def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:
     """
     quiet_libraries()
     files = {split: document_files(join(config.input_path, split)) for split in SPLITS}
-    with _own_scratch():
+    with own_scratch():
         data = _buildable(files, local_tokenizer(config.tokenizer_path), config.output_path)
         if data.the_tokenizer.eos_token_id is None:
             raise ValueError(f"The tokenizer under tokenizer_path {config.tokenizer_path} has no end-of-text token.")
@@ -69,7 +69,7 @@ def _token_count(output_path: str, split: str) -> int:
 
 
 @contextmanager
-def _own_scratch() -> Iterator[None]:
+def own_scratch() -> Iterator[None]:
     """A scratch folder of its own for Zephyr, which two builds on one machine would otherwise share."""
     folder = tempfile.mkdtemp(prefix="tradewind-token-cache-")
     before = os.environ.get("MARIN_PREFIX")

@@ -82,7 +82,7 @@ def _save(tokenizer: Any, output_path: str) -> None:
                 file.write(path.read_bytes())
 
 
-def local_tokenizer(path: str) -> str:
+def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
     """A local folder with the tokenizer at ``path``: itself, or a copy on this host that is named for its content.
 
     Token caches keep the name of the folder, so it must not differ from run to run.
@@ -92,7 +92,7 @@ def local_tokenizer(path: str) -> str:
 
     fs, root = file_system_at(path)
     if not fs.exists(join(root, "tokenizer.json")):
-        raise ValueError(f"There is no tokenizer under tokenizer_path {path}: tokenizer.json is missing.")
+        raise ValueError(f"There is no tokenizer under {field} {path}: tokenizer.json is missing.")
     if not is_remote(path):
         return str(root)
     return str(_kept({basename(name): fs.cat_file(name) for name in fs.find(root)}))

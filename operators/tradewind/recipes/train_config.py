@@ -104,10 +104,14 @@ def temporary_checkpoints_path(config: LmTrainConfig) -> str | None:
 
     Outputs under two prefixes can have the same name, and share a bucket for temporary files.
     """
-    if config.temporary_checkpoint_path is None:
-        return None
-    digest = hashlib.sha256(config.output_path.encode()).hexdigest()[:8]
-    return join(config.temporary_checkpoint_path, f"{basename(config.output_path)}-{digest}")
+    base = config.temporary_checkpoint_path
+    return None if base is None else folder_of_training(base, config.output_path)
+
+
+def folder_of_training(base: str, output_path: str) -> str:
+    """A folder below ``base`` that is that training's alone."""
+    digest = hashlib.sha256(output_path.encode()).hexdigest()[:8]
+    return join(base, f"{basename(output_path)}-{digest}")
 
 
 def export_path(train_path: str) -> str:

@@ -21,6 +21,8 @@ from tradewind.runtime.pods.on_host.heartbeat import beat, saved
 from tradewind.runtime.pods.on_host.notices import preemption_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
+NEVER = timedelta(days=36500)
+"""For a training that saves no temporary checkpoints: on a notice it saves one all the same."""
 KEPT_TEMPORARY = 2
 """Temporary checkpoints that are kept, so that there is one before the newest if that turns out to be damaged."""
 COMMIT_S = 30 * 60
@@ -45,6 +47,18 @@ def checkpointer_config(permanent: str, temporary: str | None, seconds: float, e
         save_interval=timedelta(seconds=seconds),
         keep=[{"every": every}] if every else None,
         keep_last_temporary_checkpoints=KEPT_TEMPORARY,
+    )
+
+
+def checkpointer_like(given: Any, permanent: str, temporary: str | None) -> Any:
+    """The same with the intervals of a configuration of Levanter's, which may have no temporary ones."""
+    return _config_class()(
+        base_path=permanent,
+        temporary_base_path=temporary,
+        append_run_id_to_base_path=False,
+        save_interval=given.save_interval or NEVER,
+        keep=given.keep,
+        keep_last_temporary_checkpoints=max(given.keep_last_temporary_checkpoints, KEPT_TEMPORARY),
     )
 
 

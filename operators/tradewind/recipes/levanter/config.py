@@ -94,7 +94,7 @@ def _trainer(config: LmTrainConfig) -> TrainerConfig:
         max_eval_batches=config.max_eval_batches,
         checkpointer=_checkpointer(config),
         tracker=(),
-        log_dir=_log_folder(config.output_path),
+        log_dir=log_folder(config.output_path),
         log_jaxprs=False,
         log_xla_hlo=False,
         # By default Levanter measures norms at every tenth step by a second compiled step, which a restarted training
@@ -122,7 +122,7 @@ def _tracking(config: LmTrainConfig) -> TrackingOptions:
     )
 
 
-def _log_folder(output_path: str) -> Path:
+def log_folder(output_path: str) -> Path:
     """Where Levanter's detailed log file goes, which all processes share; it must be a local folder."""
     if is_remote(output_path):
         return Path(tempfile.gettempdir()) / "tradewind-logs" / basename(output_path)

@@ -128,25 +128,33 @@ def all_tokens(cache: Any) -> Any:
     return np.asarray(cache.store.tree["input_ids"].data[0 : cache.store.tree["input_ids"].data_size].read().result())
 
 
-def check_batch_size(batch_size: int, devices: int, axes: Any = None, num_slices: int = 1) -> None:
+def check_batch_size(
+    batch_size: int,
+    devices: int,
+    axes: Any = None,
+    num_slices: int = 1,
+    *,
+    field: str = "batch_size",
+    mesh_field: str = "levanter['trainer.mesh']",
+) -> None:
     """Raise ``ValueError`` unless ``batch_size`` can be divided among the devices of all hosts.
 
     ``axes`` is Levanter's mesh, if it may have other axes than the data axis: then fewer parts of a batch are enough.
-    ``num_slices`` is over how many slices the devices are spread.
+    ``num_slices`` is over how many slices the devices are spread. The two names are those of the fields that are told.
     """
-    parts = devices if axes is None else _batch_parts(axes, devices, num_slices)
+    parts = devices if axes is None else _batch_parts(axes, devices, num_slices, mesh_field)
     if batch_size < 1 or batch_size % parts:
         what = "the number of devices" if parts == devices else f"what a batch is divided into on {devices} devices"
-        raise ValueError(f"batch_size={batch_size} is not a positive multiple of {what}, {parts}.")
+        raise ValueError(f"{field}={batch_size} is not a positive multiple of {what}, {parts}.")
 
 
-def _batch_parts(mesh_config: Any, devices: int, num_slices: int) -> int:
+def _batch_parts(mesh_config: Any, devices: int, num_slices: int, field: str) -> int:
     """Into how many parts that mesh divides a batch. Raises ``ValueError`` if the mesh does not fit the devices."""
     try:
         ici, dcn = mesh_config.axis_shapes(devices, num_slices)
     except ValueError as error:
         where = f"{devices} devices" + (f" on {num_slices} slices" if num_slices > 1 else "")
-        raise ValueError(f"levanter['trainer.mesh'] does not fit {where}: {error}") from error
+        raise ValueError(f"{field} does not fit {where}: {error}") from error
     mapping = mesh_config.resolved_compute_mapping
     axes = mapping.get(mesh_config.batch_axis_name, mapping.get("batch")) or ()
     names = (axes,) if isinstance(axes, str) else axes

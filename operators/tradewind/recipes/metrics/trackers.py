@@ -57,7 +57,7 @@ def wandb_config(options: WandbOptions, output_path: str) -> Any:
     """Levanter's tracker for W&B, under the output's name as run id, so that a restarted training goes on with it."""
     from levanter.tracker.wandb import WandbConfig
 
-    os.environ.setdefault("WANDB_DIR", _wandb_folder(output_path))
+    os.environ.setdefault("WANDB_DIR", wandb_folder(output_path))
     return WandbConfig(
         project=options.project,
         entity=options.entity,
@@ -69,7 +69,7 @@ def wandb_config(options: WandbOptions, output_path: str) -> Any:
     )
 
 
-def _wandb_folder(output_path: str) -> str:
+def wandb_folder(output_path: str) -> str:
     """A local folder, since W&B writes to no other; beside the metrics if those are local too."""
     if is_remote(output_path):
         folder = Path(tempfile.gettempdir()) / "tradewind-wandb" / basename(parent(output_path)) / basename(output_path)

@@ -34,6 +34,22 @@ class TrackingOptions:
     tokens_per_step: int
     steps_per_line: int
     examples_per_step: int = 1
+    batch_sizes: tuple[tuple[int, int], ...] = ()
+    """First step -> examples of each step from there on, where that changes; the two numbers above are of the first."""
+    each_set: bool = False
+    """Whether the loss of each validation set is kept, beside that of all together."""
+
+    def examples(self, before: int, done: int) -> int:
+        """How many examples the steps from ``before`` up to ``done`` take."""
+        if not self.batch_sizes:
+            return (done - before) * self.examples_per_step
+        return sum(
+            next(size for first, size in reversed(self.batch_sizes) if first <= step) for step in range(before, done)
+        )
+
+    def is_kept(self, key: str) -> bool:
+        """Whether what Levanter measures under that name is written down."""
+        return key in KEPT or (self.each_set and key.startswith("eval/") and key.endswith("/loss"))
 
 
 def tracker_config(options: TrackingOptions) -> Any:
@@ -84,6 +100,7 @@ class TrainingLog:
 
     def __init__(self, options: TrackingOptions) -> None:
         before = read_metrics(options.metrics_path) if exists(options.metrics_path) else []
+        self._options = options
         self._file = MetricsFile(options.metrics_path)
         self._progress = ProgressReporter(options, Goodput.of_this_pod(before))
         self._timer = StepTimer()
@@ -95,7 +112,7 @@ class TrainingLog:
         """
         if _LAST_OF_A_STEP in metrics:
             self._timer.begin(time.monotonic())
-        values = {key: float(metrics[key]) for key in KEPT if key in metrics}
+        values = {key: float(value) for key, value in metrics.items() if self._options.is_kept(key)}
         repeated = "train/loss" in values and step is not None and step <= self._progress.last_step
         if step is None or not values or repeated:
             return
@@ -159,13 +176,14 @@ class ProgressReporter:
         if self._since is None or done <= self._since[0]:
             return ""
         before, since = self._since
-        steps_per_second = (done - before) / (now - since)
-        return f"  tokens/s {steps_per_second * self.options.tokens_per_step:.0f}{self._mfu(steps_per_second)}"
+        examples_per_second = self.options.examples(before, done) / (now - since)
+        tokens_per_example = self.options.tokens_per_step / self.options.examples_per_step
+        return f"  tokens/s {examples_per_second * tokens_per_example:.0f}{self._mfu(examples_per_second)}"
 
-    def _mfu(self, steps_per_second: float) -> str:
+    def _mfu(self, examples_per_second: float) -> str:
         if not self.flops_per_example or not self.peak_flops:
             return ""
-        used = steps_per_second * self.options.examples_per_step * self.flops_per_example
+        used = examples_per_second * self.flops_per_example
         return f"  MFU {used / self.peak_flops:.1%}"
 
     def _history(self) -> str:

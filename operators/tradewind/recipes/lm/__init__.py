@@ -1,0 +1,1 @@
+"""Training of any config of Levanter's, whoever wrote it."""

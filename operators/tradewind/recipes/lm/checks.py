@@ -1,0 +1,150 @@
+"""What a config of Levanter's asks for that cannot be, found before a slice is reserved, and told with its field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tradewind.recipes.checkpoints.newest import newest_checkpoint
+from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
+from tradewind.recipes.levanter import parts
+from tradewind.recipes.levanter.stored_models import AVERAGED
+
+
+def check_train_config(given: Any) -> None:
+    """Refuse what the config alone shows to be wrong.
+
+    Raises:
+        ValueError: With the field and what to do.
+    """
+    _check_begin(given)
+    _check_length(given)
+    _check_weights(given.data)
+    _check_stages(given)
+
+
+def check_tokenizer(made: Any) -> None:
+    """Raise ``ValueError`` for a tokenizer that cannot be loaded, or that cannot end a text as the data wants it."""
+    name = made.data.tokenizer
+    try:
+        tokenizer = made.data.the_tokenizer
+    except Exception as error:  # whatever the hub's client and the tokenizer's own reader raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"train_config.data.tokenizer={name!r} cannot be loaded ({type(error).__name__}: {reason}): give a folder "
+            "with a tokenizer.json, or a name on the Hugging Face hub that the cluster may read."
+        ) from error
+    if made.data.enforce_eos and name != "passthrough" and tokenizer.eos_token_id is None:
+        raise ValueError(
+            f"train_config.data.tokenizer={name!r} has no end-of-text token, so texts would run into each other: give "
+            "it an eos_token, or set train_config.data.enforce_eos=False."
+        )
+
+
+def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
+    """Raise ``ValueError`` for a batch, of any stage of the schedule, that the devices do not divide."""
+    sizes = trainer.train_batch_size
+    if trainer.allow_nondivisible_batch_size or sizes == -1:
+        return
+    stages = {"": sizes} if isinstance(sizes, int) else {f"[{i}].value": each.value for i, each in enumerate(sizes)}
+    for stage, size in stages.items():
+        parts.check_batch_size(
+            size,
+            devices,
+            trainer.mesh,
+            num_slices,
+            field=f"train_config.trainer.train_batch_size{stage}",
+            mesh_field="train_config.trainer.mesh",
+        )
+
+
+def check_models(made: Any, roots: list[str]) -> None:
+    """Raise ``ValueError`` if the newest checkpoint of this training, or one to begin with, is of another model."""
+    if made.trainer.allow_partial_checkpoint or type(made.adapter).__name__ != "NoAdaptorConfig":
+        return  # parts of a model may be in it
+    vocab_size = len(made.data.the_tokenizer)
+    newest = newest_checkpoint(roots)
+    for field, path in {
+        "output_path": None if newest is None else newest.path,
+        "train_config.initialize_from_checkpoint_path": made.initialize_from_checkpoint_path,
+    }.items():
+        if path is not None:
+            check_same_model(made, vocab_size, path, field)
+            _check_averages(made.trainer, path, field)
+
+
+def can_lay_out(made: Any) -> bool:
+    """Whether the arrays have the same shapes on the devices of this process as on those of the training."""
+    trainer = made.trainer
+    try:
+        trainer.mesh.axis_shapes(parts.device_count(), trainer.num_slices)
+    except ValueError:
+        return False
+    return "vocab" not in trainer.parameter_axis_mapping  # or it is rounded to what the devices divide
+
+
+def _check_averages(trainer: Any, checkpoint: str, field: str) -> None:
+    """Levanter loads all of a training's state, and does not make what a checkpoint lacks of it."""
+    if trainer.model_averaging is not None and not has_arrays(checkpoint, AVERAGED):
+        raise ValueError(
+            f"{field}: the checkpoint {checkpoint} has no averaged weights, and train_config.trainer.model_averaging "
+            "asks for some: leave it out, or set train_config.trainer.allow_partial_checkpoint=True."
+        )
+
+
+def _check_begin(given: Any) -> None:
+    begins = [
+        name
+        for name, value in {
+            "initialize_from_hf": given.initialize_from_hf,
+            "initialize_from_checkpoint_path": given.initialize_from_checkpoint_path,
+            "trainer.initialize_from": given.trainer.initialize_from,
+        }.items()
+        if value
+    ]
+    if len(begins) > 1:
+        raise ValueError(
+            f"train_config.{begins[0]} and train_config.{begins[1]} both say what to begin with: give one of them."
+        )
+
+
+def _check_length(given: Any) -> None:
+    length, longest = given.train_seq_len, given.model.max_seq_len
+    if length is not None and not 2 <= length <= longest:
+        raise ValueError(
+            f"train_config.train_seq_len={length}: give at least 2 and at most the model's max_seq_len, {longest}."
+        )
+
+
+def _check_weights(data: Any) -> None:
+    if not data.components:
+        raise ValueError("train_config.data.components is empty: give what is to be trained on.")
+    weights = data.train_weights
+    stages = [weights] if isinstance(weights, Mapping) else [stage for _, stage in weights or ()]
+    for stage in stages:
+        for name in stage:
+            if name not in data.components:
+                known = ", ".join(data.components)
+                raise ValueError(
+                    f"train_config.data.train_weights has {name!r}, which is no component: there are {known}."
+                )
+        for name in data.components:
+            if name not in stage:
+                raise ValueError(
+                    f"train_config.data.train_weights has no weight for {name!r}: give it one, or 0 if it is only for "
+                    "validation."
+                )
+        if min(stage.values()) < 0 or not any(stage.values()):
+            raise ValueError(f"train_config.data.train_weights={stage}: give weights of at least 0, and one above 0.")
+
+
+def _check_stages(given: Any) -> None:
+    """Levanter changes the weights between two blocks of sequences only."""
+    weights, block = given.data.train_weights, given.data.mixture_block_size
+    for start, _ in weights if isinstance(weights, list) else ():
+        first = given.trainer.batch_schedule.global_data_offset_by_step(start)
+        if first % block:
+            raise ValueError(
+                f"train_config.data.train_weights change at step {start}, which is sequence {first} and no multiple of "
+                f"data.mixture_block_size={block}: give a step that is one, or another block size."
+            )

@@ -1,0 +1,73 @@
+"""What ``run_levanter_train_lm`` is given: a config of Levanter's, and where the training's output goes.
+
+Marin's ``TrainLmOnPodConfig`` has the same fields, so fields are read by their names, whatever class they are of.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tradewind.datasets.files import basename
+from tradewind.steps.values.fields import FLAG, PATH, TEXTS, check_fields, instance
+
+_ALREADY_DECIDED: Final = ("JAX_PLATFORMS",)
+"""By the step's resources."""
+
+
+@dataclass(frozen=True)
+class LevanterTrainConfig:
+    """A training of any ``levanter.main.train_lm.TrainLmConfig``."""
+
+    train_config: Any
+    """Levanter's config; in a DAG file ``lazy("levanter.main.train_lm:TrainLmConfig", ...)``."""
+    output_path: str
+    """Gets ``checkpoints/``, ``hf/step-N/``, ``metrics.jsonl`` and, last of all, ``result.json``."""
+    allow_out_of_region: Sequence[str] = ()
+    """Fields whose buckets may be in another region, by path from Levanter's config, such as ``data.cache_dir``."""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the training processes."""
+    auto_build_caches: bool | None = None
+    """Whether data that is not tokenized yet is tokenized first; None leaves it to ``data.auto_build_caches``."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            output_path=PATH,
+            allow_out_of_region=TEXTS,
+            env_vars=instance("a mapping of variables, such as {'LIBTPU_INIT_ARGS': '...'}", Mapping),
+            auto_build_caches=FLAG.or_none(),
+        )
+
+
+def output_path_of(config: Any) -> str:
+    """Where the output goes. Raises ``ValueError`` if the config does not say."""
+    path = getattr(config, "output_path", None)
+    if not path:
+        raise ValueError("output_path is missing: give this_output_path(), below which checkpoints and export go.")
+    return str(path)
+
+
+def run_id_of(config: Any) -> str:
+    """The id of the run: the one that is given, or else the last part of the output path, as with Marin."""
+    given = config.train_config.trainer.id or variables_of(config).get("RUN_ID") or os.environ.get("RUN_ID")
+    return str(given or basename(output_path_of(config)))
+
+
+def variables_of(config: Any) -> dict[str, str]:
+    """The variables that the config gives its processes, also by Marin's older way."""
+    runtime_env = getattr(getattr(config, "resources", None), "runtime_env", None) or {}
+    given = {**(runtime_env.get("env_vars") or {}), **(getattr(config, "env_vars", None) or {})}
+    return {str(name): str(value) for name, value in given.items() if name not in _ALREADY_DECIDED}
+
+
+def set_variables(config: Any) -> None:
+    """Set them in this process, and say which of them come too late: JAX reads its own when it is imported."""
+    given = variables_of(config)
+    late = [name for name in given if name.startswith("JAX_") and os.environ.get(name) != given[name]]
+    os.environ.update(given)
+    if late and "jax" in sys.modules:
+        print(f"{', '.join(sorted(late))} of env_vars come too late: set them in the cluster's file.", flush=True)

@@ -1,0 +1,132 @@
+"""What a training will do and what it has done, in numbers and in the lines of the task's log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.recipes.checkpoints.stored_shapes import model_shapes
+from tradewind.recipes.levanter import parts
+from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
+
+_BACKWARD: Final = 3
+"""A step costs a forward pass, and twice as much for the backward pass."""
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """The size of a training.
+
+    Attributes:
+        parameters: Of the whole model.
+        sequences: Over all steps.
+        length: Tokens of each.
+        flops_per_token: Forward and backward; None for a model that does not say.
+        devices: Of all hosts.
+    """
+
+    run_id: str
+    model: str
+    parameters: int
+    steps: int
+    sequences: int
+    length: int
+    flops_per_token: float | None
+    devices: int
+
+    @property
+    def tokens(self) -> int:
+        return self.sequences * self.length
+
+    @property
+    def flops(self) -> float | None:
+        """Of the whole training."""
+        return None if self.flops_per_token is None else self.flops_per_token * self.tokens
+
+    def numbers(self) -> dict[str, Any]:
+        """For a comparison or a scaling law."""
+        return {
+            "run_id": self.run_id,
+            "steps": self.steps,
+            "parameters": self.parameters,
+            "tokens": self.tokens,
+            "flops": self.flops,
+            "devices": self.devices,
+        }
+
+
+def facts_of(made: Any) -> TrainingFacts:
+    """Of the config that Levanter will run, on the devices that there are."""
+    length, vocab_size = made.train_seq_len or made.model.max_seq_len, len(made.data.the_tokenizer)
+    steps = made.trainer.num_train_steps
+    flops = made.model.flops_per_token(vocab_size, length)
+    return TrainingFacts(
+        run_id=made.trainer.id,
+        model=type(made.model).__name__,
+        parameters=sum(math.prod(shape) for shape in model_shapes(made, vocab_size).values()),
+        steps=steps,
+        sequences=made.trainer.batch_schedule.global_data_offset_by_step(steps),
+        length=length,
+        flops_per_token=None if flops is None else _BACKWARD * float(flops),
+        devices=parts.device_count(),
+    )
+
+
+def beginning(facts: TrainingFacts, made: Any) -> list[str]:
+    """What will be trained."""
+    cost = "unknown" if facts.flops is None else f"{facts.flops_per_token:.3g} a token, {facts.flops:.3g} in all"
+    begin = made.initialize_from_hf or made.initialize_from_checkpoint_path or made.trainer.initialize_from
+    devices = "one device" if facts.devices == 1 else f"{facts.devices:,} devices"
+    lines = [
+        f"trains {facts.run_id}: {facts.model} with {facts.parameters:,} parameters, on {devices}",
+        f"  {facts.steps:,} steps, {facts.sequences:,} sequences of {facts.length:,} tokens: {facts.tokens:,} tokens",
+        f"  FLOPs: {cost}",
+        *(f"  {line}" for line in mixture(made.data)),
+    ]
+    if begin:
+        lines.append(f"  begins with {made.model.reference_checkpoint if begin is True else begin}")
+    if made.hf_save_path is None:
+        lines.append("  writes no Hugging Face export")
+    return lines
+
+
+def mixture(data: Any) -> list[str]:
+    """What is trained on, with the share of each component, and from which step on."""
+    weights = data.train_weights
+    stages = [(0, weights)] if isinstance(weights, Mapping) else weights
+    lines = []
+    for start, stage in stages:
+        total = sum(stage.values())
+        shares = ", ".join(f"{name} {weight / total:.1%}" for name, weight in stage.items() if weight > 0)
+        lines.append(f"mixture{f' from step {start}' if start else ''}: {shares}")
+    return lines
+
+
+def losses(last: Mapping[str, Any]) -> dict[str, Any]:
+    """The losses in what was measured at the last step, in nats per token; of averaged weights, if there are any."""
+    prefix = "eval/ema/" if AVERAGED_LOSS in last else "eval/"
+    sets = {
+        key.removeprefix(prefix).removesuffix("/loss"): value
+        for key, value in last.items()
+        if key.startswith(prefix) and key.endswith("/loss") and key != f"{prefix}loss"
+    }
+    each = {name: value for name, value in sets.items() if not name.startswith("ema/") and name != "ema"}
+    return {"train_loss": last.get("train/loss"), "eval_loss": last.get(f"{prefix}loss"), "eval_losses": each}
+
+
+def ending(result: Mapping[str, Any]) -> list[str]:
+    """What came out."""
+    each = ", ".join(f"{name} {value:.3f}" for name, value in result["eval_losses"].items())
+    evaluated = _said(result["eval_loss"]) + (f" ({each})" if each else "")
+    return [
+        f"trained {result['run_id']}: {result['steps']:,} steps, loss {_said(result['train_loss'])}, "
+        f"validation loss {evaluated}",
+        f"  checkpoint {result['checkpoint']}",
+        f"  export {result['export'] or 'none'}",
+    ]
+
+
+def _said(loss: float | None) -> str:
+    return "not measured" if loss is None else f"{loss:.3f}"

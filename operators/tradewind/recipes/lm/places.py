@@ -1,0 +1,131 @@
+"""Where a config of Levanter's reads and writes: its buckets, and the token caches that are not there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import PurePath
+from typing import Any, Final
+
+from tradewind.datasets.files import exists, join
+from tradewind.recipes.lm.config import output_path_of
+from tradewind.recipes.regions import check_regions
+
+LEDGER: Final = "shard_ledger.json"
+"""What a finished token cache has."""
+_SOURCES: Final = ("train_urls", "validation_urls")
+
+
+@dataclasses.dataclass(frozen=True)
+class MissingCache:
+    """A token cache that a training reads and that is not there."""
+
+    component: str
+    split: str
+    path: str
+    can_be_built: bool
+    """Whether its component says what it is made of."""
+
+
+def check_places(config: Any) -> None:
+    """Refuse buckets in another region than the machines', and token caches that nobody will build.
+
+    Raises:
+        ValueError: With the field and what to do.
+    """
+    missing = missing_caches(config.train_config.data)
+    for cache in missing:
+        if not (cache.can_be_built and builds_caches(config)):
+            raise ValueError(_not_there(cache))
+    given = getattr(config, "allow_out_of_region", None) or ()
+    allowed = tuple(field.removeprefix("train_config.") for field in given)
+    built = {cache.component for cache in missing}
+    paths = {"output_path": output_path_of(config)} | {
+        f"train_config.{field}": path
+        for field, path in bucket_paths(config.train_config)
+        if not field.startswith(allowed) and not _is_read_no_more(field, built)
+    }
+    check_regions(paths, "; or name the field in allow_out_of_region")
+
+
+def builds_caches(config: Any) -> bool:
+    """Whether data that is not tokenized yet is tokenized first."""
+    given = getattr(config, "auto_build_caches", None)
+    return bool(config.train_config.data.auto_build_caches if given is None else given)
+
+
+def bucket_paths(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
+    """Every path on Cloud Storage in a config, with its field, such as ``data.components.web.cache_dir``."""
+    if isinstance(value, (str, PurePath)):
+        text = str(value).replace("gs:/", "gs://", 1) if isinstance(value, PurePath) else value
+        if text.startswith("gs://"):
+            yield field, text
+        return
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner: Mapping[Any, Any] = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    elif isinstance(value, Mapping):
+        inner = value
+    elif isinstance(value, (list, tuple)):
+        inner = dict(enumerate(value))
+    else:
+        return
+    for name, each in inner.items():
+        yield from bucket_paths(each, f"{field}.{name}" if field else str(name))
+
+
+def missing_caches(data: Any) -> list[MissingCache]:
+    """The token caches that a config of data needs and that are not there, as Levanter looks for them."""
+    found = []
+    for name, component in _cached_components(data):
+        for split, can_be_built in _needed(data, name, component).items():
+            root = component.cache_dir or (join(data.cache_dir, name) if data.cache_dir else None)
+            if root is None:
+                raise ValueError(f"train_config.data.components[{name!r}] has no cache_dir, and data has none either.")
+            path = root if component.flat_cache else join(root, split)
+            if not exists(join(path, LEDGER)):
+                found.append(MissingCache(name, split, path, can_be_built))
+    return found
+
+
+def has_weight(data: Any, name: str) -> bool:
+    """Whether a component is trained on at all."""
+    weights = data.train_weights
+    stages = [weights] if isinstance(weights, Mapping) else [stage for _, stage in weights or ()]
+    return weights is None or any(stage.get(name, 0) > 0 for stage in stages)
+
+
+def _cached_components(data: Any) -> Iterator[tuple[str, Any]]:
+    for name, component in data.components.items():
+        children = getattr(component, "children", None)
+        if children is not None:
+            yield from ((f"{name}/{child}", each) for child, each in children.items())
+        elif not hasattr(component, "datasets"):  # what is given as a data set has no cache
+            yield name, component
+
+
+def _needed(data: Any, name: str, component: Any) -> dict[str, bool]:
+    """Split that is read -> whether it can be built."""
+    source = component.source
+    needed = {}
+    if has_weight(data, name.partition("/")[0]):
+        needed["train"] = source is not None and bool(getattr(source, "train_urls", True))
+    if source is None and not component.flat_cache:
+        needed["validation"] = False
+    elif getattr(source, "validation_urls", None):
+        needed["validation"] = True
+    return needed
+
+
+def _not_there(cache: MissingCache) -> str:
+    how = "or set auto_build_caches=True" if cache.can_be_built else "as its component does not say what it is made of"
+    return (
+        f"train_config.data.components[{cache.component!r}]: there is no finished token cache for {cache.split} at "
+        f"{cache.path}: run the step that makes it, {how}."
+    )
+
+
+def _is_read_no_more(field: str, built: Collection[str]) -> bool:
+    """Whether a field says what a token cache was made of, which is there already."""
+    if not any(f".{source}" in field for source in _SOURCES):
+        return False
+    return not any(field.startswith(f"data.components.{name.partition('/')[0]}.") for name in built)

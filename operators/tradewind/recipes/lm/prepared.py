@@ -1,0 +1,117 @@
+"""The config that Levanter runs: the one that was given, with the places and the habits of a training on our pods."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from typing import Any
+
+from tradewind.datasets.files import is_remote, join
+from tradewind.recipes.checkpoints.newest import newest_checkpoint
+from tradewind.recipes.checkpoints.saving import checkpointer_like
+from tradewind.recipes.levanter import parts
+from tradewind.recipes.levanter.config import log_folder
+from tradewind.recipes.lm.config import output_path_of, run_id_of
+from tradewind.recipes.lm.output import TrainingOutput
+from tradewind.recipes.lm.places import builds_caches
+from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.recipes.train_config import export_path, folder_of_training
+
+
+def output_of(config: Any) -> TrainingOutput:
+    """What the training leaves."""
+    path, trainer = output_path_of(config), config.train_config.trainer
+    base = trainer.checkpointer.temporary_base_path
+    return TrainingOutput(path, trainer.num_train_steps, folder_of_training(base, path) if base else None)
+
+
+def prepared(config: Any) -> Any:
+    """A ``TrainLmConfig`` with its checkpoints and exports under the output path.
+
+    Raises:
+        ValueError: The tokenizer's folder or the checkpoint to begin with is not there.
+    """
+    given = config.train_config
+    tokenizer = given.data.tokenizer
+    if is_remote(tokenizer) or os.path.isabs(tokenizer):  # and no name on a hub
+        tokenizer = local_tokenizer(tokenizer, "train_config.data.tokenizer")
+    data = dataclasses.replace(given.data, auto_build_caches=builds_caches(config), tokenizer=tokenizer)
+    return dataclasses.replace(
+        given,
+        data=data,
+        model=_model(given, data.tokenizer),
+        trainer=_trainer(config),
+        hf_save_path=_export(config),
+        initialize_from_checkpoint_path=_begin(given.initialize_from_checkpoint_path),
+        eval_harness=_harness(given.eval_harness),
+    )
+
+
+def sized(made: Any) -> Any:
+    """The same with its batch as a number, which Levanter can also tell from what each device takes."""
+    trainer = made.trainer
+    if trainer.train_batch_size != -1:
+        return made
+    size = trainer.per_device_parallelism * trainer.data_axis_size
+    return dataclasses.replace(made, trainer=dataclasses.replace(trainer, train_batch_size=size))
+
+
+def _trainer(config: Any) -> Any:
+    from levanter.distributed import DistributedConfig
+
+    given, output = config.train_config.trainer, output_of(config)
+    own = {"load_checkpoint": None, "load_checkpoint_path": None} if newest_checkpoint(output.roots) else {}
+    return dataclasses.replace(
+        given,
+        id=run_id_of(config),
+        checkpointer=checkpointer_like(given.checkpointer, output.roots[0], output.temporary),
+        distributed=DistributedConfig(initialize_jax_distributed=False),  # the pod has done that
+        require_accelerator=parts.on_tpu(),
+        log_dir=log_folder(output.path),
+        log_jaxprs=False,  # they trace every step once more, at every start
+        log_xla_hlo=False,
+        shutdown_at_exit=False,
+        wandb=None,  # it is the tracker already
+        **own,
+    )
+
+
+def _model(given: Any, tokenizer: str) -> Any:
+    """With our tokenizer, since Levanter would fetch that of the reference checkpoint from a hub, only to replace it.
+
+    In a training that begins with weights of the hub, the reference checkpoint is where these are.
+    """
+    fields = {field.name for field in dataclasses.fields(given.model)}
+    ours = {"tokenizer": tokenizer} if "tokenizer" in fields and given.model.tokenizer is None else {}
+    is_reference = given.initialize_from_hf or given.pad_tokenizer_to_match_model or not os.path.isdir(tokenizer)
+    if "reference_checkpoint" in fields and not is_reference:
+        ours["reference_checkpoint"] = tokenizer
+    return dataclasses.replace(given.model, **ours) if ours else given.model
+
+
+def _export(config: Any) -> str | None:
+    """Where exports go; nowhere for a model without a form of Hugging Face's, or an adapter, which has its own."""
+    from levanter.compat.hf_checkpoints import HFCompatConfig
+
+    given = config.train_config
+    is_whole = type(given.adapter).__name__ == "NoAdaptorConfig" and isinstance(given.model, HFCompatConfig)
+    return export_path(output_path_of(config)) if is_whole and given.hf_save_steps else None
+
+
+def _begin(path: str | None) -> str | None:
+    """The checkpoint itself, if the output of a training or the folder of its checkpoints is given."""
+    if path is None:
+        return None
+    found = newest_checkpoint([path, join(path, "checkpoints")])
+    if found is None:
+        raise ValueError(f"There is no complete checkpoint under train_config.initialize_from_checkpoint_path {path}.")
+    return found.path
+
+
+def _harness(given: Any) -> Any:
+    """Tasks of the evaluation harness inside the training, where it is installed."""
+    if given is not None and importlib.util.find_spec("lm_eval") is None:
+        print("train_config.eval_harness is left out: lm-eval is not installed on this cluster.", flush=True)
+        return None
+    return given

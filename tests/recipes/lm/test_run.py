@@ -1,0 +1,314 @@
+"""Trainings of Levanter's own configs: what they leave, how they go on after a cut, and what is refused first."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.prepared import PreparedPython, prepared_to_train
+from tradewind.recipes.metrics.file import read_metrics, series
+from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.verdicts import NOTICED
+
+pytestmark = [pytest.mark.slow]
+
+STEPS, LENGTH = 12, 32
+SETS = {"web", "code"}
+
+PREPARE = """
+import json, os, sys
+import numpy as np
+from levanter.store.cache import SerialCacheWriter
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+root = sys.argv[1]
+letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+for name, special in (("tokenizer", {"eos_token": "<end>"}), ("endless", {})):
+    made = Tokenizer(models.BPE({each: number for number, each in enumerate([*letters, "<end>"])}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(f"{root}/{name}")
+for seed, name in enumerate(("web", "code")):
+    for split, texts in (("train", 40), ("validation", 8)):
+        chance = np.random.default_rng([seed, texts])
+        with SerialCacheWriter(f"{root}/{name}/{split}", {"input_ids": np.zeros(0, np.int32)}) as writer:
+            ids = [chance.integers(40 * seed, 40 * seed + 40, 64).astype(np.int32) for _ in range(texts)]
+            writer.write_batch([{"input_ids": each} for each in ids])
+os.makedirs(f"{root}/raw")
+with open(f"{root}/raw/a.jsonl", "w") as file:
+    file.writelines(json.dumps({"text": "raw text " * 40}) + "\\n" for _ in range(8))
+"""
+MADE = """
+import dataclasses, json, os, sys
+from datetime import timedelta
+from levanter.checkpoint import CheckpointerConfig
+from levanter.data.text import DatasetComponent, LmDataConfig, UrlDatasetSourceConfig
+from levanter.eval_harness import LmEvalHarnessConfig
+from levanter.main.train_lm import TrainLmConfig
+from levanter.models.llama import LlamaConfig
+from levanter.optim.config import AdamConfig
+from levanter.optim.model_averaging import EmaModelAveragingConfig
+from levanter.schedule import ScheduleStep
+from levanter.tracker.tensorboard import TensorboardConfig
+from levanter.tracker.wandb import WandbConfig
+from levanter.trainer import TrainerConfig
+from levanter.callbacks.watch import WatchConfig
+from tradewind.recipes.lm.run import LevanterTrainConfig, run_levanter_train_lm
+root = sys.argv[1]
+
+def made(name, steps=12, data={}, model={}, trainer={}, **more):
+    run = {key: more.pop(key) for key in ("env_vars", "auto_build_caches", "allow_out_of_region") if key in more}
+    data = LmDataConfig(**{
+        "tokenizer": f"{root}/tokenizer", "cache_dir": root, "auto_build_caches": False, "mixture_block_size": 16,
+        "components": {"web": DatasetComponent(), "code": DatasetComponent()},
+        "train_weights": [(0, {"web": 3.0, "code": 1.0}), (8, {"web": 0.0, "code": 1.0})]} | data)
+    model = LlamaConfig(**{
+        "max_seq_len": 64, "hidden_dim": 32, "intermediate_dim": 64, "num_layers": 1, "num_heads": 2,
+        "num_kv_heads": 2, "gradient_checkpointing": False} | model)
+    trainer = TrainerConfig(**{
+        "num_train_steps": steps, "train_batch_size": 4, "steps_per_eval": 6, "max_eval_batches": 1,
+        "checkpointer": CheckpointerConfig(
+            base_path="elsewhere", save_interval=timedelta(hours=1), keep=[{"every": 6}]),
+        "watch": WatchConfig(watch_targets=[]), "model_averaging": EmaModelAveragingConfig(beta=0.5)} | trainer)
+    config = TrainLmConfig(**{
+        "data": data, "model": model, "trainer": trainer, "train_seq_len": 32, "z_loss_weight": 1e-4,
+        "hf_save_steps": 6, "optimizer": AdamConfig(learning_rate=1e-2, warmup=0.1)} | more)
+    return LevanterTrainConfig(config, f"{root}/out/{name}", **run)
+"""
+END = """
+sys.stdout.flush()
+os._exit(0)
+"""
+TRAIN = MADE + "run_levanter_train_lm(made(sys.argv[2]))" + END
+BEGIN = (
+    MADE
+    + """
+raw = DatasetComponent(source=UrlDatasetSourceConfig(train_urls=[f"{root}/raw/a.jsonl"]))
+run_levanter_train_lm(made(
+    "begun", 4, {"components": {"web": DatasetComponent(), "raw": raw}, "train_weights": {"web": 1.0, "raw": 1.0}},
+    trainer={
+        "train_batch_size": [ScheduleStep(0, 4), ScheduleStep(2, 8)],
+        "model_averaging": None,
+        "tracker": (TensorboardConfig(), WandbConfig(mode="online")),
+    },
+    initialize_from_checkpoint_path=f"{root}/out/whole", auto_build_caches=True, env_vars={"RUN_ID": "mine"},
+    hf_save_steps=None, eval_harness=LmEvalHarnessConfig(task_spec=["x"]),
+))
+try:
+    run_levanter_train_lm.preflight(made("r", initialize_from_checkpoint_path=f"{root}/out/begun"), 4)
+except ValueError as error:
+    print(error)
+"""
+    + END
+)
+REFUSE = (
+    MADE
+    + """
+def component(**fields):
+    return {"components": {"web": DatasetComponent(**fields)}, "train_weights": {"web": 1.0}}
+
+def untold(config):
+    object.__setattr__(config.train_config.data, "train_weights", {"web": 1.0, "wiki": 1.0, "code": 0.0})
+    return config
+
+url = UrlDatasetSourceConfig(train_urls=["gs://away/a.jsonl"])
+cases = {
+    "fits": lambda: made("r"),
+    "schedule": lambda: made("r", trainer={"train_batch_size": [ScheduleStep(0, 8), ScheduleStep(8, 6)]}),
+    "batch": lambda: made("r", trainer={"train_batch_size": 6}),
+    "two begins": lambda: made("r", initialize_from_hf="a/b", initialize_from_checkpoint_path=f"{root}/out/whole"),
+    "too long": lambda: made("r", train_seq_len=128),
+    "no weight": lambda: made("r", data={"train_weights": {"web": 1.0}}),
+    "no component": lambda: untold(made("r")),
+    "no positive weight": lambda: made("r", data={"train_weights": {"web": 0.0, "code": 0.0}}),
+    "between blocks": lambda: made("r", data={
+        "train_weights": [(0, {"web": 1, "code": 1}), (3, {"web": 1, "code": 0})]}),
+    "no tokenizer here": lambda: made("r", data={"tokenizer": "/nowhere"}),
+    "no tokenizer there": lambda: made("r", data={"tokenizer": "nobody/nothing"}),
+    "no end": lambda: made("r", data={"tokenizer": f"{root}/endless"}),
+    "no cache": lambda: made("r", data=component(cache_dir="/nowhere")),
+    "cache to build": lambda: made("r", data=component(cache_dir="/nowhere", source=url)),
+    "no checkpoint": lambda: made("r", initialize_from_checkpoint_path="/nowhere"),
+    "other model to begin with": lambda: made(
+        "r", model={"hidden_dim": 64}, initialize_from_checkpoint_path=f"{root}/out/whole"),
+    "other model to go on with": lambda: made("whole", model={"hidden_dim": 64}),
+    "part of another model": lambda: made(
+        "whole", model={"hidden_dim": 64}, trainer={"allow_partial_checkpoint": True}),
+}
+for name, case in cases.items():
+    try:
+        run_levanter_train_lm.preflight(case(), 4)
+        print(json.dumps([name, "fits"]))
+    except ValueError as error:
+        print(json.dumps([name, str(error)]))
+"""
+    + END
+)
+OF_MARINS = (
+    """
+import json, os, sys
+from pathlib import Path
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import Encoder, decode
+from tradewind.marin.era.building import builder
+from tradewind.marin.names.resources import CpuOnlyConfig
+from tradewind.recipes.lm.run import run_levanter_train_lm
+root, find = sys.argv[1], builder().find
+source, text = find("levanter.data.text.UrlDatasetSourceConfig"), find("levanter.data.text.TextLmDatasetFormat")()
+written = find("marin.training.training.TrainLmOnPodConfig")(
+    train_config=find("levanter.main.train_lm.TrainLmConfig")(
+        data=find("levanter.data.text.LMMixtureDatasetConfig")(
+            cache_dir=None, tokenizer=f"{root}/tokenizer", shuffle=True, permutation_type="feistel",
+            configs={name: source(train_urls=["/gone.jsonl"], cache_dir=f"{root}/{name}", format=text)
+                     for name in ("web", "code")},
+            train_weights={"web": 1.0, "code": 0.0}),
+        model=find("levanter.models.llama.LlamaConfig")(
+            seq_len=32, hidden_dim=32, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2),
+        trainer=find("levanter.trainer.TrainerConfig")(
+            tracker=find("levanter.tracker.wandb.WandbConfig")(project="marin"), train_batch_size=4,
+            num_train_steps=4, replica_dcn_axis_size=-1),
+        hf_save_steps=None),
+    resources=CpuOnlyConfig(), output_path=f"{root}/out/of-marins")
+config = decode(json.loads(json.dumps(Encoder(CodeFolder(Path("/nonexistent"))).encode(written, "config"))))
+run_levanter_train_lm.preflight(config, 4)
+run_levanter_train_lm(config)
+"""
+    + END
+)
+WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
+REFUSED = {
+    "fits": "fits",
+    "schedule": "train_config.trainer.train_batch_size[1].value=6 is not a positive multiple of the number of devices",
+    "batch": "train_config.trainer.train_batch_size=6 is not a positive multiple of the number of devices, 4.",
+    "two begins": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path both say",
+    "too long": "train_config.train_seq_len=128: give at least 2 and at most the model's max_seq_len, 64.",
+    "no weight": "train_config.data.train_weights has no weight for 'code': give it one, or 0 if",
+    "no component": "train_config.data.train_weights has 'wiki', which is no component: there are web, code.",
+    "no positive weight": "train_config.data.train_weights={'web': 0.0, 'code': 0.0}: give weights of at least 0, and",
+    "between blocks": "train_config.data.train_weights change at step 3, which is sequence 12 and no multiple of data.",
+    "no tokenizer here": "There is no tokenizer under train_config.data.tokenizer /nowhere: tokenizer.json is missing.",
+    "no tokenizer there": "train_config.data.tokenizer='nobody/nothing' cannot be loaded (",
+    "no end": "train_config.data.tokenizer='ROOT/endless' has no end-of-text token, so texts would run into each other",
+    "no cache": "train_config.data.components['web']: there is no finished token cache for train at /nowhere/train: "
+    "run the step that makes it, as its component does not say what it is made of.",
+    "cache to build": "train_config.data.components['web']: there is no finished token cache for train at "
+    "/nowhere/train: run the step that makes it, or set auto_build_caches=True.",
+    "no checkpoint": "There is no complete checkpoint under train_config.initialize_from_checkpoint_path /nowhere.",
+    "other model to begin with": f"train_config.initialize_from_checkpoint_path: the checkpoint ROOT{WHOLE} is of",
+    "other model to go on with": f"output_path: the checkpoint ROOT{WHOLE} is of another model: ",
+    "part of another model": "fits",
+}
+
+
+class Workbench:
+    """A folder with tokenizers and token caches, and programs that train from them."""
+
+    def __init__(self, root: Path, python: PreparedPython) -> None:
+        self.root = root
+        self.python = python
+
+    def run(self, code: str, *arguments: str, exit_code: int = 0) -> list[str]:
+        env = {name: value for name, value in os.environ.items() if name not in ("RUN_ID", "WANDB_API_KEY")}
+        process = self.python.start(
+            code, str(self.root), *arguments, env=env | {"HOME": str(self.root), "HF_HUB_OFFLINE": "1"}
+        )
+        try:
+            out, errors = process.communicate()
+        finally:
+            process.kill()  # does nothing to a process that has ended
+        assert process.returncode == exit_code, errors[-3000:]
+        return out.splitlines()
+
+    def result(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.root / "out" / name / "result.json").read_text())
+        return found
+
+    def metrics(self, name: str) -> list[dict[str, Any]]:
+        return read_metrics(str(self.root / "out" / name / "metrics.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    """With an undisturbed training under ``whole``, whose log is ``told``."""
+    root = tmp_path_factory.mktemp("bench")
+    with prepared_to_train(root) as python:
+        made = Workbench(root, python)
+        made.run(PREPARE, str(root))
+        (root / "told").write_text("\n".join(made.run(TRAIN, "whole")))
+        yield made
+
+
+def test_a_mixture_with_changing_weights_and_two_validation_sets_ends_with_numbers(bench: Workbench) -> None:
+    result, path = bench.result("whole"), bench.root / "out/whole"
+    assert result["run_id"] == "whole"
+    assert (result["steps"], result["tokens"], result["devices"]) == (STEPS, STEPS * 4 * LENGTH, 1)
+    assert 3 * result["parameters"] * result["tokens"] < result["flops"] < 6 * result["parameters"] * result["tokens"]
+    assert result["eval_losses"].keys() == SETS
+    assert all(0 < loss < 6 for loss in [result["train_loss"], result["eval_loss"], *result["eval_losses"].values()])
+    last = bench.metrics("whole")[-1]
+    assert {name: last[f"eval/ema/{name}/loss"] for name in SETS} == result["eval_losses"]
+    assert result["eval_loss"] == last["eval/ema/loss"] != last["eval/loss"], "of the averaged weights"
+    assert result["checkpoint"] == str(path / f"checkpoints/step-{STEPS - 1}")
+    assert result["export"] == str(path / f"hf/step-{STEPS - 1}")
+    assert sorted(each.name for each in (path / "hf").iterdir()) == ["step-11", "step-6"]
+    assert (path / "checkpoints/step-6/files.json").exists() and not (bench.root / "elsewhere").exists()
+
+
+def test_the_log_says_what_is_trained_and_what_came_out(bench: Workbench) -> None:
+    result, told = bench.result("whole"), (bench.root / "told").read_text().splitlines()
+    begin = told.index(f"trains whole: LlamaConfig with {result['parameters']:,} parameters, on one device")
+    assert told[begin + 1] == "  12 steps, 48 sequences of 32 tokens: 1,536 tokens"
+    assert told[begin + 2].endswith(f" a token, {result['flops']:.3g} in all")
+    assert told[begin + 3 : begin + 5] == ["  mixture: web 75.0%, code 25.0%", "  mixture from step 8: code 100.0%"]
+    assert any(line.startswith("W&B is left out: give the step secrets=") for line in told)
+    assert told[-3].startswith(f"trained whole: 12 steps, loss {result['train_loss']:.3f}, validation loss ")
+    assert told[-2:] == [f"  checkpoint {result['checkpoint']}", f"  export {result['export']}"]
+
+
+def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = bench.root / "notice.json"
+    write_notice(str(notice), Notice(4e9, "maintenance"))
+    monkeypatch.setenv(NOTICE_VARIABLE, str(notice))
+    assert bench.run(TRAIN, "cut", exit_code=NOTICED)[-1].startswith("step 3 is saved, because of a notice")
+    notice.unlink()
+    assert "goes on after step 3/12" in bench.run(TRAIN, "cut")
+    for loss in ("train/loss", "eval/loss", "eval/ema/code/loss"):
+        assert series(bench.metrics("cut"), loss) == series(bench.metrics("whole"), loss) != ([], [])
+    placed = ("run_id", "checkpoint", "export")
+    one, other = ({k: v for k, v in bench.result(name).items() if k not in placed} for name in ("cut", "whole"))
+    assert one == other
+    assert bench.run(TRAIN, "cut") == [], "one that has ended is only read"
+
+
+def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench: Workbench) -> None:
+    told = bench.run(BEGIN)
+    assert f"  begins with {bench.result('whole')['checkpoint']}" in told
+    assert "train_config.eval_harness is left out: lm-eval is not installed on this cluster." in told
+    result, rows = bench.result("begun"), bench.metrics("begun")
+    assert (result["run_id"], result["tokens"], result["export"]) == ("mine", (2 * 4 + 2 * 8) * LENGTH, None)
+    assert (bench.root / "raw/train/shard_ledger.json").exists()
+    assert list((bench.root / "out/begun/tensorboard").rglob("events.out.tfevents.*"))
+    assert result["eval_losses"] == {"web": rows[-1]["eval/web/loss"]}
+    assert rows[0]["step"] == 2, "steps count from 0, as if there had been none"
+    without = f"{bench.root}/out/begun/checkpoints/step-3 has no averaged weights, and train_config.trainer.model_av"
+    assert told[-1].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {without}")
+
+
+def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> None:
+    assert "  mixture: web 100.0%" in bench.run(OF_MARINS)
+    result = bench.result("of-marins")
+    assert (result["run_id"], result["steps"], result["export"]) == ("of-marins", 4, None)
+    assert result["eval_losses"].keys() == SETS and result["eval_losses"]["web"] < result["eval_losses"]["code"]
+
+
+def test_what_cannot_work_is_refused_with_its_field_before_there_is_a_slice(bench: Workbench) -> None:
+    answers = dict(json.loads(line) for line in bench.run(REFUSE) if line.startswith('["'))
+    assert answers.keys() == REFUSED.keys()
+    for name, expected in REFUSED.items():
+        assert answers[name].startswith(expected.replace("ROOT", str(bench.root))), (name, answers[name])
