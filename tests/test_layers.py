@@ -55,7 +55,7 @@ LAYERS: dict[str, set[str]] = {
         "terminal_text", "steps", "storage", "ray_jobs", "records", "calls", "plans", "turns", "runtime", "tasks",
     },
     "experiments": {"steps", "calls", "plans", "tasks", "operators", "local"},
-    "marin": {"terminal_text", "steps", "calls", "tasks", "experiments"},
+    "marin": {"terminal_text", "steps", "datasets", "calls", "recipes", "tasks", "experiments"},
     "cli": {
         "text_table", "terminal_text", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
         "calls", "plans", "turns", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators", "marin",

@@ -1,11 +1,11 @@
 """Load every experiment of a checkout of Marin, and compare its steps with what Marin's own executor made of them.
 
-    python -m scripts.marin.oracle --checkout marin --oracle oracle.json.gz [--json]
+    python -m scripts.marin.oracle --checkout marin --oracle oracle.json.gz [--without-helpers] [--json]
 
 The oracle has, for each experiment file, the steps that its ``executor_main`` calls reach, with version text and output
 path. Each loaded file of the oracle must have the same ones, and no other; else the exit code is 1. Files that are
 refused are listed with line and reason. Nothing of the checkout's code is printed. A checkout of another day than the
-oracle's differs where files were edited in between.
+oracle's differs where files were edited in between. Without its helpers, the files find ours in their place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import io
 import json
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +30,9 @@ from typing import Any
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
 from tradewind.marin.loading import TIME_LIMIT_S, runnable_files
 from tradewind.steps import ExperimentError, resolve
+
+HELPERS = ("defaults.py", "simple_train_config.py", "simple_sft_config.py", "anneal_config.py")
+"""Files of Marin's of which all that experiments use is ours, too (``tradewind.marin.defaults``)."""
 
 
 class OracleError(ValueError):
@@ -166,6 +171,17 @@ def told(found: Comparison) -> str:
 
 
 @contextlib.contextmanager
+def _without_helpers(checkout: Path) -> Iterator[Path]:
+    """A copy of the checkout that lacks the files for which there are ours."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / checkout.name
+        shutil.copytree(checkout, copy, symlinks=True)
+        for name in HELPERS:
+            (copy / "experiments" / name).unlink(missing_ok=True)
+        yield copy
+
+
+@contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """The files print, warn and log."""
     before = logging.root.manager.disable
@@ -195,12 +211,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, required=True, help="the folder that holds experiments and src/marin")
     parser.add_argument("--oracle", type=Path, required=True, help="oracle.json.gz")
+    parser.add_argument("--without-helpers", action="store_true", help=f"with ours instead of its {', '.join(HELPERS)}")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     given = parser.parse_args(arguments)
     try:
         oracle = read_oracle(given.oracle)
-        with _silent(), _marin_prefix(oracle.prefix):
-            found = compare(given.checkout.resolve(), oracle)
+        checkout = _without_helpers(given.checkout) if given.without_helpers else contextlib.nullcontext(given.checkout)
+        with checkout as folder, _silent(), _marin_prefix(oracle.prefix):
+            found = compare(folder.resolve(), oracle)
     except OracleError as error:
         print(error, file=sys.stderr)
         return 2

@@ -43,11 +43,13 @@ OURS: Final[Mapping[str, OwnFunction]] = {
     "marin.download.huggingface.download:download": _DOWNLOAD,
 }
 """Function of Marin's as a spec names it -> ours."""
+_OURS_BY_NAME: Final = {ours.name: ours for ours in OURS.values()}
 
 
 def own_function(function: Any) -> OwnFunction | None:
-    """Ours in place of a step's function, None if it is none of Marin's for which there is one."""
-    return OURS.get(_name_of(function))
+    """Ours in place of a step's function, or if it is one; None if it is none of Marin's for which there is one."""
+    name = _name_of(function)
+    return OURS.get(name) or _OURS_BY_NAME.get(name)
 
 
 def placement(ours: OwnFunction | None, config: Any) -> Resources | None:
@@ -65,6 +67,8 @@ def placement(ours: OwnFunction | None, config: Any) -> Resources | None:
             return Gpu(_plain(gpu_count), _plain(accelerator_type))
         case CpuOnlyConfig(num_cpus):
             return Cpu() if num_cpus in (None, logical_cpu_core_count()) else Cpu(_plain(num_cpus))
+        case Cpu() | Gpu() | TpuSlice() as own:
+            return own
     return None
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from tradewind.marin.era.table import module_rows
 from tradewind.marin.offline import folder_stamp
 from tradewind.marin.refusals import Stamp, refuse, stamp_of
+from tradewind.marin.world import fallbacks
 from tradewind.marin.world.answers import ANSWERS
 from tradewind.marin.world.era_tables import era_modules
 from tradewind.marin.world.identity import compiled
@@ -59,7 +60,7 @@ class World:
         self._beside: list[Path] = []
         self._era = era_modules()
         self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OWN, **ANSWERS}
-        self._parents = {parent for name in (*self._era, *self._own) for parent in _parents(name)}
+        self._parents = {parent for name in (*self._era, *self._own, *fallbacks.MODULES) for parent in _parents(name)}
         self._replaced: dict[str, types.ModuleType | None] | None = None
         self._told = folder_stamp()
 
@@ -191,7 +192,10 @@ class World:
         package, file = (None, None) if top in _STAND_INS else self._find(full, parent)
         if own is None and table is None and (package is not None or file is not None):
             return self._of_checkout(full, package, file), file
-        if own is None and table is None and top in _USERS and full not in self._parents:
+        if own is None and table is None and full in fallbacks.MODULES:
+            own = fallbacks.names_of(full)
+            self._absent |= {folder / f"{full.rpartition('.')[2]}.py" for folder in self._search(parent)}
+        elif own is None and table is None and top in _USERS and full not in self._parents:
             raise ModuleNotFoundError(
                 f"No module named {full!r}: neither the checkout {self.root} nor Tradewind has it.", name=full
             )
@@ -263,7 +267,8 @@ class World:
             return self.modules[full]
         parent = self.modules.get(full.rpartition(".")[0])
         found = (None, None) if full.partition(".")[0] in _STAND_INS else self._find(full, parent)
-        if full in self._own or full in self._era or full in self._parents or found != (None, None):
+        ours = (self._own, self._era, self._parents, fallbacks.MODULES)
+        if any(full in names for names in ours) or found != (None, None):
             return self._load(full)
         return None
 

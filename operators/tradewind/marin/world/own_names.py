@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tradewind.marin.names.functions import own_function, placement
+from tradewind.marin.names.steps import MarinStep
 from tradewind.marin.refusals import refuse
 from tradewind.marin.world.captured import ExecutorMainConfig, executor_main
 from tradewind.marin.world.standins import Opaque, StandInBase, origin_of
@@ -16,8 +16,6 @@ from tradewind.steps import (
     InputName,
     MirroredValue,
     OutputName,
-    Recipe,
-    Resources,
     VersionedValue,
     ensure_versioned,
     mirrored,
@@ -25,27 +23,6 @@ from tradewind.steps import (
     this_output_path,
     versioned,
 )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MarinStep(ExecutorStep):
-    """A step whose version is as Marin's executor wrote it when these experiments were.
-
-    Attributes:
-        placed: The resources that it has because its config says so; a step that is made from it has its own config.
-    """
-
-    recipe: Recipe = Recipe.NOVEMBER_2025
-    placed: Resources | None = None
-
-    def __post_init__(self) -> None:
-        ours = own_function(self.fn)
-        if self.resources is None or self.resources is self.placed:
-            object.__setattr__(self, "placed", placement(ours, self.config))
-            object.__setattr__(self, "resources", self.placed)
-        if ours is not None and not self.resumable:
-            object.__setattr__(self, "resumable", ours.resumable)
-        super().__post_init__()
 
 
 def marin_versioned(value: Any) -> Any:

@@ -1,0 +1,22 @@
+"""Marin's helpers for people without a checkout: ``default_train`` and the like, with the versions of November 2025."""
+
+from __future__ import annotations
+
+from tradewind.marin.defaults.configs import AnnealConfig, SimpleSFTConfig, SimpleTrainConfig
+from tradewind.marin.defaults.data import default_download, default_tokenize, default_validation_sets
+from tradewind.marin.defaults.models import llama
+from tradewind.marin.defaults.training import default_anneal, default_sft, default_train, simulated_epoching_train
+
+__all__ = [
+    "AnnealConfig",
+    "SimpleSFTConfig",
+    "SimpleTrainConfig",
+    "default_anneal",
+    "default_download",
+    "default_sft",
+    "default_tokenize",
+    "default_train",
+    "default_validation_sets",
+    "llama",
+    "simulated_epoching_train",
+]

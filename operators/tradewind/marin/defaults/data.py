@@ -1,0 +1,216 @@
+"""Marin's defaults for data: what is downloaded, tokenized and validated on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from tradewind.datasets.documents import SUFFIX
+from tradewind.datasets.downloads import download_hf
+from tradewind.datasets.tokenization import tokenize
+from tradewind.datasets.uncheatable_eval import UncheatableEvalConfig, download_uncheatable_eval
+from tradewind.marin.defaults.models import llama3_tokenizer
+from tradewind.marin.era.building import builder
+from tradewind.marin.names.data_configs import add_validation_sets_to_mixture, lm_data_config
+from tradewind.marin.names.steps import MarinStep
+from tradewind.marin.names.tokenizing import HfDatasetSpec, HfTokenizeConfig, TokenizeConfig
+from tradewind.steps import ExecutorStep, InputName, VersionedValue, ensure_versioned, this_output_path, versioned
+from tradewind.steps.values.shortened import shortened
+
+__all__ = [
+    "default_download",
+    "default_tokenize",
+    "default_validation_sets",
+    "paloma_step",
+    "paloma_tokenized",
+    "tokenizer_of",
+    "training_data",
+    "uncheatable_eval_tokenized",
+    "unversioned",
+]
+
+_TEXT: Final = builder().find("levanter.data.text.TextLmDatasetFormat")()
+_PALOMA: Final = {
+    **{
+        name: name
+        for name in (
+            "c4_100_domains",
+            "c4_en",
+            "dolma-v1_5",
+            "dolma_100_programing_languages",
+            "dolma_100_subreddits",
+            "falcon-refinedweb",
+            "gab",
+            "m2d2_s2orc_unsplit",
+            "m2d2_wikipedia_unsplit",
+            "mc4",
+            "ptb",
+            "redpajama",
+            "twitterAAE_HELM_fixed",
+            "wikitext_103",
+        )
+    },
+    "4chan": "4chan_meta_sep",
+    "manosphere_meta_sep": "manosphere_meta_sep",
+}
+"""Set → its folder in the repository of the hub, https://huggingface.co/datasets/allenai/paloma."""
+_PALOMA_REVISION: Final = "65cd6fc"
+_UNCHEATABLE: Final = (
+    "wikipedia_english",
+    "github_python",
+    "github_cpp",
+    "bbc_news",
+    "arxiv_physics",
+    "arxiv_computer_science",
+    "ao3_english",
+)
+"""The sets in English and of code, of https://github.com/Jellyfish042/uncheatable_eval."""
+
+
+def default_download(
+    name: str, hf_dataset_id: str, revision: str, override_output_path: str | None = None, **options: Any
+) -> InputName:
+    """The output of a step that downloads a repository of the Hugging Face hub.
+
+    Args:
+        name: Of the step; nothing else counts in its version.
+        hf_dataset_id: ``owner/name``.
+        revision: A commit, long or short.
+        override_output_path: As in ``ExecutorStep``.
+        options: Fields of Marin's ``DownloadConfig``, such as ``hf_urls_glob``.
+    """
+    config = builder().find("marin.download.huggingface.download.DownloadConfig")(
+        hf_dataset_id=hf_dataset_id,
+        revision=revision,
+        gcs_output_path=this_output_path(),
+        wait_for_completion=True,
+        **options,
+    )
+    about = f"Files of {hf_dataset_id} at {revision}, from the Hugging Face hub."
+    return MarinStep(
+        name, download_hf, config, description=about, override_output_path=override_output_path
+    ).as_input_name()
+
+
+def default_tokenize(
+    name: str,
+    dataset: InputName | ExecutorStep | str | HfDatasetSpec,
+    tokenizer: str,
+    options: Any = None,
+    format: Any = _TEXT,
+    *,
+    is_validation: bool = False,
+) -> ExecutorStep:
+    """A step ``tokenized/{name}``: Levanter's token cache of texts.
+
+    Args:
+        name: Of the data set.
+        dataset: A step, a path, or a data set of the hub: ``HfDatasetSpec``, or ``owner/name`` as text.
+        tokenizer: Its name or its folder, which counts in the version.
+        options: Levanter's ``CacheOptions``.
+        format: Of the texts: ``TextLmDatasetFormat``, ``ChatLmDatasetFormat``.
+        is_validation: Whether the texts are for validation and not for training; data sets of the hub say it.
+    """
+    common: dict[str, Any] = {
+        "cache_path": this_output_path(),
+        "tokenizer": ensure_versioned(tokenizer),
+        "format": format,
+    }
+    config: Any
+    if isinstance(dataset, HfDatasetSpec):
+        config = HfTokenizeConfig(id=dataset.id, name=dataset.name, **common)
+    elif isinstance(dataset, str) and dataset.count("/") == 1 and not dataset.startswith("/"):
+        config = HfTokenizeConfig(id=dataset, **common)
+    else:
+        texts: Any = {"train_paths": [], "validation_paths": []}
+        texts["validation_paths" if is_validation else "train_paths"] = [dataset]
+        config = TokenizeConfig(**texts, **common)
+    if options is not None:
+        config = dataclasses.replace(config, cache_options=options)
+    about = f"Levanter's token cache, made with the tokenizer {shortened(tokenizer)}."
+    return MarinStep(f"tokenized/{name}", tokenize, config, description=about)
+
+
+@lru_cache(maxsize=8)
+def default_validation_sets(tokenizer: str) -> Mapping[str, ExecutorStep]:
+    """The sets that Marin's trainings are validated on: Paloma's, and fresh texts of Uncheatable Eval."""
+    return {**paloma_tokenized(tokenizer=tokenizer), **uncheatable_eval_tokenized(tokenizer)}
+
+
+def paloma_tokenized(
+    *, tokenizer: str = llama3_tokenizer, paloma_raw: InputName | ExecutorStep | None = None
+) -> dict[str, ExecutorStep]:
+    """The sets of Paloma, each as a step that tokenizes it.
+
+    ``paloma_raw`` is where its files lie, if not where Marin keeps them.
+    """
+    folder = paloma_raw or paloma_step("raw/paloma").with_output_path("raw/paloma-fc6827").cd(_PALOMA_REVISION)
+    sets = {name: folder / f"{path}/val/val*.jsonl.gz" for name, path in sorted(_PALOMA.items())}
+    return _validation("paloma", sets, tokenizer)
+
+
+def paloma_step(name: str) -> MarinStep:
+    """A step that downloads Paloma; it needs ``secrets={"HF_TOKEN": ...}`` of somebody to whom the hub shows it."""
+    config = builder().find("marin.download.huggingface.download.DownloadConfig")(
+        hf_dataset_id=versioned("allenai/paloma"),
+        revision=versioned(_PALOMA_REVISION),
+        gcs_output_path=this_output_path(),
+        wait_for_completion=True,
+    )
+    return MarinStep(name, download_hf, config, description="The evaluation sets of Paloma, from the hub.")
+
+
+def uncheatable_eval_tokenized(tokenizer: str) -> dict[str, ExecutorStep]:
+    """Texts that are younger than most models, in English and of code, each set as a step that tokenizes it."""
+    config = UncheatableEvalConfig(
+        output_path=this_output_path(),
+        repo_owner=versioned("ziqing-huang"),
+        repo_name=versioned("uncheatable_eval"),
+        data_path=versioned("data"),
+        branch=versioned("master"),
+    )
+    about = "The newest texts of Uncheatable Eval, from GitHub."
+    raw = MarinStep("raw/uncheatable-eval/latest", download_uncheatable_eval, config, description=about)
+    sets = {name: raw / f"{name}_*{SUFFIX}" for name in _UNCHEATABLE}
+    return _validation("uncheatable_eval", sets, tokenizer)
+
+
+def _validation(group: str, sets: Mapping[str, InputName], tokenizer: str) -> dict[str, ExecutorStep]:
+    names = {f"{group}/{name}": texts for name, texts in sets.items()}
+    return {name: default_tokenize(name, texts, tokenizer, is_validation=True) for name, texts in names.items()}
+
+
+def training_data(tokenized: Any, use_default_validation: bool) -> Any:
+    """What a training reads: a tokenizing step or a mixture, and on demand the default validation sets beside it.
+
+    Raises:
+        ValueError: ``tokenized`` says no tokenizer.
+    """
+    sets = default_validation_sets(tokenizer_of(tokenized)) if use_default_validation else {}
+    if isinstance(tokenized, (InputName, ExecutorStep)):
+        step = tokenized.step if isinstance(tokenized, InputName) else tokenized
+        return lm_data_config(step, permutation_type="linear", validation_sets=sets)
+    return add_validation_sets_to_mixture(tokenized, sets) if sets else tokenized
+
+
+def tokenizer_of(tokenized: Any) -> Any:
+    """The tokenizer of a tokenizing step or of a mixture.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    step = tokenized.step if isinstance(tokenized, InputName) else tokenized
+    config: Any = step.config if isinstance(step, ExecutorStep) else step
+    if not hasattr(config, "tokenizer"):
+        raise ValueError(
+            f"tokenized is {shortened(tokenized)}, which says no tokenizer: give a step of default_tokenize, or a "
+            "mixture of such steps."
+        )
+    return unversioned(config.tokenizer)
+
+
+def unversioned(value: Any) -> Any:
+    """The value itself, whether it is versioned or not."""
+    return value.value if isinstance(value, VersionedValue) else value

@@ -1,0 +1,288 @@
+"""Marin's defaults for training: from the beginning, on simulated epochs, fine-tuning and annealing.
+
+Steps have the names, versions and output paths that the functions of these names in Marin's experiments gave them in
+November 2025: what was trained then is found, and not trained again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from tradewind.marin.defaults.configs import AnnealConfig, SimpleSFTConfig, SimpleTrainConfig
+from tradewind.marin.defaults.data import training_data, unversioned
+from tradewind.marin.defaults.models import llama
+from tradewind.marin.defaults.tasks import CORE_TASKS, MMLU_TASKS, harness
+from tradewind.marin.era.behaviour.tokenizers import known_sizes
+from tradewind.marin.era.building import builder
+from tradewind.marin.names.steps import MarinStep
+from tradewind.recipes.lm.run import run_levanter_train_lm
+from tradewind.steps import ExecutorStep, InputName, this_output_path
+from tradewind.steps.values.shortened import shortened
+
+__all__ = ["default_anneal", "default_sft", "default_train", "simulated_epoching_train"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_NAME: Final = 64
+"""Of a run at W&B, in characters."""
+_OF_ADAM: Final = (
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "epsilon",
+    "max_grad_norm",
+    "warmup",
+    "rewarmup",
+    "decay",
+    "lr_schedule",
+    "min_lr_ratio",
+)
+"""Fields of a ``SimpleTrainConfig`` that are those of Adam, and Adam's own default where they are None."""
+_STEP_OF: Final = re.compile(r"step-(\d+)/?$")
+
+
+def default_train(
+    name: str,
+    tokenized: Any,
+    model_config: Any,
+    train_config: SimpleTrainConfig,
+    tags: Sequence[str] = (),
+    use_default_validation: bool = True,
+    eval_harness_tasks: Sequence[Any] = CORE_TASKS,
+    override_output_path: str | None = None,
+    *,
+    cluster: str | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> ExecutorStep:
+    """A step ``checkpoints/{name}`` that trains a language model with Levanter.
+
+    Args:
+        name: Of the run; what is longer than 64 characters is cut before its last ``-``.
+        tokenized: A step of ``default_tokenize``, or a mixture (``lm_mixture_data_config``).
+        model_config: Levanter's, such as ``llama("llama_150m")``.
+        train_config: How long, how fast and where.
+        tags: For the run at W&B.
+        use_default_validation: Whether to validate on Paloma and Uncheatable Eval, too.
+        eval_harness_tasks: Tasks to be measured inside the training; none with ``()``.
+        override_output_path: As in ``ExecutorStep``.
+        cluster: As in ``ExecutorStep``.
+        secrets: As in ``ExecutorStep``; ``WANDB_API_KEY`` for W&B online.
+
+    Raises:
+        ValueError: Both kinds of weights to begin with are given, or ``tokenized`` says no tokenizer.
+    """
+    data = training_data(tokenized, use_default_validation)
+    config = builder().find("marin.training.training.TrainLmOnPodConfig")(
+        train_config=_levanter_config(data, model_config, train_config, tags, eval_harness_tasks),
+        resources=train_config.resources,
+        output_path=this_output_path(),
+    )
+    return MarinStep(
+        f"checkpoints/{_fitting(name)}",
+        run_levanter_train_lm,
+        config,
+        description=_about(data, model_config, train_config),
+        override_output_path=override_output_path,
+        cluster=cluster,
+        secrets=dict(secrets or {}),
+    )
+
+
+def simulated_epoching_train(
+    name: str,
+    tokenized: Any,
+    model_config: Any,
+    train_config: SimpleTrainConfig,
+    target_budget: int,
+    tags: Sequence[str] = (),
+    use_default_validation: bool = True,
+    eval_harness_tasks: Sequence[Any] = CORE_TASKS,
+) -> ExecutorStep:
+    """A short training that sees each data set as often as one of ``target_budget`` tokens would.
+
+    Each set is cut down by the ratio of both lengths. All else is as in ``default_train``.
+    """
+    budget = unversioned(train_config.train_batch_size) * train_config.num_train_steps * model_config.Pos.size
+    data = dataclasses.replace(
+        training_data(tokenized, use_default_validation), target_budget=target_budget, experiment_budget=budget
+    )
+    return default_train(name, data, model_config, train_config, tags, False, eval_harness_tasks)
+
+
+def default_sft(
+    name: str, tokenized: Any, model_config: Any, sft_config: SimpleSFTConfig, tags: Sequence[str] = ()
+) -> ExecutorStep:
+    """A step ``checkpoints/{name}`` that fine-tunes a model on one data set or on a mixture.
+
+    Raises:
+        ValueError: What to begin with is not given, or is asked for in a way that there is not.
+    """
+    of_hub = _begins_with_hub(sft_config)
+    if sft_config.reinit_tokens:
+        raise ValueError("reinit_tokens is no option of a training with Levanter: leave it out.")
+    given = {
+        field.name: getattr(sft_config, field.name)
+        for field in dataclasses.fields(SimpleTrainConfig)
+        if hasattr(sft_config, field.name)
+    }
+    train_config = SimpleTrainConfig(
+        **given
+        | {
+            "decay": sft_config.cooldown,
+            "steps_per_export": sft_config.steps_per_checkpoint,
+            "initialize_from_hf": sft_config.model_name_or_path if of_hub else None,
+            "data_seed": sft_config.seed,
+        }
+    )
+    tags = tags if "sft" in tags else [*tags, "sft"]
+    return default_train(name, tokenized, model_config, train_config, tags, False, ())
+
+
+def default_anneal(name: str, anneal_config: AnnealConfig) -> ExecutorStep:
+    """A step ``checkpoints/{name}`` that goes on with ``llama_8b`` from a checkpoint, its learning rate falling to 0.
+
+    The schedule falls in a line over the whole training, from a maximum at step 0 that makes it ``learning_rate`` at
+    the checkpoint.
+
+    Raises:
+        ValueError: The checkpoint's path does not end with its step.
+    """
+    begin = anneal_config.initialize_from_checkpoint_path
+    first = _step_of(begin)
+    tokens_of_step = anneal_config.train_batch_size * AnnealConfig.LLAMA_MAX_SEQ_LEN
+    more = anneal_config.num_anneal_training_tokens / tokens_of_step
+    train_config = SimpleTrainConfig(
+        resources=anneal_config.resources,
+        train_batch_size=anneal_config.train_batch_size,
+        num_train_steps=math.ceil(first + more),
+        learning_rate=(first + more) * (anneal_config.learning_rate / more),
+        weight_decay=anneal_config.weight_decay,
+        min_lr_ratio=anneal_config.min_lr_ratio,
+        lr_schedule=anneal_config.lr_schedule,
+        steps_per_export=anneal_config.steps_per_export,
+        initialize_from_checkpoint_path=begin,
+    )
+    is_validated, data = anneal_config.use_default_validation, anneal_config.dataset_config
+    return default_train(name, data, llama("llama_8b"), train_config, (), is_validated, MMLU_TASKS)
+
+
+def _levanter_config(data: Any, model: Any, given: SimpleTrainConfig, tags: Sequence[str], tasks: Sequence[Any]) -> Any:
+    begin, of_hub = given.initialize_from_checkpoint_path, given.initialize_from_hf
+    if begin is not None and of_hub is not None:
+        raise ValueError(
+            "initialize_from_checkpoint_path and initialize_from_hf both say what to begin with: give one of them."
+        )
+    exports = given.steps_per_export if given.steps_per_hf_export is None else given.steps_per_hf_export
+    return builder().find("levanter.main.train_lm.TrainLmConfig")(
+        data=data,
+        trainer=_trainer(given, tags),
+        initialize_from_checkpoint_path=begin if given.reset_data_loader_on_init else None,
+        initialize_from_hf=of_hub or False,
+        z_loss_weight=given.z_loss_weight,
+        model=model,
+        optimizer=given.optimizer_config if given.optimizer_config is not None else _adam(given),
+        hf_save_steps=None if exports == -1 else exports,
+        data_seed=given.data_seed,
+        eval_harness_steps=given.steps_per_task_eval or 10000,
+        eval_harness=harness(tasks or ()),
+    )
+
+
+def _trainer(given: SimpleTrainConfig, tags: Sequence[str]) -> Any:
+    find = builder().find
+    both = (find("haliax.partitioning.ResourceAxis").REPLICA, find("haliax.partitioning.ResourceAxis").DATA)
+    averaging, quantized = None, None
+    if given.ema_beta is not None:
+        averaging = find("levanter.optim.model_averaging.EmaModelAveragingConfig")(beta=given.ema_beta)
+    if given.int8:
+        quantized = find("haliax.quantization.QuantizationConfig")(int8=True)
+    return find("levanter.trainer.TrainerConfig")(
+        tracker=find("levanter.tracker.wandb.WandbConfig")(project="marin", tags=[*tags]),
+        mp=find("jmp.get_policy")("p=f32,c=bfloat16"),
+        train_batch_size=given.train_batch_size,
+        num_train_steps=given.num_train_steps,
+        steps_per_eval=1000 if given.steps_per_eval is None else given.steps_per_eval,
+        checkpointer=find("levanter.checkpoint.CheckpointerConfig")(
+            save_interval=timedelta(minutes=10), keep=[{"every": given.steps_per_export}]
+        ),
+        model_averaging=averaging,
+        replica_dcn_axis_size=-1,
+        allow_partial_checkpoint=given.allow_partial_checkpoint,
+        per_device_eval_parallelism=-1
+        if given.per_device_eval_parallelism is None
+        else given.per_device_eval_parallelism,
+        max_eval_batches=given.max_eval_batches,
+        allow_nondivisible_batch_size=True,
+        quantization=quantized,
+        initialize_from=None if given.reset_data_loader_on_init else given.initialize_from_checkpoint_path,
+        watch=given.watch,
+        axis_resources={"token": both, "token_repeat": both},
+    )
+
+
+def _adam(given: SimpleTrainConfig) -> Any:
+    said = {field: getattr(given, field) for field in _OF_ADAM if getattr(given, field) is not None}
+    return builder().find("levanter.optim.config.AdamConfig")(
+        learning_rate=given.learning_rate,
+        cycle_length=given.cycle_length,
+        skip_bad_steps=given.skip_bad_steps,
+        **said,
+    )
+
+
+def _about(data: Any, model: Any, given: SimpleTrainConfig) -> str:
+    length = model.max_seq_len if hasattr(model, "max_seq_len") else model.seq_len
+    schedule = builder().find("levanter.schedule.BatchSchedule")(unversioned(given.train_batch_size))
+    tokens = schedule.global_data_offset_by_step(given.num_train_steps) * length
+    sizes = known_sizes(str(unversioned(data.tokenizer)), None)
+    size = f" of {model.total_trainable_params(sizes[0]):,} parameters" if sizes else ""
+    return f"Trains a {type(model).__name__}{size} for {given.num_train_steps:,} steps, {tokens:,} tokens."
+
+
+def _fitting(name: str) -> str:
+    """A name that W&B takes, with its end, which tells the runs of a sweep apart."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    head, dash, tail = name.rpartition("-")
+    if not dash:
+        cut = name[:_LONGEST_NAME]
+    elif len(tail) >= _LONGEST_NAME:
+        cut = tail[:_LONGEST_NAME]
+    else:
+        cut = f"{head[: _LONGEST_NAME - 1 - len(tail)]}-{tail}"
+    logger.warning("The run %s is called %s, since W&B takes %d characters.", name, cut, _LONGEST_NAME)
+    return cut
+
+
+def _begins_with_hub(given: SimpleSFTConfig) -> bool:
+    """Whether the weights to begin with are those of ``model_name_or_path``."""
+    name, checkpoint = given.model_name_or_path, given.initialize_from_checkpoint_path
+    if given.initialize_from_hf is None:
+        return name is not None and checkpoint is None
+    if given.initialize_from_hf and name is None:
+        raise ValueError(
+            "initialize_from_hf is True and model_name_or_path is missing: give the weights to begin with."
+        )
+    if not given.initialize_from_hf and checkpoint is None:
+        raise ValueError(
+            "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the checkpoint to begin "
+            "with."
+        )
+    return given.initialize_from_hf
+
+
+def _step_of(checkpoint: str | InputName) -> int:
+    path = checkpoint.name if isinstance(checkpoint, InputName) else checkpoint
+    found = _STEP_OF.search(path or "")
+    if found is None:
+        raise ValueError(
+            f"initialize_from_checkpoint_path is {shortened(checkpoint)}: give the path of a checkpoint that ends with "
+            "its step, such as .../checkpoints/step-660000."
+        )
+    return int(found[1])

@@ -1,0 +1,198 @@
+"""Steps of the helpers have the versions and the paths that Marin's own executor gave them in November 2025."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.marin.checkouts import names, put, run
+from tradewind.marin.defaults import (
+    AnnealConfig,
+    SimpleSFTConfig,
+    SimpleTrainConfig,
+    default_anneal,
+    default_download,
+    default_sft,
+    default_tokenize,
+    default_train,
+    default_validation_sets,
+    llama,
+    simulated_epoching_train,
+)
+from tradewind.marin.era import modules
+from tradewind.marin.names.data_configs import lm_mixture_data_config
+from tradewind.marin.names.resources import CpuOnlyConfig, TpuPodConfig
+from tradewind.steps import Cpu, ExecutorStep, TpuSlice, resolve, versioned
+
+LLAMA_3 = "meta-llama/Meta-Llama-3.1-8B"
+TRAINING = SimpleTrainConfig(TpuPodConfig("v4-32", 2), 512, 1000, 3e-3, weight_decay=0.1)
+TEXTS = default_tokenize("corpus", "gs://bucket/texts/*.jsonl.gz", LLAMA_3)
+
+
+def path_of(step: ExecutorStep) -> str:
+    return resolve([step], "gs://marin").of(step).output_path.removeprefix("gs://marin/")
+
+
+def trained(**changed: Any) -> ExecutorStep:
+    config = dataclasses.replace(TRAINING, **changed)
+    return default_train("run", TEXTS, llama("llama_30m"), config, use_default_validation=False)
+
+
+def levanter(step: ExecutorStep) -> Any:
+    return step.config.train_config
+
+
+def test_an_anneal_is_found_where_marins_own_lies() -> None:
+    finemath = default_tokenize(
+        "finemath_3_plus",
+        default_download("raw/finemath", "HuggingFaceTB/finemath", "8f233cf").cd("finemath-3plus"),
+        LLAMA_3,
+    ).with_output_path("tokenized/finemath_3_plus-a26b0f/")
+    raw = default_download("raw/dolmino-mix-1124", "allenai/dolmino-mix-1124", "bb54cab", "raw/dolmino-mix-1124-157960")
+    dolmino = default_tokenize("dolmino/dclm", raw.cd("bb54cab").cd("data/dclm/**/*.json.zst"), LLAMA_3)
+    config = dataclasses.replace(dolmino.config, validation_paths=versioned([]))
+    dolmino = dataclasses.replace(dolmino, config=config).with_output_path("tokenized/dolmino/dclm-6c18eb")
+    mixture = lm_mixture_data_config(
+        {"finemath": finemath, "dolmino": dolmino}, {"finemath": 0.3, "dolmino": 0.7}, permutation_type="linear"
+    )
+    step = default_anneal("llama-8b-anneal-finemath-dclm", AnnealConfig(mixture))
+    assert path_of(step) == "checkpoints/llama-8b-anneal-finemath-dclm-366fd5"
+    assert step.resources == TpuSlice("v4-128", 2)
+    assert levanter(step).trainer.num_train_steps == 671_921
+    assert levanter(step).optimizer.learning_rate == pytest.approx(671_920.93 * 1e-3 / 11_920.93)
+    assert [task.task for task in levanter(step).eval_harness.task_spec] == ["mmlu", "mmlu"]
+
+
+def test_the_validation_sets_are_found_where_marins_own_lie() -> None:
+    sets = default_validation_sets(LLAMA_3)
+    assert len(sets) == 16 + 7
+    assert path_of(sets["paloma/4chan"]) == "tokenized/paloma/4chan-496ad5"
+    github = resolve([sets["uncheatable_eval/github_python"]], "gs://marin")
+    assert [step.output_path for step in github.steps] == [
+        "gs://marin/raw/uncheatable-eval/latest-364401",
+        "gs://marin/tokenized/uncheatable_eval/github_python-00e7de",
+    ]
+
+
+def test_a_training_says_what_it_is_and_runs_where_its_config_says() -> None:
+    step = trained()
+    assert step.description == (
+        f"Trains a LlamaConfig of {llama('llama_30m').total_trainable_params(128_000):,} parameters for 1,000 steps, "
+        "524,288,000 tokens."
+    )
+    assert (step.name, step.resources) == ("checkpoints/run", TpuSlice("v4-32", 2))
+    assert "checkpoints/**" in step.resumable
+    assert trained(resources=Cpu(2)).resources == Cpu(2)
+    assert trained(resources=CpuOnlyConfig(num_cpus=3)).resources == Cpu(3)
+    assert list(levanter(step).data.configs) == ["corpus"]
+
+
+def test_the_fields_of_a_short_config_reach_levanters() -> None:
+    step = trained(
+        warmup=0.2, ema_beta=0.99, int8=True, steps_per_hf_export=-1, steps_per_eval=7, steps_per_export=50,
+        initialize_from_checkpoint_path="gs://b/step-3", reset_data_loader_on_init=False,
+    )  # fmt: skip
+    config, trainer = levanter(step), levanter(step).trainer
+    assert (config.optimizer.warmup, config.optimizer.weight_decay, config.optimizer.beta2) == (0.2, 0.1, 0.95)
+    assert (trainer.model_averaging.beta, trainer.quantization.int8, trainer.steps_per_eval) == (0.99, True, 7)
+    assert (config.hf_save_steps, trainer.checkpointer.keep) == (None, [{"every": 50}])
+    assert (trainer.initialize_from, config.initialize_from_checkpoint_path) == ("gs://b/step-3", None)
+    again = levanter(trained(initialize_from_checkpoint_path="gs://b/step-3"))
+    assert (again.trainer.initialize_from, again.initialize_from_checkpoint_path) == (None, "gs://b/step-3")
+    optimizer = modules()["levanter.optim"].MuonConfig()
+    assert levanter(trained(optimizer_config=optimizer)).optimizer is optimizer
+
+
+def test_simulated_epochs_cut_the_data_by_the_ratio_of_both_lengths() -> None:
+    step = simulated_epoching_train("run", TEXTS, llama("llama_30m"), TRAINING, 10**12, use_default_validation=False)
+    data = levanter(step).data
+    assert (data.target_budget, data.experiment_budget) == (10**12, 512 * 1000 * 1024)
+    assert list(data.configs) == ["corpus"]
+
+
+def test_a_fine_tuning_begins_with_the_weights_that_are_given() -> None:
+    def tuned(**given: Any) -> Any:
+        config = SimpleSFTConfig(TpuPodConfig("v4-8"), cooldown=0.5, seed=3, **given)
+        return levanter(default_sft("sft", TEXTS, llama("llama_30m"), config))
+
+    of_hub, of_ours = tuned(model_name_or_path="a/b"), tuned(initialize_from_checkpoint_path="gs://b/step-3")
+    assert (of_hub.initialize_from_hf, of_hub.initialize_from_checkpoint_path) == ("a/b", None)
+    assert (of_ours.initialize_from_hf, of_ours.initialize_from_checkpoint_path) == (False, "gs://b/step-3")
+    assert (of_hub.optimizer.decay, of_hub.data_seed, of_hub.hf_save_steps) == (0.5, 3, 500)
+    assert of_hub.trainer.tracker.tags == ["sft"]
+    assert of_hub.eval_harness is None
+
+
+def test_a_name_that_is_too_long_for_wandb_keeps_its_end() -> None:
+    made = default_train("a" * 70 + "-lr0.1", TEXTS, llama("llama_30m"), TRAINING, use_default_validation=False)
+    assert made.name == f"checkpoints/{'a' * 58}-lr0.1"
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "two begins": (
+        lambda: trained(initialize_from_checkpoint_path="a/step-1", initialize_from_hf="b/c"),
+        "initialize_from_checkpoint_path and initialize_from_hf both say what to begin with: give one of them.",
+    ),
+    "no tokenizer": (
+        lambda: default_train("run", "gs://bucket/tokens", llama("llama_30m"), TRAINING),
+        "tokenized is 'gs://bucket/tokens', which says no tokenizer: give a step of default_tokenize, or a mixture of "
+        "such steps.",
+    ),
+    "no model": (lambda: llama("llama_9b"), "llama_9b is no model of Marin's: there are llama_nano, llama_30m, "),
+    "hub without a name": (
+        lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_hf=True)),
+        "initialize_from_hf is True and model_name_or_path is missing: give the weights to begin with.",
+    ),
+    "no checkpoint": (
+        lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_hf=False)),
+        "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the checkpoint to begin",
+    ),
+    "new tokens": (
+        lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), reinit_tokens=True)),
+        "reinit_tokens is no option of a training with Levanter: leave it out.",
+    ),
+    "no step in the path": (
+        lambda: default_anneal("a", AnnealConfig(None, "gs://b/step-3/weights")),
+        "initialize_from_checkpoint_path is 'gs://b/step-3/weights': give the path of a checkpoint that ends with its",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_while_the_file_is_parsed(case: str) -> None:
+    make, told = REFUSED[case]
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value).startswith(told)
+
+
+EXPERIMENT = """
+from experiments.defaults import default_tokenize, default_train
+from experiments.llama import llama3_tokenizer, llama_30m
+from experiments.simple_train_config import SimpleTrainConfig
+from marin.execution.executor import executor_main
+from marin.resources import TpuPodConfig
+
+corpus = default_tokenize("corpus", "gs://bucket/texts/*.jsonl.gz", llama3_tokenizer)
+config = SimpleTrainConfig(TpuPodConfig("v4-32", 2), 512, 1000, 3e-3, weight_decay=0.1)
+if __name__ == "__main__":
+    executor_main([default_train("run", corpus, llama_30m, config, use_default_validation=False)])
+"""
+
+
+def test_a_file_without_a_checkout_has_them_under_marins_names_until_there_is_one(tmp_path: Path) -> None:
+    put(tmp_path / "experiments/a.py", EXPERIMENT)
+    (call,) = run(tmp_path, "a").calls
+    assert [step.output_path for step in resolve(call.steps, "gs://marin").steps] == [
+        step.output_path for step in resolve([trained()], "gs://marin").steps
+    ]
+    put(
+        tmp_path / "experiments/defaults.py",
+        "from marin.execution.executor import ExecutorStep\n"
+        "def default_tokenize(*given): pass\n"
+        "def default_train(*given, **named): return ExecutorStep('his own', None, None)\n",
+    )
+    assert names(run(tmp_path, "a")) == [["his own"]]
