@@ -65,7 +65,7 @@ from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.levanter.config import levanter_config
 from tradewind.recipes.levanter.simulated_slices import on_these_devices
 from tradewind.recipes.levanter.stored_models import load_export, model_axes
-from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_lm import LmTrainConfig, export_path, train_lm
 config = LmTrainConfig(**json.loads(sys.argv[1]))
 told = train_lm(config)

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.documents import SUFFIX, Document, document_files, raw_lines, write_document_file
 from tradewind.datasets.files import join, write_json
+from tradewind.datasets.ray_data import quiet_ray_data
 from tradewind.steps.values.fields import PATH, check_fields, number, whole
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
     Raises ``ValueError`` for an input without documents, and if a split would be empty.
     """
     files = document_files(config.input_path)
-    with _ray_data():
+    with quiet_ray_data():
         import ray
 
         source = ray.data.from_items([{"path": path} for path in files], override_num_blocks=len(files))
@@ -182,24 +180,3 @@ def _stats(tally: dict[str, Counter[str]]) -> dict[str, Any]:
     kept = sum(split["documents"] for split in splits.values())
     characters = sum(split["characters"] for split in splits.values())
     return {**splits, "kept": kept, "characters": characters, "dropped": dropped}
-
-
-@contextmanager
-def _ray_data() -> Iterator[None]:
-    """Ray, quiet: the cluster of the surrounding Ray job if there is one, else one on this machine for this block."""
-    import ray
-    from ray.data import DataContext
-
-    ours = not ray.is_initialized()
-    if ours:
-        ray.init(ignore_reinit_error=True, log_to_driver=False)
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # it warns that there are no bars
-    context = DataContext.get_current()
-    bars, context.enable_progress_bars = context.enable_progress_bars, False
-    try:
-        yield
-    finally:
-        context.enable_progress_bars = bars
-        if ours:
-            ray.shutdown()

@@ -8,17 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tradewind.datasets.documents import document_files
 from tradewind.datasets.files import join
+from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.levanter.parts import COMPONENT, SPLITS
 from tradewind.recipes.levanter.quiet import quiet_libraries
-from tradewind.recipes.tokenizers import local_tokenizer
 from tradewind.steps.values.fields import PATH, check_fields
-
-if TYPE_CHECKING:
-    from levanter.data.text import LmDataConfig
 
 
 @dataclass(frozen=True)
@@ -43,29 +41,17 @@ def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:
     """
     quiet_libraries()
     files = {split: document_files(join(config.input_path, split)) for split in SPLITS}
-    with own_scratch():
-        data = _buildable(files, local_tokenizer(config.tokenizer_path), config.output_path)
-        if data.the_tokenizer.eos_token_id is None:
-            raise ValueError(f"The tokenizer under tokenizer_path {config.tokenizer_path} has no end-of-text token.")
-        for split in SPLITS:
-            data.build_caches(split)
-    return {f"{split}_tokens": _token_count(config.output_path, split) for split in SPLITS}
-
-
-def _buildable(files: dict[str, list[str]], tokenizer: str, output_path: str) -> LmDataConfig:
-    from levanter.data.text import DatasetComponent, LmDataConfig, TextLmDatasetFormat, UrlDatasetSourceConfig
-
-    source = UrlDatasetSourceConfig(train_urls=files["train"], validation_urls=files["validation"])
-    component = DatasetComponent(source=source, format=TextLmDatasetFormat(text_key="text"))
-    return LmDataConfig(
-        tokenizer=tokenizer, cache_dir=output_path, auto_build_caches=True, components={COMPONENT: component}
+    local_tokenizer(config.tokenizer_path)  # refused under the name that it has here
+    found = tokenize(
+        TokenizeFilesConfig(
+            files["train"],
+            files["validation"],
+            join(config.output_path, COMPONENT),
+            config.tokenizer_path,
+            allow_test_in_train=True,
+        )
     )
-
-
-def _token_count(output_path: str, split: str) -> int:
-    from levanter.data.text.cache import cached_token_count
-
-    return int(cached_token_count(join(output_path, COMPONENT, split)))
+    return {f"{split}_tokens": found[f"{split}_tokens"] for split in SPLITS}
 
 
 @contextmanager

@@ -7,21 +7,19 @@ the vocabulary stands for one byte: ``tradewind.recipes.levanter.validation_loss
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tradewind.datasets.documents import read_documents
-from tradewind.datasets.files import atomic_writer, basename, is_remote, join
+from tradewind.datasets.files import atomic_writer, join
+from tradewind.datasets.tokenizing.tokenizer_files import PREFIX
 from tradewind.steps.values.fields import PATH, check_fields, whole
-from tradewind.storage import file_system_at
 
 END_OF_TEXT = "<|endoftext|>"
 MIN_VOCAB_SIZE = 257
 """256 bytes and the end of a text."""
-_PREFIX: Final = "tradewind-tokenizer-"
 
 
 @dataclass(frozen=True)
@@ -75,46 +73,8 @@ def _save(tokenizer: Any, output_path: str) -> None:
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
     )
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         wrapped.save_pretrained(folder)
         for path in sorted(Path(folder).iterdir()):
             with atomic_writer(join(output_path, path.name)) as file:
                 file.write(path.read_bytes())
-
-
-def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
-    """A local folder with the tokenizer at ``path``: itself, or a copy on this host that is named for its content.
-
-    Token caches keep the name of the folder, so it must not differ from run to run.
-
-    Raises ``ValueError`` if there is no tokenizer: Levanter would go and look for one on a hub.
-    """
-
-    fs, root = file_system_at(path)
-    if not fs.exists(join(root, "tokenizer.json")):
-        raise ValueError(f"There is no tokenizer under {field} {path}: tokenizer.json is missing.")
-    if not is_remote(path):
-        return str(root)
-    return str(_kept({basename(name): fs.cat_file(name) for name in fs.find(root)}))
-
-
-def _kept(files: Mapping[str, bytes]) -> Path:
-    """A folder with these files, which stays; one that somebody has changed is not used."""
-    digest = sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
-    kept = Path(tempfile.gettempdir(), f"{_PREFIX}{digest}")
-    if _holds(kept, files):
-        return kept
-    made = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    for name, data in files.items():
-        (made / name).write_bytes(data)
-    try:
-        return made.rename(kept)
-    except OSError:  # another process was first, or what is there is not ours
-        return kept if _holds(kept, files) else made
-
-
-def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
-    try:
-        return all((folder / name).read_bytes() == data for name, data in files.items())
-    except OSError:
-        return False

@@ -20,7 +20,7 @@ from tradewind.recipes.levanter.trainer import train
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
 from tradewind.recipes.preflight import check_checkpoints, preflight
-from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_config import (
     RESUMABLE,
     LmTrainConfig,

@@ -15,7 +15,7 @@ from tradewind.recipes.levanter.config import log_folder
 from tradewind.recipes.lm.config import output_path_of, run_id_of
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import builds_caches
-from tradewind.recipes.tokenizers import local_tokenizer
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_config import export_path, folder_of_training
 
 

@@ -1,0 +1,272 @@
+"""Tokenize files into token caches that Levanter trains from, on all hosts of the cluster.
+
+Each input file becomes a shard by itself: a file that is seen only when it is whole, and whose name says what it was
+made of. An attempt after a loss makes those that are missing. From the shards the cache is put together as Levanter's
+own builder does it, and they are removed. The tokens, their order, layout and ledger are those of Levanter's builder.
+
+The work is Ray Data's, with one block for each input file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+from tradewind.datasets.files import exists, join, read_json, write_json
+from tradewind.datasets.tokenizing.caches import build_cache, is_built, ledger_names
+from tradewind.datasets.tokenizing.encoding import Recipe, check_first_row, encoded, levanter_processor
+from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files
+from tradewind.datasets.tokenizing.progress import TokenizingProgress
+from tradewind.datasets.tokenizing.shards import Shard, finished_shards, shard_key, write_shard
+from tradewind.datasets.tokenizing.spreading import spread
+from tradewind.datasets.tokenizing.tokenizer_files import digest_of, tokenizer_files
+from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields
+from tradewind.storage import file_system_at
+
+RESUMABLE: Final = ("**",)
+"""For ``ExecutorStep(resumable=...)``: an attempt goes on from all shards that the one before has finished."""
+RECORD_FILE: Final = "tokenization.json"
+SHARDS_FOLDER: Final = "shards"
+SMALL_BYTES: Final = 8_000_000
+"""What is no larger in all is tokenized in the driver, before workers would have started."""
+_LAYOUT: Final = 1
+"""Counts in the key of a shard."""
+_PATHS: Final = FieldRule("a list of files, folders or globs", lambda value: isinstance(value, (list, tuple)))
+
+
+@dataclass(frozen=True)
+class TokenizeFilesConfig:
+    """What ``tokenize`` reads, and with what; the fields are those of Marin's ``TokenizeConfig``, and ``text_key``."""
+
+    train_paths: Sequence[Any]
+    """Files, folders or globs, of any store: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst``, the same of ``.json``, and
+    ``.parquet``."""
+    validation_paths: Sequence[Any]
+    cache_path: str
+    """Gets ``train/`` and ``validation/``, Levanter's token caches, and ``tokenization.json``."""
+    tokenizer: str
+    """A folder, or a name on the Hugging Face hub of which the hosts have a copy."""
+    text_key: str = "text"
+    """Where the text of a document is."""
+    format: Any = None
+    """``lazy("levanter.data.text:ChatLmDatasetFormat", ...)`` or another format of Levanter's; None for plain text."""
+    allow_test_in_train: bool = False
+    """Whether files to train on may look like test data."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            train_paths=_PATHS,
+            validation_paths=_PATHS,
+            cache_path=PATH,
+            tokenizer=PATH,
+            text_key=SOME_TEXT,
+            allow_test_in_train=FLAG,
+        )
+        if not self.train_paths and not self.validation_paths:
+            raise ValueError("train_paths and validation_paths are empty: give one of them.")
+
+
+@dataclass
+class _Split:
+    """One of the two sets of texts."""
+
+    name: str
+    files: list[InputFile]
+    keys: list[str]
+    fingerprint: str
+    shards: dict[str, Shard] = field(default_factory=dict)
+
+    def told(self) -> dict[str, Any]:
+        """What is written down of it once it is tokenized."""
+        shards = self.shards.values()
+        return {
+            "documents": sum(shard.documents for shard in shards),
+            "tokens": sum(shard.counts[0] for shard in shards),
+            "files": len(self.files),
+            "bytes": sum(file.size_bytes for file in self.files),
+            "fingerprint": self.fingerprint,
+        }
+
+
+@dataclass(frozen=True)
+class _Piece:
+    split: str
+    key: str
+    file: InputFile
+
+
+def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES) -> dict[str, Any]:
+    """Tokenize the files of both splits; what is finished is kept.
+
+    Args:
+        config: A ``TokenizeFilesConfig``, or Marin's ``TokenizeConfig``.
+        small_bytes: What is no larger in all is tokenized in this process.
+
+    Returns:
+        ``train_documents``, ``train_tokens``, ``validation_documents`` and ``validation_tokens``, of the splits that
+        there are.
+
+    Raises:
+        ValueError: There are no files, no such tokenizer or no end-of-text token, a file has an unknown ending or looks
+            like test data, or a line (named) is malformed or lacks its text.
+    """
+    inputs = _inputs(config)
+    name, files = tokenizer_files(str(config.tokenizer), "tokenizer")
+    key = _recipe_key(config, files)
+    splits = [_split(split, found, key) for split, found in inputs.items()]
+    done = _finished(config.cache_path, splits)
+    missing = [split for split in splits if split.name not in done]
+    if missing:
+        done |= _make(config, missing, key, name, files, small_bytes)
+        write_json(join(config.cache_path, RECORD_FILE), {split.name: done[split.name] for split in splits})
+    for split in splits:
+        told = done[split.name]
+        where = join(config.cache_path, split.name)
+        print(f"{split.name}: {told['documents']:,} documents, {told['tokens']:,} tokens in {where}", flush=True)
+    return {f"{split.name}_{what}": done[split.name][what] for split in splits for what in ("documents", "tokens")}
+
+
+def _inputs(config: Any) -> dict[str, list[InputFile]]:
+    if getattr(config, "train_paths", None) is None and getattr(config, "id", None) is not None:
+        raise ValueError(
+            f"id={config.id!r}: data sets are not read from the Hugging Face hub while they are tokenized. Download it "
+            "with default_download, and give the path of that step as train_paths of a TokenizeConfig."
+        )
+    found = {}
+    for split in ("train", "validation"):
+        paths = getattr(config, f"{split}_paths", None) or []
+        if split == "train":
+            check_no_test_data(paths, config.allow_test_in_train)
+        if files := input_files(list(map(str, paths)), f"{split}_paths"):
+            found[split] = files
+    check_no_test_data((file.path for file in found.get("train", ())), config.allow_test_in_train)
+    if not found:
+        raise ValueError("train_paths and validation_paths are empty: give one of them.")
+    return found
+
+
+def _split(name: str, files: list[InputFile], recipe_key: str) -> _Split:
+    keys = [shard_key(recipe_key, file) for file in files]
+    return _Split(name, files, keys, sha256("".join(keys).encode()).hexdigest())
+
+
+def _text_key(config: Any) -> str | None:
+    """Of a format of plain texts, None for any other."""
+    given = getattr(config, "format", None)
+    if given is None:
+        return str(getattr(config, "text_key", "text"))
+    return str(given.text_key) if type(given).__name__ == "TextLmDatasetFormat" else None
+
+
+def _recipe_key(config: Any, files: Mapping[str, bytes]) -> str:
+    """The same for what makes the same tokens, found without Levanter."""
+    text_key = _text_key(config)
+    given = {"text_key": text_key}
+    if text_key is None:
+        of = type(config.format)
+        fields = {each.name: getattr(config.format, each.name) for each in dataclasses.fields(config.format)}
+        given = {"format": f"{of.__module__}.{of.__qualname__}", **fields}
+    told = json.dumps(given, sort_keys=True, default=lambda value: getattr(value, "__qualname__", repr(value)))
+    return sha256(f"{_LAYOUT} {digest_of(files)} {told}".encode()).hexdigest()
+
+
+def _finished(cache_path: str, splits: Sequence[_Split]) -> dict[str, Any]:
+    """What is written down of the splits that are tokenized already, from these files and in this way."""
+    path = join(cache_path, RECORD_FILE)
+    record = read_json(path) if exists(path) else {}
+    return {
+        split.name: record[split.name]
+        for split in splits
+        if record.get(split.name, {}).get("fingerprint") == split.fingerprint
+        and is_built(join(cache_path, split.name))
+    }
+
+
+def _make(
+    config: Any, splits: Sequence[_Split], key: str, name: str, files: Mapping[str, bytes], small_bytes: int
+) -> dict[str, Any]:
+    text_key = _text_key(config)
+    processor = levanter_processor(_format(config, text_key), files)
+    if processor.metadata.get("append_eos") is False:
+        raise ValueError(f"tokenizer={name!r} has no end-of-text token, so texts would run into each other: give one.")
+    recipe = _recipe(processor, key, files, None if text_key is not None else config.format, text_key)
+    for split in splits:
+        check_first_row(split.files[0].path, recipe)
+    _make_shards(config.cache_path, splits, recipe, small_bytes)
+    metadata = processor.metadata
+    metadata |= {"tokenizer": name} if "tokenizer" in metadata else {}
+    for split in splits:
+        print(f"{split.name}: puts the cache together", flush=True)
+        names = ledger_names([file.path for file in split.files])
+        shards = {name: split.shards[key] for name, key in zip(names, split.keys, strict=True)}
+        build_cache(join(config.cache_path, split.name), shards, recipe.fields, processor, metadata)
+    told = {split.name: split.told() for split in splits}
+    write_json(join(config.cache_path, RECORD_FILE), told)
+    fs, root = file_system_at(join(config.cache_path, SHARDS_FOLDER))
+    fs.rm(root, recursive=True)
+    return told
+
+
+def _format(config: Any, text_key: str | None) -> Any:
+    if text_key is None:
+        return config.format
+    from levanter.data.text import TextLmDatasetFormat
+
+    return TextLmDatasetFormat(text_key=text_key)
+
+
+def _recipe(processor: Any, key: str, files: Mapping[str, bytes], format: Any, text_key: str | None) -> Recipe:
+    import numpy as np
+
+    if text_key is None:
+        kinds = {name: np.asarray(value).dtype.newbyteorder("<").str for name, value in processor.output_exemplar.items()}
+        return Recipe(key, files, tuple(kinds.items()), format, None)
+    tokenizer, metadata = processor.tokenizer, processor.metadata
+    return Recipe(
+        key,
+        files,
+        (("input_ids", "<i4"),),
+        None,
+        text_key,
+        bos_id=tokenizer.bos_token_id if metadata["append_bos"] else None,
+        end=f" {tokenizer.eos_token}",
+    )
+
+
+def _make_shards(cache_path: str, splits: Sequence[_Split], recipe: Recipe, small_bytes: int) -> None:
+    total = sum(len(split.files) for split in splits)
+    size = sum(file.size_bytes for split in splits for file in split.files)
+    with TokenizingProgress(total, size) as progress:
+        for split in splits:
+            split.shards |= finished_shards(join(cache_path, SHARDS_FOLDER, split.name), split.keys)
+        pieces = list(_pieces(splits, progress))
+        print(f"{total:,} files to tokenize, of which {progress.files:,} are finished already", flush=True)
+        by_name = {split.name: split for split in splits}
+        work = partial(_tokenize_piece, cache_path=cache_path, recipe=recipe)
+        is_small = sum(piece.file.size_bytes for piece in pieces) <= small_bytes
+        for piece, shard in spread(pieces, work, is_small=is_small):
+            by_name[piece.split].shards[piece.key] = shard
+            progress.count(piece.file.size_bytes, shard.documents, shard.counts[0])
+        print(f"tokenized {progress.line()}", flush=True)
+
+
+def _pieces(splits: Sequence[_Split], progress: TokenizingProgress) -> Iterator[_Piece]:
+    for split in splits:
+        for key, file in zip(split.keys, split.files, strict=True):
+            if (shard := split.shards.get(key)) is None:
+                yield _Piece(split.name, key, file)
+            else:
+                progress.count(file.size_bytes, shard.documents, shard.counts[0], was_there=True)
+
+
+def _tokenize_piece(piece: _Piece, cache_path: str, recipe: Recipe) -> tuple[_Piece, Shard]:
+    """What a worker does."""
+    print(f"tokenizes {piece.file.path}", flush=True)
+    folder = join(cache_path, SHARDS_FOLDER, piece.split)
+    return piece, write_shard(folder, piece.key, recipe.fields, encoded(piece.file.path, recipe))

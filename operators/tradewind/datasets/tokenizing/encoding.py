@@ -1,0 +1,179 @@
+"""Rows become tokens: exactly those of Levanter's own processors.
+
+Texts are cut many at a time with the library that Levanter cuts them with one by one, without importing Levanter in
+every worker. Whatever else a format asks for (chats, masks, ready-made tokens) Levanter's processor does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.datasets.tokenizing.reading import TokenizingError, place, rows_of
+from tradewind.datasets.tokenizing.tokenizer_files import MAIN_FILE, kept
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DOCUMENTS_AT_ONCE: Final = 256
+CHARACTERS_AT_ONCE: Final = 4_000_000
+LONGEST_RUN: Final = 25_000
+"""Longer runs of letters, or of white space, Levanter cuts before they are cut into tokens."""
+_OVERLONG: Final = re.compile(rf"\s{{{LONGEST_RUN},}}|\S{{{LONGEST_RUN},}}")
+
+Encode = Callable[[Sequence[Any]], list[Mapping[str, Any]]]
+"""Rows -> field -> values, one for each row."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes tokens out of rows.
+
+    Attributes:
+        key: The same for what makes the same tokens.
+        files: Of the tokenizer.
+        fields: Name and NumPy type of each field, the tokens first.
+        format: Levanter's.
+        text_key: Of plain texts; None for every other format.
+        bos_id: Begins a text, if there is one.
+        end: Is put behind a text before it is cut.
+    """
+
+    key: str
+    files: Mapping[str, bytes]
+    fields: tuple[tuple[str, str], ...]
+    format: Any
+    text_key: str | None
+    bos_id: int | None = None
+    end: str = ""
+
+
+def encoded(path: str, recipe: Recipe) -> Iterable[list[Mapping[str, Any]]]:
+    """The tokens of a file, some documents at a time.
+
+    Raises:
+        TokenizingError: A row cannot be read or is not what the format asks for.
+    """
+    encode = _encoder(_Cached(recipe.key, recipe))
+    rows: list[tuple[int, Any]] = []
+    characters = 0
+    for number, row in rows_of(path, recipe.text_key):
+        rows.append((number, row))
+        characters += _length(row, recipe.text_key)
+        if len(rows) >= DOCUMENTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
+            yield _encoded(encode, rows, path, recipe.text_key)
+            rows, characters = [], 0
+    if rows:
+        yield _encoded(encode, rows, path, recipe.text_key)
+
+
+def check_first_row(path: str, recipe: Recipe) -> None:
+    """Raise ``TokenizingError`` if already the first row of a file does not fit: so mostly do all."""
+    for first in rows_of(path, recipe.text_key):
+        _encoded(_encoder(_Cached(recipe.key, recipe)), [first], path, recipe.text_key)
+        return
+
+
+def levanter_processor(format: Any, files: Mapping[str, bytes]) -> Any:
+    """What Levanter itself would make tokens with, and what says how its caches look.
+
+    Raises:
+        TokenizingError: The format is none of Levanter's, or the tokenizer lacks what it needs.
+    """
+    from levanter.tokenizers import load_tokenizer
+
+    if not hasattr(format, "build_preprocessor"):
+        raise TokenizingError(f"format is a {type(format).__name__}: give one of Levanter's, or leave it out for text.")
+    try:
+        return format.build_preprocessor(load_tokenizer(kept(files)), enforce_eos=True, enforce_bos=True)
+    except ValueError as error:
+        raise TokenizingError(f"format {type(format).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """A recipe, told from others by its key alone."""
+
+    key: str
+    recipe: Recipe
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Cached) and other.key == self.key
+
+
+@lru_cache(maxsize=2)
+def _encoder(cached: _Cached) -> Encode:
+    """One a process: loading a tokenizer may take longer than a small file."""
+    recipe = cached.recipe
+    if recipe.text_key is not None:
+        return _text_encoder(recipe, recipe.text_key)
+    processor = levanter_processor(recipe.format, recipe.files)
+    names = [name for name, _ in recipe.fields]
+
+    def encode(rows: Sequence[Any]) -> list[Mapping[str, Any]]:
+        return [{name: row[name] for name in names} for row in processor(rows)]
+
+    return encode
+
+
+def _text_encoder(recipe: Recipe, text_key: str) -> Encode:
+    import numpy as np
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_buffer(recipe.files[MAIN_FILE])
+    [(field, kind)] = recipe.fields
+    begin = [] if recipe.bos_id is None else [recipe.bos_id]
+    one_by_one = tokenizer.padding is not None  # texts of one batch would be made equally long
+
+    def ids_of(texts: list[str]) -> list[list[int]]:
+        if one_by_one or any(len(text) > LONGEST_RUN and _OVERLONG.search(text) for text in texts):
+            from levanter.tokenizers import load_tokenizer
+
+            levanters = load_tokenizer(kept(recipe.files))
+            return [levanters.encode(text, add_special_tokens=False) for text in texts]
+        return [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode(rows: Sequence[Any]) -> list[Mapping[str, Any]]:
+        found = ids_of([row[text_key] + recipe.end for row in rows])
+        return [{field: np.array(begin + ids if begin else ids, dtype=kind)} for ids in found]
+
+    return encode
+
+
+def _encoded(encode: Encode, rows: list[tuple[int, Any]], path: str, text_key: str | None) -> list[Mapping[str, Any]]:
+    try:
+        return encode([row for _, row in rows])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        for number, row in rows:
+            try:
+                encode([row])
+            except (ValueError, KeyError, TypeError, AttributeError) as problem:
+                where = place(path, number)
+                raise TokenizingError(f"{where} {_said(row, text_key, problem)}") from problem
+        raise TokenizingError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def _said(row: Any, text_key: str | None, problem: Exception) -> str:
+    if text_key is not None and isinstance(row, dict):
+        if text_key not in row:
+            return f"has no {text_key!r}: it has {', '.join(map(repr, row)) or 'nothing'}. Give its format's text_key."
+        return f"has a {text_key!r} that is no text but a {type(row[text_key]).__name__}."
+    if not isinstance(row, dict):
+        return f"is no object but a {type(row).__name__}."
+    if isinstance(problem, KeyError):
+        return f"has no {problem.args[0]!r}, which the format asks for."
+    return f"does not fit the format: {problem}"
+
+
+def _length(row: Any, text_key: str | None) -> int:
+    text = row.get(text_key) if text_key is not None and isinstance(row, dict) else None
+    return len(text) if isinstance(text, str) else 0
+
+
+__all__ = ["Recipe", "check_first_row", "encoded", "levanter_processor"]

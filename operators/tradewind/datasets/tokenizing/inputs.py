@@ -1,0 +1,124 @@
+"""Which files are tokenized, in which order, and which state of each: known from listings, without reading any."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.datasets.files import is_remote, parent
+from tradewind.steps.values.shortened import shortened
+from tradewind.storage import file_system_at
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+ENDINGS: Final = tuple(
+    f".{kind}{packed}" for kind in ("jsonl", "json") for packed in ("", ".gz", ".zst", ".zstd")
+) + (".parquet",)  # fmt: skip
+LEFT_OUT: Final = frozenset({"provenance.json"})
+"""What a download writes beside its files."""
+_STATES: Final = ("generation", "etag", "ETag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
+"""Names under which stores tell one state of a file from another, the surest first."""
+_FEW: Final = 4
+"""Files of one folder that are asked for one by one; more are looked up in one listing."""
+_TEST_DATA: Final = re.compile(r"[^a-zA-Z]test[^a-zA-Z]|validation")
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file of texts.
+
+    Attributes:
+        path: With the protocol of its store.
+        size_bytes: As it lies there, compressed or not.
+        state: Differs, as a rule, when the file is written again.
+    """
+
+    path: str
+    size_bytes: int
+    state: str
+
+
+def input_files(paths: Sequence[str], field: str) -> list[InputFile]:
+    """The files of ``paths``: files, folders (all files below, sorted) and globs (sorted), in the order given.
+
+    In folders and globs, names that begin with a dot are left out.
+
+    Raises:
+        ValueError: With ``field``: a path holds none, a file has an unknown ending, or stands there twice.
+    """
+    if isinstance(paths, str) or not all(isinstance(path, str) and path.strip("/") for path in paths):
+        raise ValueError(f"{field}={shortened(paths)}: give a list of files, folders or globs.")
+    folders = Counter(parent(path) for path in paths)
+    listings: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, InputFile] = {}
+    for path in paths:
+        for file in _files_at(path, field, listings if folders[parent(path)] > _FEW else None):
+            if file.path in found:
+                raise ValueError(f"{field}: {file.path} stands there twice.")
+            found[file.path] = file
+    return list(found.values())
+
+
+def check_no_test_data(paths: Iterable[str], is_allowed: bool) -> None:
+    """Refuse to train on what looks like test data, as Marin does; if it is allowed, say so.
+
+    Raises:
+        ValueError: A path has the word ``test`` in it, or ``validation``.
+    """
+    for path in paths:
+        if _TEST_DATA.search(path):
+            told = f"train_paths: {path} looks like test data ('test' or 'validation')"
+            if not is_allowed:
+                raise ValueError(f"{told}: train on something else, or set allow_test_in_train=True.")
+            print(f"{told}, which is allowed here.", flush=True)
+            return
+
+
+def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | None) -> Iterator[InputFile]:
+    fs, root = file_system_at(path)
+    if any(each in path for each in "*?["):
+        entries = {name: entry for name, entry in fs.glob(root, detail=True).items() if _is_of_folder(name, "")}
+        names = [name for name in sorted(entries) if entries[name]["type"] == "file"]
+    else:
+        entry = _entry(fs, root, listings)
+        if entry is None:
+            raise ValueError(f"{field}: there is nothing at {path}.")
+        entries, names = {root: entry}, [root]
+        if entry["type"] == "directory":
+            entries = fs.find(root, detail=True)
+            names = [name for name in sorted(entries) if name.endswith(ENDINGS) and _is_of_folder(name, root)]
+    if not names:
+        raise ValueError(f"{field}: {path} holds no file that can be tokenized ({', '.join(ENDINGS)}).")
+    for name in names:
+        if not name.endswith(ENDINGS):
+            raise ValueError(f"{field}: {name} has an unknown ending: there are {', '.join(ENDINGS)}.")
+        full = str(fs.unstrip_protocol(name)) if is_remote(path) else name
+        yield InputFile(full, entries[name]["size"], _state(entries[name]))
+
+
+def _entry(fs: AbstractFileSystem, name: str, listings: dict[str, Mapping[str, Any]] | None) -> Any:
+    """What the store says of a file or folder, None if it is not there."""
+    if listings is not None:
+        folder = parent(name)
+        if folder not in listings:
+            there = fs.ls(folder, detail=True) if fs.exists(folder) else []
+            listings[folder] = {entry["name"].rstrip("/"): entry for entry in there}
+        return listings[folder].get(name.rstrip("/"))
+    try:
+        return fs.info(name)
+    except FileNotFoundError:
+        return None
+
+
+def _is_of_folder(name: str, folder: str) -> bool:
+    below = name[len(folder) :].strip("/") if folder else posixpath.basename(name)
+    return not any(part.startswith(".") for part in below.split("/")) and posixpath.basename(name) not in LEFT_OUT
+
+
+def _state(entry: Mapping[str, Any]) -> str:
+    return next((f"{key}={entry[key]}" for key in _STATES if entry.get(key) is not None), "")

@@ -1,0 +1,88 @@
+"""The rows of one file, each with its number; a file is read once, from its beginning to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+from tradewind.storage import open_file
+
+_READ_BYTES: Final = 1 << 20
+_PARQUET_ROWS: Final = 1024
+
+
+class TokenizingError(ValueError):
+    """A file, or a row of it, cannot be tokenized; it begins with the file and the line."""
+
+
+def rows_of(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
+    """Number, from 1 on, and value of each row; of a Parquet file only ``column``, if one is given.
+
+    Lines with nothing but white space are left out.
+
+    Raises:
+        TokenizingError: The file is not what its name says, or has no such column.
+    """
+    if path.endswith(".parquet"):
+        return _parquet_rows(path, column)
+    return _json_rows(path)
+
+
+def place(path: str, number: int) -> str:
+    """Where a row is, for an error."""
+    return f"{path} {'row' if path.endswith('.parquet') else 'line'} {number:,}"
+
+
+def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
+    number = 0
+    with _uncompressed(path) as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                if number == 1 and not path.partition(".jsonl")[1] and line.lstrip()[:1] == b"[":
+                    yield from enumerate(json.loads(line + file.read()), start=1)
+                    return
+                if not line.isspace():
+                    yield number, json.loads(line)
+        except (OSError, EOFError, zlib.error) as error:
+            raise TokenizingError(f"{path} cannot be read on after line {number:,}: {error}.") from error
+        except ValueError as error:  # no JSON, or no UTF-8
+            raise TokenizingError(f"{place(path, number)} is malformed: {error}.") from error
+
+
+@contextlib.contextmanager
+def _uncompressed(path: str) -> Iterator[IO[bytes]]:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(open_file(path))
+        if path.endswith(".gz"):
+            yield stack.enter_context(gzip.GzipFile(fileobj=file))
+        elif path.endswith((".zst", ".zstd")):
+            import pyarrow as pa
+
+            stream = stack.enter_context(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"))
+            yield io.BufferedReader(stream, _READ_BYTES)
+        else:
+            yield file
+
+
+def _parquet_rows(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    number = 0
+    with open_file(path) as file:
+        try:
+            opened = parquet.ParquetFile(file)
+            names = opened.schema_arrow.names
+            if column is not None and column not in names:
+                raise TokenizingError(f"{place(path, 1)} has no {column!r}: its columns are {', '.join(names)}.")
+            for batch in opened.iter_batches(_PARQUET_ROWS, columns=None if column is None else [column]):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+        except (pa.ArrowException, OSError) as error:
+            raise TokenizingError(f"{path} cannot be read on after row {number:,}: {error}.") from error

@@ -1,0 +1,89 @@
+"""A tokenizer as a few files, wherever it lies: what it is called does not matter, what is in the files does."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from tradewind.datasets.files import basename, is_remote, join
+from tradewind.storage import file_system_at
+
+PREFIX: Final = "tradewind-tokenizer-"
+MAIN_FILE: Final = "tokenizer.json"
+_ON_THE_HUB: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_OF_A_TOKENIZER: Final = ("tokenizer*", "chat_template*", "special_tokens*", "added_tokens*", "vocab*", "merges*")
+
+
+def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
+    """A local folder with the tokenizer at ``path``: itself, or a copy on this host that is named for its content.
+
+    Token caches keep the name of the folder, so it must not differ from run to run.
+
+    Raises:
+        ValueError: There is no tokenizer: Levanter would go and look for one on a hub.
+    """
+    fs, root = file_system_at(path)
+    if not fs.exists(join(root, MAIN_FILE)):
+        raise ValueError(f"There is no tokenizer under {field} {path}: {MAIN_FILE} is missing.")
+    if not is_remote(path):
+        return str(root)
+    return kept({basename(name): fs.cat_file(name) for name in fs.find(root)})
+
+
+def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
+    """What caches call the tokenizer, and its files: of a folder, or of a name on the hub of which this host has a copy.
+
+    Raises:
+        ValueError: It is neither; nothing is fetched.
+    """
+    folder = _copy_of_hub(path) if _ON_THE_HUB.fullmatch(path) and not os.path.exists(path) else None
+    name = path
+    if folder is None:
+        name = folder = local_tokenizer(path, field)
+    return name, {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir()) if _belongs(file)}
+
+
+def kept(files: Mapping[str, bytes]) -> str:
+    """A folder with these files, which stays; one that somebody has changed is not used."""
+    folder = Path(tempfile.gettempdir(), f"{PREFIX}{digest_of(files)[:16]}")
+    if _holds(folder, files):
+        return str(folder)
+    made = Path(tempfile.mkdtemp(prefix=PREFIX))
+    for name, data in files.items():
+        (made / name).write_bytes(data)
+    try:
+        return str(made.rename(folder))
+    except OSError:  # another process was first, or what is there is not ours
+        return str(folder if _holds(folder, files) else made)
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """The same for the same files."""
+    return sha256(repr(sorted(files.items())).encode()).hexdigest()
+
+
+def _copy_of_hub(name: str) -> str | None:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = snapshot_download(name, local_files_only=True, allow_patterns=list(_OF_A_TOKENIZER))
+    except (OSError, ValueError):  # it has no copy
+        return None
+    return str(folder) if Path(folder, MAIN_FILE).exists() else None
+
+
+def _belongs(file: Path) -> bool:
+    """Whether it may say how texts are cut; a model's weights may lie in the same folder."""
+    return file.is_file() and any(file.match(pattern) for pattern in _OF_A_TOKENIZER)
+
+
+def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
+    try:
+        return all((folder / name).read_bytes() == data for name, data in files.items())
+    except OSError:
+        return False
