@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.marin.checkouts import run
 from tradewind import ExecutorStep
 from tradewind.calls.references import CodeFolder
 from tradewind.calls.spec import step_spec
@@ -18,6 +20,18 @@ from tradewind.records.leases.store import LeaseStore
 from tradewind.records.record import RecordState
 from tradewind.steps import ResolvedStep, RunValues, resolve
 from tradewind.turns.claims import StepTurns
+
+
+@contextmanager
+def imported_from(checkout: Path) -> Iterator[None]:
+    """What is imported meanwhile may lie in ``checkout``; this process forgets it afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(checkout))
+        patch.syspath_prepend(str(checkout / "src"))
+        patch.setattr(sys, "meta_path", list(sys.meta_path))
+        yield
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("experiments", "marin")]:
+            del sys.modules[name]
 
 
 class Maker:
@@ -45,19 +59,32 @@ class Maker:
         """Make ``step`` and what it reads, with these params of the run; its output."""
         experiment = resolve([step], str(self.store), RunValues(params=params))
         for each in experiment.steps:
-            self._make(each)
+            self._make(each, each.step.fn, each.config)
         return Path(experiment.of(step).output_path)
 
-    def _make(self, step: ResolvedStep) -> None:
+    def make_experiment(self, checkout: Path, name: str) -> list[Path]:
+        """Make the steps of ``experiments/{name}.py`` of a checkout as a cluster does; their outputs.
+
+        The file is imported again, without its guard, and each config is what was written of it.
+        """
+        calls = run(checkout, name).calls
+        experiment = resolve([step for call in calls for step in call.steps], str(self.store))
+        specs = [step_spec(each, CodeFolder(checkout)) for each in experiment.steps]
+        with imported_from(checkout):
+            for step, spec in zip(experiment.steps, specs, strict=True):
+                self._make(step, spec.load_function(), spec.load_config())
+        return [Path(each.output_path) for each in experiment.steps]
+
+    def _make(self, step: ResolvedStep, function: Any, config: Any) -> None:
         turns = StepTurns(step, {"script": "test"})
         record = turns.read()
         if record.state is RecordState.FINISHED:
             return
         turn = turns.claim(record.lease, lambda: step_spec(step, CodeFolder(Path(__file__).parents[2])))
-        assert turn is not None and step.step.fn is not None
+        assert turn is not None and function is not None
         store = LeaseStore(step.output_path)
         held = store.begin(turn.attempt.job, "test")
-        result = step.step.fn(step.config)
+        result = function(config)
         Path(step.output_path, ".artifact.json").write_text(json.dumps(result))
         store.change(held, phase=Phase.COMMITTED, digest=step.hash, witness=".artifact.json")
         self.made.append(step.name)

@@ -20,13 +20,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray]
 DAGS = Path(__file__).parents[2] / "dags"
 
 
-def load(name: str) -> ModuleType:
-    """The module of a DAG file, as a cluster imports it."""
+def load(name: str, where: str = "on a cluster") -> ModuleType:
+    """The module of a DAG file, as a cluster imports it, or as Airflow does where its DAG is wanted."""
     spec = importlib.util.spec_from_file_location(name, DAGS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(STEP_VARIABLE, "makes no DAG")
+        if where == "on a cluster":
+            patch.setenv(STEP_VARIABLE, "makes no DAG")
         spec.loader.exec_module(module)
     return module
 
@@ -55,3 +56,12 @@ def test_a_sweep_uses_the_tokens_that_are_there_and_finds_the_best_rate(maker: M
     assert head[:3] == ["run", "learning_rate", "eval_loss"]
     losses = [float(row[2]) for row in rows]
     assert len(rows) == 3 and losses == sorted(losses)
+
+
+def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(maker: Maker) -> None:
+    (dag,) = load("marin_hello_world", "in Airflow").dags
+    assert dag.dag_id == "marin_hello_world"
+    assert dag.get_task("hello_world_letters").upstream_task_ids == {"hello_world_greetings"}
+    _, letters = maker.make_experiment(DAGS / "marin", "tutorials/hello_world")
+    counted = json.loads((letters / "letters.json").read_text())
+    assert counted["each"]["Hello, Ada!"] == 8 and counted["all"] == sum(counted["each"].values())

@@ -282,6 +282,18 @@ def scaling_law(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorS
     return recipe.step(name, {"runs": _ended_runs(runs)}, options)
 
 
+def recipe_step(
+    name: str,
+    recipe: tuple[str, Callable[..., Any], type[Any], str],
+    inputs: Mapping[str, tuple[str, Any]],
+    options: Mapping[str, Any],
+    uncounted: Collection[str] = (),
+) -> ExecutorStep:
+    """A step of another module's recipe (maker, function, config, about); ``inputs``: field → argument, value."""
+    read = {field: _ended_runs(it) if field == "runs" else _input(told, it) for field, (told, it) in inputs.items()}
+    return _Recipe(*recipe, uncounted).step(name, read, options)
+
+
 def _ended_runs(runs: Any) -> dict[str, Any]:
     if not isinstance(runs, Mapping) or not runs:
         raise ValueError(f"runs is {shortened(runs)}: give labels and steps, such as {{'lr=0.1': trained}}.")

@@ -17,6 +17,7 @@ from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.simulated_slices import on_these_devices
 from tradewind.recipes.levanter.stored_models import load_checkpointed, model_axes, write_export
 from tradewind.recipes.levanter.trainer import train
+from tradewind.recipes.lm.facts import TrainingFacts, facts_of
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
 from tradewind.recipes.preflight import check_checkpoints, preflight
@@ -50,6 +51,9 @@ __all__ = [
 def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     """Train, export, and return the result: steps, parameters, tokens, ``train_loss`` and ``eval_loss`` in nats/token.
 
+    Beside them ``flops`` (forward and backward), ``devices``, ``device_kind`` and ``device_flops`` (a second, of one,
+    at most; None where nobody knows).
+
     The losses are those of the last step; one that the overrides of Levanter's config switched off is ``None``. With
     averaged weights (``trainer.model_averaging``) the export holds those, and ``eval_loss`` is theirs.
     When the pod has a notice of its preemption, the process saves a checkpoint and ends with exit code 76.
@@ -70,7 +74,7 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
         _train(config, made)  # never of a complete run: it would write the last checkpoint again
     output.keep_last_checkpoint()
     parameters = _export(config, made)
-    return _finish(config, parameters)
+    return _finish(config, parameters, facts_of(made))
 
 
 train_lm.preflight = preflight  # type: ignore[attr-defined]  # the step driver calls it before it reserves a slice
@@ -120,7 +124,7 @@ def _export(config: LmTrainConfig, made: TrainLmConfig) -> int:
         return int(parameter_count(model))
 
 
-def _finish(config: LmTrainConfig, parameters: int) -> dict[str, Any]:
+def _finish(config: LmTrainConfig, parameters: int, facts: TrainingFacts) -> dict[str, Any]:
     """Process 0 writes the result; no process returns before it is there."""
     import jax
 
@@ -129,6 +133,10 @@ def _finish(config: LmTrainConfig, parameters: int) -> dict[str, Any]:
         "steps": config.num_train_steps,
         "parameters": parameters,
         "tokens": config.num_train_steps * config.batch_size * config.seq_len,
+        "flops": facts.flops,
+        "devices": facts.devices,
+        "device_kind": facts.device_kind,
+        "device_flops": facts.device_flops,
         "settings": settings_of(config),
     }
     if jax.process_index() == 0:

@@ -76,12 +76,17 @@ def test_ours_runs_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch) -
     assert "(ModuleNotFoundError: No module named 'marin" in told[0]
 
 
-def test_training_is_always_ours(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_and_the_results_of_a_speedrun_are_always_ours(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(checkout / "marin/working/work.py", "def work(config): ...\n")
-    monkeypatch.setitem(OURS, THEIRS, OwnFunction(DECODE.name, is_placed=True))  # type: ignore[arg-type]
+    monkeypatch.setitem(OURS, THEIRS, OwnFunction(DECODE.name, always="it is so."))  # type: ignore[arg-type]
     told: list[str] = []
     assert spec_of(THEIRS, TpuSlice("v4-8")).load_function(told.append)({"a": 1}) == {"a": 1}
-    assert told[0].endswith("the step has its devices already, which Marin's own would ask Ray for.")
+    assert told == [f"{THEIRS} is {DECODE.name} here: it is so."]
+    assert {name for name, ours in OURS.items() if ours.always} >= {
+        "marin.training.training:run_levanter_train_lm", "marin.speedrun.speedrun:speedrun_results"
+    }  # fmt: skip
 
 
 def test_what_neither_has_is_the_steps_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,21 +19,28 @@ class OwnFunction:
 
     Attributes:
         name: ``module:qualname``.
-        is_placed: Marin's asks Ray for the devices in its config. The step runs on them instead, and so always ours.
+        is_placed: Marin's asks Ray for the devices in its config. The step runs on them instead.
+        always: Why ours runs also where the checkout's can be imported, if it does.
         resumable: What a next attempt goes on from, if the step does not say.
     """
 
     name: str
     is_placed: bool = False
     resumable: tuple[str, ...] = ()
+    always: str = ""
 
 
 _OF_TRAINING: Final = ("checkpoints/**", "hf/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
-_TRAIN: Final = OwnFunction("tradewind.recipes.lm.run:run_levanter_train_lm", True, _OF_TRAINING)
+_DEVICES: Final = "the step has its devices already, which Marin's own would ask Ray for."
+_TRAIN: Final = OwnFunction("tradewind.recipes.lm.run:run_levanter_train_lm", True, _OF_TRAINING, _DEVICES)
 _TOKENIZE: Final = OwnFunction("tradewind.datasets.tokenization:tokenize")
 _ALL: Final = ("**",)
 _DOWNLOAD_HF: Final = OwnFunction("tradewind.datasets.downloads:download_hf", resumable=_ALL)
 _DOWNLOAD: Final = OwnFunction("tradewind.datasets.downloads:download", resumable=_ALL)
+_SPEEDRUN: Final = OwnFunction(
+    "tradewind.recipes.speedruns.results:report_marins_speedrun",
+    always="the training's own output says what Marin's would ask W&B for.",
+)
 OURS: Final[Mapping[str, OwnFunction]] = {
     "marin.training.training:run_levanter_train_lm": _TRAIN,
     "marin.training:run_levanter_train_lm": _TRAIN,
@@ -41,6 +48,7 @@ OURS: Final[Mapping[str, OwnFunction]] = {
     "marin.processing.tokenize:tokenize": _TOKENIZE,
     "marin.download.huggingface.download_hf:download_hf": _DOWNLOAD_HF,
     "marin.download.huggingface.download:download": _DOWNLOAD,
+    "marin.speedrun.speedrun:speedrun_results": _SPEEDRUN,
 }
 """Function of Marin's as a spec names it -> ours."""
 _OURS_BY_NAME: Final = {ours.name: ours for ours in OURS.values()}

@@ -1,6 +1,7 @@
 """A function of Marin's own is the checkout's where it can be imported on the cluster, and else ours, if there is one.
 
-Training is always ours: the checkout's asks Ray for the devices that its step has already.
+Training is always ours: the checkout's asks Ray for the devices that its step has already. So are the results of a
+speedrun: the checkout's asks W&B for what the output of the training says.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def load(reference: Reference, tell: Callable[[str], object]) -> Any:
     ours = OURS.get(str(reference))
     if ours is None:
         return reference.load()
-    if ours.is_placed:
+    if ours.always:
         function = Reference.parse(ours.name).load()
-        tell(f"{reference} is {ours.name} here: the step has its devices already, which Marin's own would ask Ray for.")
+        tell(f"{reference} is {ours.name} here: {ours.always}")
         return function
     try:
         function = reference.load()

@@ -6,7 +6,6 @@ result, then the step fails and names the rest.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,16 +13,12 @@ from typing import Any
 from tradewind.datasets.files import atomic_writer, join, write_json, write_text
 from tradewind.recipes.comparing.missing import MissingRun, missing_runs, without_number, without_result
 from tradewind.recipes.comparing.pictures import scaling_picture
-from tradewind.recipes.comparing.runs import RUNS, EndedRun, check_run_paths
+from tradewind.recipes.comparing.runs import BUDGETS, RUNS, EndedRun, check_run_paths, is_positive
 from tradewind.recipes.comparing.scaling_law import Point, ScalingLaw, TooFewPointsError, fitted_law
-from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, FieldRule, check_fields
+from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields
 from tradewind.text_table import aligned, as_markdown
 
 NUMBERS = ("loss", "parameters", "tokens")
-_BUDGETS = FieldRule(
-    "a list of numbers of FLOPs, such as [1e21]",
-    lambda value: isinstance(value, (list, tuple)) and all(_is_positive(each) for each in value),
-)
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class ScalingLawConfig:
 
     def __post_init__(self) -> None:
         names = dict.fromkeys(NUMBERS, SOME_TEXT)
-        check_fields(self, runs=RUNS, output_path=PATH, **names, budgets=_BUDGETS, title=TEXT)
+        check_fields(self, runs=RUNS, output_path=PATH, **names, budgets=BUDGETS, title=TEXT)
         check_run_paths(self.runs)
 
 
@@ -82,14 +77,10 @@ def _point(config: ScalingLawConfig, run: EndedRun) -> Point | MissingRun:
         name = getattr(config, field)
         if name not in run.results:
             return without_number(run.label, run.results, name)
-        if not _is_positive(value := run.results[name]):
+        if not is_positive(value := run.results[name]):
             return MissingRun(run.label, f"its {name} is {value}, and a law goes through positive numbers")
         values[field] = float(value)
     return Point(**values)
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _write(

@@ -32,7 +32,7 @@ def comparison_picture(runs: Sequence[EndedRun], metric: str, title: str) -> byt
     if has_curves:
         _draw_curves(panels[1], runs)
     for axes in panels:
-        _plain_frame(axes)
+        plain_frame(axes)
     return as_png(figure)
 
 
@@ -50,7 +50,7 @@ def scaling_picture(law: ScalingLaw, points: Mapping[str, Point], title: str) ->
     axes.plot(flops, predicted, "x", color="#d1603d", label="predicted")
     axes.set(xlabel="FLOPs", ylabel="loss (nats per token)", xscale="log")
     axes.legend(frameon=False, fontsize="small")
-    _plain_frame(axes)
+    plain_frame(axes)
     return as_png(figure)
 
 
@@ -64,7 +64,8 @@ def as_png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def _plain_frame(axes: Axes) -> None:
+def plain_frame(axes: Axes) -> None:
+    """A light grid, and no lines above and on the right."""
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +19,16 @@ def _are_runs(value: Any) -> bool:
 
 
 RUNS: Final = FieldRule("a mapping of labels to steps, such as {'lr=0.1': trained}", _are_runs)
+
+BUDGETS: Final = FieldRule(
+    "a list of numbers above 0, such as [1e21]",
+    lambda value: isinstance(value, (list, tuple)) and all(is_positive(each) for each in value),
+)
+
+
+def is_positive(value: Any) -> bool:
+    """Whether it is a finite number above 0."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,22 @@ def device_count() -> int:
     return jax.device_count()
 
 
+def device_kind() -> str:
+    """What JAX calls the devices, such as ``TPU v4``."""
+    import jax
+
+    return str(jax.devices()[0].device_kind)
+
+
+def device_peak() -> float | None:
+    """Operations a second that one device can do at most, in bfloat16, by Levanter's table; None where it has none."""
+    import jax
+    from fray.device_flops import device_flops_for_jax_device
+
+    peak = None if jax.default_backend() == "cpu" else device_flops_for_jax_device(device_kind())
+    return None if peak is None else float(peak)
+
+
 def all_tokens(cache: Any) -> Any:
     """All tokens of a split of a token cache in a row: int32, shape ``[tokens]``."""
     import numpy as np

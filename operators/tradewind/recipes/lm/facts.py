@@ -25,6 +25,8 @@ class TrainingFacts:
         length: Tokens of each.
         flops_per_token: Forward and backward; None for a model that does not say.
         devices: Of all hosts.
+        device_kind: As JAX calls them.
+        device_flops: Operations a second that one of them can do at most; None where nobody knows.
     """
 
     run_id: str
@@ -35,6 +37,8 @@ class TrainingFacts:
     length: int
     flops_per_token: float | None
     devices: int
+    device_kind: str
+    device_flops: float | None
 
     @property
     def tokens(self) -> int:
@@ -54,6 +58,8 @@ class TrainingFacts:
             "tokens": self.tokens,
             "flops": self.flops,
             "devices": self.devices,
+            "device_kind": self.device_kind,
+            "device_flops": self.device_flops,
         }
 
 
@@ -71,6 +77,8 @@ def facts_of(made: Any) -> TrainingFacts:
         length=length,
         flops_per_token=None if flops is None else _BACKWARD * float(flops),
         devices=parts.device_count(),
+        device_kind=parts.device_kind(),
+        device_flops=parts.device_peak(),
     )
 
 

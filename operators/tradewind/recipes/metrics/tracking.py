@@ -37,7 +37,7 @@ class TrackingOptions:
     batch_sizes: tuple[tuple[int, int], ...] = ()
     """First step -> examples of each step from there on, where that changes; the two numbers above are of the first."""
     each_set: bool = False
-    """Whether the loss of each validation set is kept, beside that of all together."""
+    """Whether the loss of each validation set is kept, beside that of all together, and the bits per byte."""
 
     def examples(self, before: int, done: int) -> int:
         """How many examples the steps from ``before`` up to ``done`` take."""
@@ -49,7 +49,7 @@ class TrackingOptions:
 
     def is_kept(self, key: str) -> bool:
         """Whether what Levanter measures under that name is written down."""
-        return key in KEPT or (self.each_set and key.startswith("eval/") and key.endswith("/loss"))
+        return key in KEPT or (self.each_set and key.startswith("eval/") and key.endswith(("/loss", "/bpb")))
 
 
 def tracker_config(options: TrackingOptions) -> Any:

@@ -1,0 +1,64 @@
+"""Greet some people, then count the letters of the greetings: two steps, in the way of Marin's experiments."""
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+
+import fsspec
+from marin.execution.executor import ExecutorStep, executor_main, output_path_of, this_output_path, versioned
+
+logger = logging.getLogger("ray")
+
+NAMES = ["Ada", "Grace", "Katherine"]
+
+
+@dataclass(frozen=True)
+class GreetConfig:
+    names: list[str]
+    """Who is greeted."""
+
+    output_path: str
+    """Gets ``greetings.json``, a list of texts."""
+
+
+@dataclass(frozen=True)
+class CountConfig:
+    input_path: str
+    """Where the greetings lie."""
+
+    output_path: str
+    """Gets ``letters.json``: how many letters each greeting has, and all of them together."""
+
+
+def greet(config: GreetConfig) -> None:
+    greetings = [f"Hello, {name}!" for name in config.names]
+    with fsspec.open(os.path.join(config.output_path, "greetings.json"), "w") as file:
+        json.dump(greetings, file)
+
+
+def count(config: CountConfig) -> None:
+    with fsspec.open(os.path.join(config.input_path, "greetings.json")) as file:
+        greetings = json.load(file)
+    letters = {greeting: sum(map(str.isalpha, greeting)) for greeting in greetings}
+    logger.info(f"The greetings have {sum(letters.values())} letters.")
+    with fsspec.open(os.path.join(config.output_path, "letters.json"), "w") as file:
+        json.dump({"each": letters, "all": sum(letters.values())}, file)
+
+
+greetings = ExecutorStep(
+    name="hello_world/greetings",
+    description=f"Greets {len(NAMES)} people.",
+    fn=greet,
+    config=GreetConfig(names=versioned(NAMES), output_path=this_output_path()),
+)
+
+letters = ExecutorStep(
+    name="hello_world/letters",
+    description="Counts the letters of the greetings.",
+    fn=count,
+    config=CountConfig(input_path=output_path_of(greetings), output_path=this_output_path()),
+)
+
+if __name__ == "__main__":
+    executor_main(steps=[greetings, letters], description="Counts the letters of some greetings.")

@@ -1,0 +1,134 @@
+"""Speedruns on one board: the best first under each budget, and those without a result named."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recipes.comparing.ended_runs import failed, made
+from tradewind import ExecutorStep, experiment_dag, versioned
+from tradewind.recipes.comparing.missing import MissingRunsError
+from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
+from tradewind.recipes.speedruns.steps import leaderboard, speedrun
+from tradewind.recipes.steps import tokenize, train
+
+RUNS = {"a": (3.0, 1e6), "b": (2.5, 4e6), "c": (2.8, 2e6), "d": (2.6, 9e6), "e": (2.9, 5e5)}
+"""Label → loss and FLOPs."""
+
+
+def result(loss: float, flops: float | None, **others: Any) -> dict[str, Any]:
+    return {"eval_loss": loss, "model_flops": flops, "model_size": 1000, "mfu": None, **others}
+
+
+def config(folder: Path, runs: dict[str, str] | None = None, **options: Any) -> LeaderboardConfig:
+    if runs is None:
+        author = {"name": "Ada | Lovelace", "affiliation": "Home", "url": None}
+        told = {"author": author, "description": "Two\nlines."}
+        runs = {label: made(folder, label, result(*numbers, **told)) for label, numbers in RUNS.items()}
+    return LeaderboardConfig(runs, str(folder / "out"), **options)
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "out" / "leaderboard.csv").open()))
+
+
+def test_runs_are_ranked_under_the_smallest_budget_that_each_fits_in(tmp_path: Path) -> None:
+    told = write_leaderboard(config(tmp_path, budgets=[4e6, 1e6], title="Race"))
+    assert [(row["budget"], row["rank"], row["run"]) for row in table(tmp_path)] == [
+        ("1e+06", "1", "e ★"), ("1e+06", "2", "a"),
+        ("4e+06", "1", "b ★"), ("4e+06", "2", "c ★"),
+        ("open", "1", "d"),
+    ]  # fmt: skip
+    assert told["best"] == "b" and told["best_under"] == {"1e+06": "e", "4e+06": "b"}
+    assert told["runs"] == {"e": 2.9, "a": 3.0, "b": 2.5, "c": 2.8, "d": 2.6}
+
+
+def test_without_budgets_all_are_one_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = write_leaderboard(config(tmp_path))
+    assert [row["run"][0] for row in table(tmp_path)] == list("bdcea")
+    assert list(table(tmp_path)[0]) == [
+        "rank", "run", "author", "eval_loss", "model_flops", "model_size", "description"
+    ]  # fmt: skip
+    assert (told["best"], told["best_under"]) == ("b", {})
+    assert "1     b ★  Ada | Lovelace" in capsys.readouterr().out
+
+
+def test_the_board_is_told_to_people_to_tables_and_to_programs(tmp_path: Path) -> None:
+    write_leaderboard(config(tmp_path, budgets=[1e6], title="Race"))
+    page = (tmp_path / "out" / "leaderboard.md").read_text()
+    assert page.startswith("# Race\n\nBy eval_loss, the lowest first.")
+    assert r"| Ada \| Lovelace |" in page and "Two lines." in page
+    assert (tmp_path / "out" / "leaderboard.png").read_bytes().startswith(b"\x89PNG")
+    first, *_ = json.loads((tmp_path / "out" / "leaderboard.json").read_text())
+    assert (first["run"], first["budget"], first["rank"], first["is_on_frontier"]) == ("e", 1e6, 1, True)
+    assert (first["author"]["affiliation"], first["description"]) == ("Home", "Two lines.")
+
+
+def test_the_others_are_on_the_board_when_one_failed_and_it_is_named(tmp_path: Path) -> None:
+    runs = {"a": made(tmp_path, "a", result(3.0, 1e6)), "bad": failed(tmp_path, "bad", "no luck")}
+    with pytest.raises(
+        MissingRunsError, match=r"1 of 2 runs have no result: bad \(failed: ValueError: no luck\)\. The"
+    ):
+        write_leaderboard(config(tmp_path, runs))
+    assert [row["run"] for row in table(tmp_path)] == ["a ★"]
+    assert "- bad: failed: ValueError: no luck" in (tmp_path / "out" / "leaderboard.md").read_text()
+
+
+def test_a_run_without_the_number_that_the_order_needs_is_named(tmp_path: Path) -> None:
+    runs = {"a": made(tmp_path, "a", result(3.0, 1e6)), "free": made(tmp_path, "free", result(2.0, None))}
+    with pytest.raises(MissingRunsError, match="free \\(returned no 'model_flops', but eval_loss, model_size\\)"):
+        write_leaderboard(config(tmp_path, runs, budgets=[1e7]))
+    told = write_leaderboard(config(tmp_path, runs))
+    assert told["best"] == "free", "without budgets nothing has to be known of the cost"
+    assert [row["run"] for row in table(tmp_path)] == ["free", "a ★"]
+
+
+def test_what_diverged_comes_last_whichever_way_is_better(tmp_path: Path) -> None:
+    values = {"a": 1.0, "b": float("nan"), "c": 3.0}
+    runs = {label: made(tmp_path, label, {"score": value, "model_flops": 1e6}) for label, value in values.items()}
+    for higher, order in ((False, "acb"), (True, "cab")):
+        told = write_leaderboard(config(tmp_path, runs, metric="score", higher_is_better=higher))
+        assert "".join(told["runs"]) == order and told["runs"]["b"] is None
+
+
+def test_a_result_that_says_no_author_is_shown_without_one(tmp_path: Path) -> None:
+    runs = {"a": made(tmp_path, "a", result(3.0, 1e6, author="Ada", description=7))}
+    write_leaderboard(config(tmp_path, runs))
+    assert table(tmp_path)[0]["author"] == "" and table(tmp_path)[0]["description"] == ""
+
+
+RAW = ExecutorStep("raw", None, {"n": versioned(3)})
+TRAINED = train("trained", tokenize("tokens", RAW, RAW), "tiny")
+SPEEDRUNS = {label: speedrun(label, TRAINED, author="Ada", description=label) for label in ("a", "b")}
+
+
+def test_the_board_waits_for_all_runs_and_is_made_also_if_some_failed() -> None:
+    dag = experiment_dag("race", [leaderboard("board", SPEEDRUNS, budgets=[1e6])])
+    assert dag is not None and dag.get_task("board").trigger_rule == "all_done"
+    assert dag.get_task("board").upstream_task_ids == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "sentence"),
+    [
+        ({}, {}, "Step 'l': runs is {}: give labels and steps"),
+        (3, {}, "Step 'l': runs is 3: give labels and steps"),
+        (
+            {"a": TRAINED},
+            {},
+            "Step 'l': runs['a'] is step 'trained', which is a training: give a step of speedrun(...)",
+        ),
+        (SPEEDRUNS, {"budgets": [0]}, "Step 'l': budgets=[0]: give a list of numbers above 0, such as [1e21]."),
+        (SPEEDRUNS, {"budgets": 1e6}, "give a list of numbers above 0"),
+        (SPEEDRUNS, {"budget": [1]}, "is no field of LeaderboardConfig; did you mean budgets?"),
+        (SPEEDRUNS, {"cost": ""}, "Step 'l': cost='': give a text of at least one character."),
+    ],
+)
+def test_bad_input_is_refused_when_the_dag_is_parsed(runs: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        leaderboard("l", runs, **options)
+    assert sentence in str(error.value)

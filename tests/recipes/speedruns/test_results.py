@@ -1,0 +1,124 @@
+"""What a speedrun cost comes from the output of its training, for ours and for Marin's alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recipes.speedruns.trainings import training
+from tradewind import ExecutorStep, versioned
+from tradewind.marin.era import modules
+from tradewind.recipes.speedruns.measures import measures_of
+from tradewind.recipes.speedruns.results import SpeedrunReportConfig, report_marins_speedrun, report_speedrun
+from tradewind.recipes.speedruns.steps import speedrun
+from tradewind.recipes.steps import tokenize, train
+
+MARINS_FIELDS = {
+    "author", "description", "eval/paloma/c4_en/bpb", "model_config", "model_flops", "model_size", "resources",
+    "run_completion_timestamp", "tokenized_dataset", "total_tokens", "train_config", "training_hardware_flops",
+    "training_time", "wandb_run_link", "num_devices", "num_chips", "device_flops",
+}  # fmt: skip
+"""Of ``runs[0].run_info`` in results that Marin has published."""
+C4 = {"step": 9, "time": 1.7e9, "train/loss": 3.0, "step_seconds": 0.5, "eval/paloma/c4_en/bpb": 1.25}
+
+
+def run_info(file: Path) -> dict[str, Any]:
+    (run,) = json.loads(file.read_text())["runs"]
+    found: dict[str, Any] = run["run_info"]
+    return found
+
+
+def test_time_operations_and_utilisation_are_those_of_the_training_that_ran(tmp_path: Path) -> None:
+    measured = measures_of(training(tmp_path))
+    assert measured.seconds == 5.0, "ten steps, of which the first two are not timed"
+    assert measured.hardware_flops == 5.0 * 4 * 1e6
+    assert measured.utilisation == pytest.approx(0.3)
+    assert measured.numbers()["run_completion_timestamp"] == "2023-11-14 22:13:29 UTC"
+
+
+def test_a_step_that_was_made_again_counts_once(tmp_path: Path) -> None:
+    rows = [{"step": step, "time": 1.0, "step_seconds": took} for step, took in ((2, 1.0), (3, 9.0), (3, 1.0))]
+    assert measures_of(training(tmp_path, rows, steps=4)).seconds == 4.0
+
+
+def test_where_nobody_knows_the_devices_their_operations_are_left_open(tmp_path: Path) -> None:
+    on_cpu = measures_of(training(tmp_path / "cpu", device_flops=None, device_kind="cpu")).numbers()
+    assert (on_cpu["training_hardware_flops"], on_cpu["mfu"], on_cpu["training_time"]) == (None, None, 5.0)
+    without = measures_of(training(tmp_path / "model", flops=None)).numbers()
+    assert (without["training_hardware_flops"], without["mfu"]) == (2e7, None)
+
+
+@pytest.mark.parametrize("gone", ["result.json", "metrics.jsonl"])
+def test_what_is_no_finished_training_is_refused(tmp_path: Path, gone: str) -> None:
+    path = training(tmp_path)
+    (tmp_path / gone).unlink()
+    with pytest.raises(ValueError, match="is no output of a finished training: give one of train, train_mixture or"):
+        measures_of(path)
+
+
+def test_a_training_that_is_too_short_to_be_timed_is_refused(tmp_path: Path) -> None:
+    path = training(tmp_path, [{"step": 1, "time": 1.0, "train/loss": 3.0}])
+    with pytest.raises(ValueError, match="no step was timed; train for four steps at least"):
+        measures_of(path)
+
+
+def test_the_results_have_the_fields_of_marins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = SpeedrunReportConfig(
+        training(tmp_path / "t", train_loss=float("nan")), str(tmp_path / "r"), "Ada", "Home", summary="New."
+    )
+    told = report_speedrun(config)
+    info = run_info(tmp_path / "r" / "speedrun_results.json")
+    assert set(info) == MARINS_FIELDS | {"mfu", "train_loss", "eval_loss"}
+    assert info["author"] == {"name": "Ada", "affiliation": "Home", "url": None}
+    assert (info["model_flops"], info["training_hardware_flops"], info["eval_loss"]) == (6e6, 2e7, 3.0)
+    assert (told["author"]["name"], told["description"], told["train_loss"]) == ("Ada", "New.", None)
+    out = capsys.readouterr().out
+    assert "1,000 parameters, 640 tokens, validation loss 3.0000" in out
+    assert "5.0 s on 4 × TPU v4; model FLOPs: 6e+06, 30.0% of what the devices can do" in out
+
+
+def test_marins_results_go_into_the_output_of_the_training_and_say_what_it_measured(tmp_path: Path) -> None:
+    era = modules()["marin.speedrun.speedrun"]
+    train_config = dataclasses.make_dataclass("Simple", ["resources", "train_batch_size", "num_train_steps"])(
+        modules()["marin.resources"].TpuPodConfig("v4-128"), 128, 100
+    )
+    llama = modules()["levanter.models.llama"].LlamaConfig(seq_len=64)
+    about = era.SpeedrunConfig(era.Author("Ada", "Home"), "New.", llama, train_config, "gs://b/tokens")
+    path = training(tmp_path / "run-1a2b3c", [C4])
+    config = era.SpeedrunResultsConfig(path, "marin-community", "marin", about, f"{path}/speedrun_results.json")
+    told = report_marins_speedrun(config)
+    info = run_info(tmp_path / "run-1a2b3c" / "speedrun_results.json")
+    assert set(info) >= MARINS_FIELDS
+    assert info["resources"] == {"tpu_type": "v4-128", "slice_count": 1, "device_flops_override": None}
+    assert (info["num_devices"], info["eval/paloma/c4_en/bpb"], told["training_time"]) == (4, 1.25, 5.0)
+    assert info["wandb_run_link"] == "https://wandb.ai/marin-community/marin/runs/run-1a2b3c"
+    assert told["author"]["name"] == "Ada"
+
+
+RAW = ExecutorStep("raw", None, {"n": versioned(3)})
+TOKENS = tokenize("tokens", RAW, RAW)
+
+
+@pytest.mark.parametrize(
+    ("trained", "options", "sentence"),
+    [
+        (TOKENS, {}, "Step 's': trained is step 'tokens', which makes a token cache and not a trained model."),
+        (3, {}, "Step 's': trained is 3, which is no input"),
+        (RAW, {"author": ""}, "Step 's': author='': give a text of at least one character."),
+        (RAW, {"authors": "x"}, "is no field of SpeedrunReportConfig; did you mean author"),
+    ],
+)
+def test_bad_input_is_refused_when_the_dag_is_parsed(trained: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        speedrun("s", trained, **{"author": "Ada", **options})
+    assert sentence in str(error.value)
+
+
+def test_another_author_is_another_file() -> None:
+    step = speedrun("s", train("t", TOKENS, "tiny"), author="Ada", description="New.")
+    assert (step.config.author, step.config.summary) == (versioned("Ada"), versioned("New."))
+    assert step.description == "New."
