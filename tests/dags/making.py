@@ -21,6 +21,8 @@ from tradewind.records.record import RecordState
 from tradewind.steps import ResolvedStep, RunValues, resolve
 from tradewind.turns.claims import StepTurns
 
+CODE = CodeFolder(Path(__file__).parents[2])
+
 
 @contextmanager
 def imported_from(checkout: Path) -> Iterator[None]:
@@ -59,7 +61,7 @@ class Maker:
         """Make ``step`` and what it reads, with these params of the run; its output."""
         experiment = resolve([step], str(self.store), RunValues(params=params))
         for each in experiment.steps:
-            self._make(each, each.step.fn, each.config)
+            self._make(each, each.step.fn, step_spec(each, CODE).load_config())
         return Path(experiment.of(step).output_path)
 
     def make_experiment(self, checkout: Path, name: str) -> list[Path]:
@@ -80,7 +82,7 @@ class Maker:
         record = turns.read()
         if record.state is RecordState.FINISHED:
             return
-        turn = turns.claim(record.lease, lambda: step_spec(step, CodeFolder(Path(__file__).parents[2])))
+        turn = turns.claim(record.lease, lambda: step_spec(step, CODE))
         assert turn is not None and function is not None
         store = LeaseStore(step.output_path)
         held = store.begin(turn.attempt.job, "test")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ import pytest
 
 from tests.dags.making import Maker
 from tradewind.calls.environment import STEP_VARIABLE
+from tradewind.recipes.metrics.file import read_metrics, series
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -24,7 +26,7 @@ def load(name: str, where: str = "on a cluster") -> ModuleType:
     """The module of a DAG file, as a cluster imports it, or as Airflow does where its DAG is wanted."""
     spec = importlib.util.spec_from_file_location(name, DAGS / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         if where == "on a cluster":
             patch.setenv(STEP_VARIABLE, "makes no DAG")
@@ -65,3 +67,17 @@ def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(maker: Maker) ->
     _, letters = maker.make_experiment(DAGS / "marin", "tutorials/hello_world")
     counted = json.loads((letters / "letters.json").read_text())
     assert counted["each"]["Hello, Ada!"] == 8 and counted["all"] == sum(counted["each"].values())
+
+
+def test_a_tiny_model_is_pretrained_and_fine_tuned_with_marins_helpers(maker: Maker) -> None:
+    pipeline = load("sft_tiny")
+    tuned = maker.make(pipeline.tuned)
+    result, (chats,) = json.loads((tuned / "result.json").read_text()), maker.store.glob("documents/sft_tiny-*")
+    (base,) = maker.store.glob("checkpoints/sft_tiny/base-*")
+    losses = [series(read_metrics(str(run / "metrics.jsonl")), "train/loss")[1] for run in (base, tuned)]
+    assert losses[0][-1] < losses[0][0] and losses[1][-1] < losses[1][0]
+    assert losses[1][0] < losses[0][0], "it begins with what the base has learned"
+    assert (result["steps"], result["tokens"]) == (20, 20 * 4 * 512)
+    (cache,) = maker.store.glob("tokenized/sft_tiny/chats-*")
+    record = json.loads((cache / "tokenization.json").read_text())
+    assert record["train"]["documents"] == json.loads((chats / ".artifact.json").read_text())["chats"]

@@ -131,10 +131,19 @@ def test_a_name_that_is_too_long_for_wandb_keeps_its_end() -> None:
     assert made.name == f"checkpoints/{'a' * 58}-lr0.1"
 
 
+def test_without_a_config_of_marins_it_is_the_short_form() -> None:
+    made = default_train("run", "/tokens", "tiny", tokenizer="/tokenizer", num_train_steps=7, cluster="b")
+    assert (made.name, made.config.num_train_steps.value, made.cluster) == ("checkpoints/run", 7, "b")
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "two begins": (
         lambda: trained(initialize_from_checkpoint_path="a/step-1", initialize_from_hf="b/c"),
         "initialize_from_checkpoint_path and initialize_from_hf both say what to begin with: give one of them.",
+    ),
+    "both forms": (
+        lambda: default_train("run", TEXTS, llama("llama_30m"), TRAINING, batch_size=3),
+        "default_train(batch_size=...) has train_config beside it: say it in there.",
     ),
     "no tokenizer": (
         lambda: default_train("run", "gs://bucket/tokens", llama("llama_30m"), TRAINING),

@@ -97,7 +97,7 @@ def default_download(
 def default_tokenize(
     name: str,
     dataset: InputName | ExecutorStep | str | HfDatasetSpec,
-    tokenizer: str,
+    tokenizer: InputName | str,
     options: Any = None,
     format: Any = _TEXT,
     *,
@@ -108,14 +108,14 @@ def default_tokenize(
     Args:
         name: Of the data set.
         dataset: A step, a path, or a data set of the hub: ``HfDatasetSpec``, or ``owner/name`` as text.
-        tokenizer: Its name or its folder, which counts in the version.
+        tokenizer: Its name, its folder or the output of a step, which counts in the version.
         options: Levanter's ``CacheOptions``.
         format: Of the texts: ``TextLmDatasetFormat``, ``ChatLmDatasetFormat``.
         is_validation: Whether the texts are for validation and not for training; data sets of the hub say it.
     """
     common: dict[str, Any] = {
         "cache_path": this_output_path(),
-        "tokenizer": ensure_versioned(tokenizer),
+        "tokenizer": tokenizer if isinstance(tokenizer, InputName) else ensure_versioned(tokenizer),
         "format": format,
     }
     config: Any

@@ -21,6 +21,7 @@ from tradewind.marin.defaults.tasks import CORE_TASKS, MMLU_TASKS, harness
 from tradewind.marin.era.behaviour.tokenizers import known_sizes
 from tradewind.marin.era.building import builder
 from tradewind.marin.names.steps import MarinStep
+from tradewind.recipes.default_train import default_train as short_form
 from tradewind.recipes.lm.run import run_levanter_train_lm
 from tradewind.steps import ExecutorStep, InputName, this_output_path
 from tradewind.steps.values.shortened import shortened
@@ -51,7 +52,7 @@ def default_train(
     name: str,
     tokenized: Any,
     model_config: Any,
-    train_config: SimpleTrainConfig,
+    train_config: SimpleTrainConfig | None = None,
     tags: Sequence[str] = (),
     use_default_validation: bool = True,
     eval_harness_tasks: Sequence[Any] = CORE_TASKS,
@@ -59,6 +60,7 @@ def default_train(
     *,
     cluster: str | None = None,
     secrets: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> ExecutorStep:
     """A step ``checkpoints/{name}`` that trains a language model with Levanter.
 
@@ -66,17 +68,28 @@ def default_train(
         name: Of the run; what is longer than 64 characters is cut before its last ``-``.
         tokenized: A step of ``default_tokenize``, or a mixture (``lm_mixture_data_config``).
         model_config: Levanter's, such as ``llama("llama_150m")``.
-        train_config: How long, how fast and where.
+        train_config: How long, how fast and where. Without one this is ``tradewind.recipes.default_train``, which
+            takes these as ``settings``, and none of the two next.
         tags: For the run at W&B.
         use_default_validation: Whether to validate on Paloma and Uncheatable Eval, too.
         eval_harness_tasks: Tasks to be measured inside the training; none with ``()``.
         override_output_path: As in ``ExecutorStep``.
         cluster: As in ``ExecutorStep``.
         secrets: As in ``ExecutorStep``; ``WANDB_API_KEY`` for W&B online.
+        settings: Only without ``train_config``.
 
     Raises:
-        ValueError: Both kinds of weights to begin with are given, or ``tokenized`` says no tokenizer.
+        ValueError: Both kinds of weights to begin with are given, ``tokenized`` says no tokenizer, or a setting is none.
     """
+    of_step: dict[str, Any] = {
+        "override_output_path": override_output_path,
+        "cluster": cluster,
+        "secrets": dict(secrets or {}),
+    }
+    if train_config is None:
+        return short_form(name, tokenized, model_config, tags=tags, **of_step, **settings)
+    if settings:
+        raise ValueError(f"default_train({next(iter(settings))}=...) has train_config beside it: say it in there.")
     data = training_data(tokenized, use_default_validation)
     config = builder().find("marin.training.training.TrainLmOnPodConfig")(
         train_config=_levanter_config(data, model_config, train_config, tags, eval_harness_tasks),
@@ -88,9 +101,7 @@ def default_train(
         run_levanter_train_lm,
         config,
         description=_about(data, model_config, train_config),
-        override_output_path=override_output_path,
-        cluster=cluster,
-        secrets=dict(secrets or {}),
+        **of_step,
     )
 
 
