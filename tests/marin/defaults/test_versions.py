@@ -11,14 +11,18 @@ import pytest
 from tests.marin.checkouts import names, put, run
 from tradewind.marin.defaults import (
     AnnealConfig,
+    Author,
     SimpleSFTConfig,
     SimpleTrainConfig,
+    SpeedrunConfig,
     default_anneal,
     default_download,
     default_sft,
+    default_speedrun,
     default_tokenize,
     default_train,
     default_validation_sets,
+    fineweb_edu_subcache,
     llama,
     simulated_epoching_train,
 )
@@ -64,6 +68,18 @@ def test_an_anneal_is_found_where_marins_own_lies() -> None:
     assert levanter(step).trainer.num_train_steps == 671_921
     assert levanter(step).optimizer.learning_rate == pytest.approx(671_920.93 * 1e-3 / 11_920.93)
     assert [task.task for task in levanter(step).eval_harness.task_spec] == ["mmlu", "mmlu"]
+
+
+def test_a_speedrun_is_found_where_marins_own_lies() -> None:
+    """The path is a published one; the model does not count in it, as with Marin."""
+    training = SimpleTrainConfig(TpuPodConfig("v5p-32"), 128, 4960, 3e-3)
+    speedrun = SpeedrunConfig(Author("A", "B"), "About it.", llama("llama_150m"), training, fineweb_edu_subcache())
+    trained, results = default_speedrun("hacktx_130m_stdattn_parallel_4096", speedrun)
+    assert path_of(trained) == "checkpoints/speedrun/hacktx_130m_stdattn_parallel_4096-12314d"
+    assert (levanter(trained).data_seed, levanter(trained).eval_harness) == (42, None)
+    experiment = resolve([results], "gs://marin")
+    assert experiment.of(results).config.output_path == f"{experiment.of(trained).output_path}/speedrun_results.json"
+    assert results.name == "speedrun/hacktx_130m_stdattn_parallel_4096-speedrun_results"
 
 
 def test_the_validation_sets_are_found_where_marins_own_lie() -> None:
@@ -141,6 +157,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: trained(initialize_from_checkpoint_path="a/step-1", initialize_from_hf="b/c"),
         "initialize_from_checkpoint_path and initialize_from_hf both say what to begin with: give one of them.",
     ),
+    "a speedrun without data": (
+        lambda: SpeedrunConfig(Author("A", "B"), "About it.", llama("llama_30m"), TRAINING),
+        "tokenized_dataset is missing, and no experiments/speedrun/prebuilt_caches.py says which is meant: give",
+    ),
     "both forms": (
         lambda: default_train("run", TEXTS, llama("llama_30m"), TRAINING, batch_size=3),
         "default_train(batch_size=...) has train_config beside it: say it in there.",
@@ -178,6 +198,19 @@ def test_what_cannot_be_is_refused_while_the_file_is_parsed(case: str) -> None:
     assert str(error.value).startswith(told)
 
 
+SPEEDRUN = """
+from experiments.llama import llama_30m
+from experiments.simple_train_config import SimpleTrainConfig
+from experiments.speedrun.prebuilt_caches import fineweb_edu_subcache_10M
+from marin.execution.executor import executor_main
+from marin.resources import TpuPodConfig
+from marin.speedrun.speedrun import Author, SpeedrunConfig, default_speedrun
+
+config = SimpleTrainConfig(TpuPodConfig("v4-8"), 512, 1000, 3e-3)
+speedrun = SpeedrunConfig(Author("A", "B"), "About it.", llama_30m, config, fineweb_edu_subcache_10M)
+if __name__ == "__main__":
+    executor_main(default_speedrun("run", speedrun))
+"""
 EXPERIMENT = """
 from experiments.defaults import default_tokenize, default_train
 from experiments.llama import llama3_tokenizer, llama_30m
@@ -205,3 +238,8 @@ def test_a_file_without_a_checkout_has_them_under_marins_names_until_there_is_on
         "def default_train(*given, **named): return ExecutorStep('his own', None, None)\n",
     )
     assert names(run(tmp_path, "a")) == [["his own"]]
+
+
+def test_a_speedrun_without_a_checkout_is_two_steps(tmp_path: Path) -> None:
+    put(tmp_path / "experiments/a.py", SPEEDRUN)
+    assert names(run(tmp_path, "a")) == [["checkpoints/speedrun/run", "speedrun/run-speedrun_results"]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tradewind.marin.era.behaviour.tokenizers import SIZES
 from tradewind.marin.era.building import builder
 
 __all__ = ["LLAMAS", "llama", "llama3_tokenizer", "llama3_tokenizer_vocab_size"]
 
 llama3_tokenizer: Final = "meta-llama/Meta-Llama-3.1-8B"
-llama3_tokenizer_vocab_size: Final = 128_256
+llama3_tokenizer_vocab_size: Final = SIZES[llama3_tokenizer][1]
 
 _SIZES: Final = {
     # name: seq_len, hidden_dim, intermediate_dim, num_heads, num_kv_heads, num_layers

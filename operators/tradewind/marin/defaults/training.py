@@ -79,7 +79,7 @@ def default_train(
         settings: Only without ``train_config``.
 
     Raises:
-        ValueError: Both kinds of weights to begin with are given, ``tokenized`` says no tokenizer, or a setting is none.
+        ValueError: Two kinds of weights to begin with are given, ``tokenized`` says no tokenizer, or a setting is none.
     """
     of_step: dict[str, Any] = {
         "override_output_path": override_output_path,

@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from tradewind.marin.era.behaviour.tokenizers import SIZES
 from tradewind.marin.era.behaviour.training import BatchSchedule
 from tradewind.marin.era.building import stand_for
 
@@ -34,7 +35,13 @@ class Author:
 
 
 def _default_dataset() -> Any:
-    return _users("experiments.speedrun.prebuilt_caches").fineweb_edu_subcache_10B
+    try:
+        return _users("experiments.speedrun.prebuilt_caches").fineweb_edu_subcache_10B
+    except ModuleNotFoundError:
+        raise ValueError(
+            "tokenized_dataset is missing, and no experiments/speedrun/prebuilt_caches.py says which is meant: give "
+            "a step that makes a token cache."
+        ) from None
 
 
 def _users(name: str) -> Any:
@@ -54,7 +61,10 @@ class SpeedrunConfig:
     @property
     def vocab_size(self) -> int:
         """Of the Llama 3 tokenizer, as the user's files have it."""
-        return int(_users("experiments.llama").llama3_tokenizer_vocab_size)
+        try:
+            return int(_users("experiments.llama").llama3_tokenizer_vocab_size)
+        except ModuleNotFoundError:  # there is no checkout
+            return SIZES["meta-llama/Meta-Llama-3.1-8B"][1]
 
     @property
     def device_flops(self) -> float:

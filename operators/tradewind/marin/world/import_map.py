@@ -222,6 +222,10 @@ class World:
             if full.partition(".")[0] in _STAND_INS
             else self._find(full, self.modules.get(full.rpartition(".")[0]))
         )
+        if file is None and full in fallbacks.MODULES:
+            module = types.ModuleType(full)
+            vars(module).update(fallbacks.names_of(full))
+            return module
         if file is None:
             return None
         module = self._shadowed[full] = self._of_checkout(full, package, file)

@@ -1,0 +1,137 @@
+"""Marin's defaults for speedruns: the data that all of them are trained on, and the two steps of one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tradewind.datasets.downloads import HubDownloadConfig, download_hf
+from tradewind.marin.defaults.data import paloma_step, paloma_tokenized, tokenizer_of
+from tradewind.marin.defaults.training import default_train
+from tradewind.marin.era.building import builder
+from tradewind.marin.names.data_configs import add_validation_sets_to_mixture, lm_data_config
+from tradewind.marin.names.speedruns import Author, SpeedrunConfig, SpeedrunResultsConfig
+from tradewind.marin.names.steps import MarinStep
+from tradewind.marin.names.tokenizing import TokenizeConfigBase
+from tradewind.recipes.speedruns.results import report_marins_speedrun
+from tradewind.steps import ExecutorStep, InputName, ensure_versioned, output_path_of, this_output_path
+
+__all__ = [
+    "Author",
+    "SpeedrunConfig",
+    "default_speedrun",
+    "download_pretokenized_cache",
+    "fineweb_edu_subcache",
+    "speedrun_paloma_tokenized",
+]
+
+_TEXT: Final = builder().find("levanter.data.text.TextLmDatasetFormat")()
+_MARIN_TOKENIZER: Final = "stanford-crfm/marin-tokenizer"
+_WANDB: Final = ("marin-community", "marin")
+"""Entity and project."""
+_SEED: Final = 42
+"""Of the data of every speedrun."""
+
+
+@dataclass(frozen=True)
+class PretokenizedCacheConfig(TokenizeConfigBase):
+    """A token cache that lies on the Hugging Face hub; the fields that count have the names of Marin's."""
+
+    cache_path: str
+    tokenizer: str
+    hf_repo_id: str
+    hf_revision: str | None = None
+    format: Any = _TEXT
+    cache_options: Any = None
+    tags: list[str] = field(default_factory=list)
+
+    def as_lm_dataset_source_config(self, actual_output_path: Any, *, include_raw_paths: bool = True) -> Any:
+        return builder().find("levanter.data.text.UrlDatasetSourceConfig")(
+            tags=self.tags,
+            train_urls=["dummy.jsonl"],  # never read: Levanter wants one, though the cache is complete
+            validation_urls=[],
+            cache_dir=actual_output_path,
+            format=self.format,
+        )
+
+
+def download_token_cache(config: PretokenizedCacheConfig) -> dict[str, Any]:
+    """Download the repository; returns what ``download_hf`` does, and raises what it raises."""
+    return download_hf(HubDownloadConfig(config.hf_repo_id, config.hf_revision or "main", config.cache_path))
+
+
+def download_pretokenized_cache(
+    name: str, hf_repo_id: str, tokenizer: str, hf_revision: str | None = None, tags: Sequence[str] = ()
+) -> ExecutorStep:
+    """A step ``tokenized/subcache/{name}`` that downloads a token cache; trainings take it as one that tokenizes.
+
+    Args:
+        name: Of the data set.
+        hf_repo_id: ``owner/name`` of a data set of the hub that is a token cache of Levanter's.
+        tokenizer: The one that it was made with.
+        hf_revision: A commit; without one it is what the hub has when the step runs.
+        tags: Of the validation losses.
+    """
+    config = PretokenizedCacheConfig(
+        cache_path=this_output_path(),
+        tokenizer=ensure_versioned(tokenizer),
+        hf_repo_id=ensure_versioned(hf_repo_id),
+        hf_revision=ensure_versioned(hf_revision),
+        tags=list(tags),
+    )
+    about = f"The token cache {hf_repo_id}, from the Hugging Face hub."
+    return MarinStep(f"tokenized/subcache/{name}", download_token_cache, config, description=about, resumable=("**",))
+
+
+def fineweb_edu_subcache(size: str = "10B") -> ExecutorStep:
+    """The part of FineWeb-Edu that speedruns are trained on: ``10B`` tokens, or ``10M`` to try something."""
+    repository = f"marin-community/fineweb-edu-pretokenized-{size}"
+    return download_pretokenized_cache(f"fineweb-edu-{size}", repository, _MARIN_TOKENIZER)
+
+
+def speedrun_paloma_tokenized(tokenizer: str) -> dict[str, ExecutorStep]:
+    """The sets that speedruns are measured on: Paloma's, downloaded for them."""
+    return paloma_tokenized(tokenizer=tokenizer, paloma_raw=paloma_step("raw/paloma-speedrun"))
+
+
+def default_speedrun(
+    name: str, config: SpeedrunConfig, tags: Sequence[str] | None = None, override_output_path: str | None = None
+) -> list[ExecutorStep]:
+    """The training of a speedrun, and the step that writes its ``speedrun_results.json`` beside it.
+
+    Args:
+        name: Of the run: the steps are ``checkpoints/speedrun/{name}`` and ``speedrun/{name}-speedrun_results``.
+        config: Who, which model, how long, on what.
+        tags: For the run at W&B.
+        override_output_path: Of the training.
+    """
+    config.print_run_info()
+    given = config.tokenized_dataset
+    sets = speedrun_paloma_tokenized(tokenizer_of(given))
+    if isinstance(given, (InputName, ExecutorStep)):
+        step = given.step if isinstance(given, InputName) else given
+        data = lm_data_config(step, permutation_type="linear", validation_sets=sets)
+    else:
+        data = add_validation_sets_to_mixture(given, sets)
+    trained = default_train(
+        f"speedrun/{name}",
+        data,
+        config.model_config,
+        dataclasses.replace(config.train_config, data_seed=_SEED),
+        ["speedrun", *(tags or ())],
+        use_default_validation=False,
+        eval_harness_tasks=(),
+        override_output_path=override_output_path,
+    )
+    told = SpeedrunResultsConfig(
+        wandb_run_id=override_output_path.split("/")[-1] if override_output_path else trained,
+        wandb_entity=_WANDB[0],
+        wandb_project=_WANDB[1],
+        speedrun_config=config,
+        output_path=output_path_of(trained, "speedrun_results.json"),
+    )
+    about = f"What the speedrun {name} cost and how good it got."
+    results = MarinStep(f"speedrun/{name}-speedrun_results", report_marins_speedrun, told, description=about)
+    return [trained, results]
