@@ -72,6 +72,8 @@ trained = train(
     num_train_steps=run_param("train_steps"),
     learning_rate=run_param("learning_rate"),
     resources=TpuSlice("v4-16"),  # one slice of two hosts
+    steps_per_eval=20,  # these two are for a model as small as this
+    checkpoint_seconds=60,
 )
 evaluated = evaluate("code_lm/evaluate", trained)
 

@@ -1,10 +1,11 @@
-"""The recipe's training at a pace of its own: a step that waits costs no CPU, and gives faults the time to come."""
+"""The recipes' trainings at a pace of its own: a step that waits costs no CPU, and gives faults the time to come."""
 
 from __future__ import annotations
 
 import time
 from typing import Any, Final
 
+from tradewind.recipes.lm.run import LevanterTrainConfig, run_levanter_train_lm
 from tradewind.recipes.train_config import LmTrainConfig
 from tradewind.recipes.train_lm import train_lm
 
@@ -13,6 +14,17 @@ STEP_S: Final = 0.4
 
 def train_slowly(config: LmTrainConfig) -> dict[str, Any]:
     """``train_lm``, with a pause before each step."""
+    _wait_before_each_step()
+    return train_lm(config)
+
+
+def tune_slowly(config: LevanterTrainConfig) -> dict[str, Any]:
+    """``run_levanter_train_lm``, with a pause before each step."""
+    _wait_before_each_step()
+    return run_levanter_train_lm(config)
+
+
+def _wait_before_each_step() -> None:
     from levanter.trainer import Trainer
 
     train_step = Trainer.train_step
@@ -22,8 +34,8 @@ def train_slowly(config: LmTrainConfig) -> dict[str, Any]:
         return train_step(*args, **kwargs)
 
     Trainer.train_step = waits
-    return train_lm(config)
 
 
-train_slowly.preflight = train_lm.preflight  # type: ignore[attr-defined]
-train_slowly.warm_imports = train_lm.warm_imports  # type: ignore[attr-defined]
+for slow, fast in ((train_slowly, train_lm), (tune_slowly, run_levanter_train_lm)):
+    slow.preflight = fast.preflight  # type: ignore[attr-defined]
+    slow.warm_imports = fast.warm_imports  # type: ignore[attr-defined]

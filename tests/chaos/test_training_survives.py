@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.training import STEPS, begin, make_data
+from tests.chaos.training import STEPS, begin, begin_step, fine_tuning, make_data
 from tradewind.cloud_tpu.goodput import METRICS_FILE
 from tradewind.recipes.metrics.file import read_metrics
 from tradewind.rehearsal.drill.drill import Drill, DrillPlan, Undisturbed
@@ -30,14 +31,26 @@ SEEDS = [int(seed) for seed in os.environ.get("CHAOS_SEEDS", "0 1 2").split()]
 PACE = Pace(notice_s=8.0, stock_out_s=8.0, outage_s=60.0, patience_s=400.0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ground:
-    """What every seed is tried on: one house, and the run to compare with."""
+    """What every seed is tried on: one house, and the runs to compare with."""
 
     house: DrillHouse
     data: str
     drill: Drill
     undisturbed: Undisturbed
+    """Of the training."""
+
+    @cached_property
+    def tuning(self) -> tuple[Drill, Undisturbed]:
+        """The same of a fine-tuning of what the undisturbed training made."""
+        step = fine_tuning(self.data, self.undisturbed.prefix)
+        drill = Drill(self.house, lambda prefix: begin_step(self.house, step, prefix), print, folder="tuning")
+        return drill, drill.undisturbed()
+
+    def drill_of(self, seed: int) -> tuple[Drill, Undisturbed]:
+        """Every third seed disturbs the fine-tuning."""
+        return self.tuning if seed % 3 == 2 else (self.drill, self.undisturbed)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +65,11 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -> None:
-    report = ground.drill.disturbed(DrillPlan(Path(), "chaos/train", seed=seed, pace=PACE), ground.undisturbed)
+    drill, undisturbed = ground.drill_of(seed)
+    report = drill.disturbed(DrillPlan(Path(), "chaos", seed=seed, pace=PACE), undisturbed)
     print(report.text())
     assert len(report.stories) == 3
-    assert report.problems == (), last_lines(f"{ground.house.prefix}/seed-{seed}")
+    assert report.problems == (), last_lines(undisturbed.prefix.replace("undisturbed", f"seed-{seed}"))
     check_outputs(report)
 
 

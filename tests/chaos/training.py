@@ -1,7 +1,11 @@
-"""The training that chaos disturbs: a tiny model on two hosts, with its data made once for all runs."""
+"""The trainings that chaos disturbs: a tiny model on two hosts, with its data made once for all runs.
+
+One is the recipe's, the other fine-tunes what that one made with a config of Levanter's own.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,11 +13,13 @@ from pathlib import Path
 
 import tradewind.cli
 from tests.chaos.follower import FollowedStep
-from tests.chaos.pace import train_slowly
+from tests.chaos.pace import train_slowly, tune_slowly
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
+from tradewind.recipes.lm.config import LevanterTrainConfig
 from tradewind.recipes.train_config import RESUMABLE, LmTrainConfig
 from tradewind.rehearsal.drill.house import HEARTBEAT_S, DrillHouse
-from tradewind.steps import ExecutorStep, TpuSlice, resolve, this_output_path, versioned
+from tradewind.steps import ExecutorStep, TpuSlice, lazy, resolve, this_output_path, versioned
 
 DAGS = Path(tradewind.cli.__file__).parent / "rehearse" / "drill_dags"
 MAKE_DATA = "import sys; from drill_training import DataConfig, make_data; make_data(DataConfig(256, sys.argv[1]))"
@@ -49,8 +55,56 @@ def training(data: str, num_slices: int | tuple[int, ...] = 1) -> ExecutorStep:
     )
 
 
+def fine_tuning(data: str, base: str) -> ExecutorStep:
+    """Of the model that the training below the prefix ``base`` made."""
+    trained = resolve([training(data)], base).steps[0].output_path
+    return ExecutorStep(
+        name="chaos/tune",
+        fn=tune_slowly,
+        resources=TpuSlice("v4-16"),
+        resumable=RESUMABLE,
+        config=LevanterTrainConfig(
+            lazy(
+                "levanter.main.train_lm:TrainLmConfig",
+                data=lazy(
+                    "levanter.data.text:LmDataConfig",
+                    tokenizer=f"{data}/tokenizer",
+                    cache_dir=f"{data}/tokens",
+                    components={"corpus": lazy("levanter.data.text:DatasetComponent")},
+                    auto_build_caches=False,
+                    mixture_block_size=64,
+                ),
+                model=lazy(
+                    "levanter.models.llama:LlamaConfig",
+                    max_seq_len=16,
+                    gradient_checkpointing=False,
+                    **dataclasses.asdict(MODEL_SIZES["tiny"]),
+                ),
+                trainer=lazy(
+                    "levanter.trainer:TrainerConfig",
+                    train_batch_size=16,
+                    num_train_steps=STEPS,
+                    steps_per_eval=1000,
+                    max_eval_batches=1,
+                    checkpointer=lazy(
+                        "levanter.checkpoint:CheckpointerConfig", save_interval=lazy("datetime:timedelta", seconds=2)
+                    ),
+                    watch=lazy("levanter.callbacks.watch:WatchConfig", watch_targets=[]),
+                ),
+                optimizer=lazy("levanter.optim.config:AdamConfig", learning_rate=1e-3),
+                initialize_from_checkpoint_path=trained,
+            ),
+            output_path=this_output_path(),
+        ),
+    )
+
+
 def begin(house: DrillHouse, data: str, prefix: str, num_slices: int | tuple[int, ...] = 1) -> FollowedStep:
     """Begin to make the training's output below ``prefix``."""
-    step = training(data, num_slices)
+    return begin_step(house, training(data, num_slices), prefix)
+
+
+def begin_step(house: DrillHouse, step: ExecutorStep, prefix: str) -> FollowedStep:
+    """Begin to make any step below ``prefix``."""
     cluster = RayCluster("chaos", house.ray.address, house.ray.token)
     return FollowedStep(resolve([step], prefix).of(step), cluster, HEARTBEAT_S)

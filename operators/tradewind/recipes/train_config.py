@@ -41,13 +41,13 @@ class LmTrainConfig:
     weight_decay: float = 0.1
     seed: int = 0
     """Of the initial weights and of the order of the data."""
-    steps_per_eval: int = 20
+    steps_per_eval: int = 1000
     """Steps between two validations; there is one at the end too."""
     max_eval_batches: int | None = 32
     """Validation batches in each of these; ``None`` means all."""
     steps_per_checkpoint: int | None = None
     """Steps between checkpoints that are kept for good; ``None`` keeps only the last one of the run."""
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float = 600.0
     """Seconds between temporary checkpoints, which serve to resume: what a preemption can cost."""
     steps_per_line: int = 10
     """Steps between two progress lines."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.checkpoints.newest import settle_checkpoints
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import levanter_config, with_trackers
@@ -17,11 +18,10 @@ from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.simulated_slices import on_these_devices
 from tradewind.recipes.levanter.stored_models import load_checkpointed, model_axes, write_export
 from tradewind.recipes.levanter.trainer import train
-from tradewind.recipes.lm.facts import TrainingFacts, facts_of
+from tradewind.recipes.lm.facts import TrainingFacts, beginning, ending, facts_of
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
 from tradewind.recipes.preflight import check_checkpoints, preflight
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_config import (
     RESUMABLE,
     LmTrainConfig,
@@ -70,11 +70,12 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     output.remove_unfinished()
     settle_checkpoints(output.roots)
     check_checkpoints(config, made)
+    facts = facts_of(made)
     if output.newest_step() < config.num_train_steps - 1:
-        _train(config, made)  # never of a complete run: it would write the last checkpoint again
+        _train(config, made, facts)  # never of a complete run: it would write the last checkpoint again
     output.keep_last_checkpoint()
     parameters = _export(config, made)
-    return _finish(config, parameters, facts_of(made))
+    return _finish(config, parameters, facts)
 
 
 train_lm.preflight = preflight  # type: ignore[attr-defined]  # the step driver calls it before it reserves a slice
@@ -89,13 +90,14 @@ def _output(config: LmTrainConfig) -> TrainingOutput:
     return TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config))
 
 
-def _train(config: LmTrainConfig, made: TrainLmConfig) -> None:
+def _train(config: LmTrainConfig, made: TrainLmConfig, facts: TrainingFacts) -> None:
     import jax
 
     output = _output(config)
     newest = output.newest_step()
-    if newest >= 0 and jax.process_index() == 0:
-        print(f"goes on after step {newest + 1}/{config.num_train_steps}", flush=True)
+    if jax.process_index() == 0:
+        goes_on = [f"goes on after step {newest + 1}/{config.num_train_steps}"] if newest >= 0 else []
+        print("\n".join([*beginning(facts, made), *goes_on]), flush=True)
     expect_steps()
     train(with_trackers(made, config, newest + 1))
     output.await_last_checkpoint()
@@ -143,5 +145,7 @@ def _finish(config: LmTrainConfig, parameters: int, facts: TrainingFacts) -> dic
         last = output.last_metrics()
         eval_loss = last.get(AVERAGED_LOSS, last.get("eval/loss"))
         result |= {"train_loss": last.get("train/loss"), "eval_loss": eval_loss}
+        places = {"checkpoint": output.last_checkpoint, "export": export_path(config.output_path)}
+        print("\n".join(ending(result | places | {"run_id": facts.run_id, "eval_losses": {}})), flush=True)
     output.write_result(result)
     return result

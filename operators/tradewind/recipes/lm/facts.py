@@ -14,6 +14,9 @@ from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
 _BACKWARD: Final = 3
 """A step costs a forward pass, and twice as much for the backward pass."""
 
+USED: Final = 0.4
+"""Of what devices can do at most: what a training that is well laid out makes of it."""
+
 
 @dataclass(frozen=True)
 class TrainingFacts:
@@ -48,6 +51,13 @@ class TrainingFacts:
     def flops(self) -> float | None:
         """Of the whole training."""
         return None if self.flops_per_token is None else self.flops_per_token * self.tokens
+
+    @property
+    def hours(self) -> float | None:
+        """How long the devices take for the steps alone, where it is known what they can do."""
+        if self.flops is None or not self.device_flops:
+            return None
+        return self.flops / (self.devices * self.device_flops * USED) / 3600
 
     def numbers(self) -> dict[str, Any]:
         """For a comparison or a scaling law."""
@@ -95,14 +105,14 @@ def beginning(facts: TrainingFacts, made: Any) -> list[str]:
     ]
     if begin:
         lines.append(f"  begins with {made.model.reference_checkpoint if begin is True else begin}")
-    if made.hf_save_path is None:
-        lines.append("  writes no Hugging Face export")
+    if facts.hours is not None:
+        lines.append(f"  {facts.hours:,.1f} hours, if the devices do {USED:.0%} of what they can")
     return lines
 
 
 def mixture(data: Any) -> list[str]:
     """What is trained on, with the share of each component, and from which step on."""
-    weights = data.train_weights
+    weights = data.train_weights or dict.fromkeys(data.components, 1)
     stages = [(0, weights)] if isinstance(weights, Mapping) else weights
     lines = []
     for start, stage in stages:

@@ -91,7 +91,8 @@ def _train(made: Any, output: TrainingOutput, facts: TrainingFacts) -> None:
     newest = output.newest_step()
     if jax.process_index() == 0:
         goes_on = [f"goes on after step {newest + 1}/{facts.steps}"] if newest >= 0 else []
-        print("\n".join([*beginning(facts, made), *goes_on]), flush=True)
+        exports = [] if made.hf_save_path else ["  writes no Hugging Face export"]
+        print("\n".join([*beginning(facts, made), *exports, *goes_on]), flush=True)
     with own_scratch() if missing_caches(made.data) else nullcontext():
         expect_steps()
         train(with_all_trackers(made, output.path, newest + 1))

@@ -88,12 +88,17 @@ class Undisturbed:
 
 
 class Drill:
-    """Runs one thing again and again in one house: first undisturbed, then under faults."""
+    """Runs one thing again and again in one house: first undisturbed, then under faults.
 
-    def __init__(self, house: DrillHouse, begin: Begins, say: Callable[[str], object]) -> None:
+    Args:
+        folder: Of its outputs in the house's bucket, where the house has drills of several things.
+    """
+
+    def __init__(self, house: DrillHouse, begin: Begins, say: Callable[[str], object], folder: str = "") -> None:
         self._house = house
         self._begin = begin
         self._say = say
+        self._prefix = f"{house.prefix}/{folder}" if folder else house.prefix
 
     def undisturbed(self) -> Undisturbed:
         """Run without faults.
@@ -101,7 +106,7 @@ class Drill:
         Raises:
             DrillError: It failed, or trained nothing.
         """
-        prefix = f"{self._house.prefix}/undisturbed"
+        prefix = f"{self._prefix}/undisturbed"
         self._say("undisturbed run")
         state, watch = self._run(prefix, (), Pace())
         if state != "success":
@@ -115,7 +120,7 @@ class Drill:
         faults = schedule(plan.seed, plan.kinds, steps=undisturbed.steps, count=plan.count)
         planned = ", ".join(f"{fault.kind.value} at step {fault.step}" for fault in faults)
         self._say(f"run under the faults of seed {plan.seed}: {planned or 'none'}")
-        prefix = f"{self._house.prefix}/seed-{plan.seed}"
+        prefix = f"{self._prefix}/seed-{plan.seed}"
         state, watch = self._run(prefix, faults, plan.pace)
         return DrillReport(
             dag=plan.dag,
