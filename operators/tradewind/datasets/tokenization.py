@@ -183,8 +183,7 @@ def _finished(cache_path: str, splits: Sequence[_Split]) -> dict[str, Any]:
     return {
         split.name: record[split.name]
         for split in splits
-        if record.get(split.name, {}).get("fingerprint") == split.fingerprint
-        and is_built(join(cache_path, split.name))
+        if record.get(split.name, {}).get("fingerprint") == split.fingerprint and is_built(join(cache_path, split.name))
     }
 
 
@@ -225,8 +224,9 @@ def _recipe(processor: Any, key: str, files: Mapping[str, bytes], format: Any, t
     import numpy as np
 
     if text_key is None:
-        kinds = {name: np.asarray(value).dtype.newbyteorder("<").str for name, value in processor.output_exemplar.items()}
-        return Recipe(key, files, tuple(kinds.items()), format, None)
+        kinds = {name: np.asarray(value).dtype for name, value in processor.output_exemplar.items()}
+        fields = tuple((name, kind.newbyteorder("<").str) for name, kind in kinds.items())
+        return Recipe(key, files, fields, format, None)
     tokenizer, metadata = processor.tokenizer, processor.metadata
     return Recipe(
         key,

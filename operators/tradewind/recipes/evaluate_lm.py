@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import exists, join, write_json
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
 from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted, bytes_of_tokens, total_nats
 from tradewind.recipes.sampling import SamplingOptions, sample
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_lm import checkpoints_path, export_path
 from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields, number, one_of, whole
 

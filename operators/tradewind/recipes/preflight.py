@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import levanter_config, source_checkpoint
 from tradewind.recipes.regions import check_regions
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_config import LmTrainConfig, checkpoint_roots
 
 _MESH = "trainer.mesh"

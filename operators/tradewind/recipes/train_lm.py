@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.checkpoints.newest import settle_checkpoints
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import levanter_config, with_trackers
@@ -20,7 +21,6 @@ from tradewind.recipes.levanter.trainer import train
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
 from tradewind.recipes.preflight import check_checkpoints, preflight
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_config import (
     RESUMABLE,
     LmTrainConfig,

@@ -10,13 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tradewind.datasets.tokenizing.reading import TokenizingError, place, rows_of
 from tradewind.datasets.tokenizing.tokenizer_files import MAIN_FILE, kept
-
-if TYPE_CHECKING:
-    import numpy as np
 
 DOCUMENTS_AT_ONCE: Final = 256
 CHARACTERS_AT_ONCE: Final = 4_000_000

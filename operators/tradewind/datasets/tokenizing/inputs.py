@@ -21,7 +21,7 @@ ENDINGS: Final = tuple(
 ) + (".parquet",)  # fmt: skip
 LEFT_OUT: Final = frozenset({"provenance.json"})
 """What a download writes beside its files."""
-_STATES: Final = ("generation", "etag", "ETag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
+_STATES: Final = ("generation", "etag", "ETag", "md5Hash", "mtime", "LastModified", "last_modified")
 """Names under which stores tell one state of a file from another, the surest first."""
 _FEW: Final = 4
 """Files of one folder that are asked for one by one; more are looked up in one listing."""

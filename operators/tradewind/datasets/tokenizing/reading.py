@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any, Final
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
 
 from tradewind.storage import open_file
 
@@ -54,12 +54,12 @@ def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
             raise TokenizingError(f"{place(path, number)} is malformed: {error}.") from error
 
 
-@contextlib.contextmanager
-def _uncompressed(path: str) -> Iterator[IO[bytes]]:
-    with contextlib.ExitStack() as stack:
+@contextmanager
+def _uncompressed(path: str) -> Iterator[Any]:
+    with ExitStack() as stack:
         file = stack.enter_context(open_file(path))
         if path.endswith(".gz"):
-            yield stack.enter_context(gzip.GzipFile(fileobj=file))
+            yield stack.enter_context(gzip.open(file))
         elif path.endswith((".zst", ".zstd")):
             import pyarrow as pa
 

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from tradewind.datasets.files import is_remote, join
+from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_like
 from tradewind.recipes.levanter import parts
@@ -15,7 +16,6 @@ from tradewind.recipes.levanter.config import log_folder
 from tradewind.recipes.lm.config import output_path_of, run_id_of
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import builds_caches
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_config import export_path, folder_of_training
 
 
