@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+from tradewind.datasets.files import is_remote
 from tradewind.storage import open_file
 
 _READ_BYTES: Final = 1 << 20
@@ -66,7 +67,7 @@ def _uncompressed(path: str) -> Iterator[Any]:
             stream = stack.enter_context(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"))
             yield io.BufferedReader(stream, _READ_BYTES)
         else:
-            yield file
+            yield io.BufferedReader(file, _READ_BYTES) if is_remote(path) else file
 
 
 def _parquet_rows(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
