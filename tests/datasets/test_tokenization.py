@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.slow]
 
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{% if message.role == 'assistant' %}"
-    "{% generation %}{{ message.content }}<end>{% endgeneration %}{% else %}{{ message.content }}{% endif %}{% endfor %}"
+    "{% generation %}{{ message.content }}<end>{% endgeneration %}{% else %}{{ message.content }}{% endif %}"
+    "{% endfor %}"
 )
 TEXTS = [
     "one text",

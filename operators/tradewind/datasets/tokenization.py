@@ -55,6 +55,8 @@ class TokenizeFilesConfig:
     """Where the text of a document is."""
     format: Any = None
     """``lazy("levanter.data.text:ChatLmDatasetFormat", ...)`` or another format of Levanter's; None for plain text."""
+    format_name: str | None = None
+    """Of the format's class, for the version of a step: a lazy object counts with its fields alone."""
     allow_test_in_train: bool = False
     """Whether files to train on may look like test data."""
 
