@@ -7,6 +7,7 @@ start.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -41,6 +42,7 @@ def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -
 
 def _done(row: dict[str, Any], work: Callable[[Any], Any]) -> dict[str, Any]:
     """An error is a result here: Ray would wrap it up in where it happened."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one CPU
     done: Any
     try:
         done = work(pickle.loads(row["piece"]))
