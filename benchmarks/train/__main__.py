@@ -1,7 +1,8 @@
-"""``python -m benchmarks.train [--quick]``: a download, beside that of the hub's own client, in seconds.
+"""``python -m benchmarks.train [--quick]``: what a training needs before it begins, beside what others do it with.
 
-The hub is a process of its own on the loopback and takes 20 ms for every answer. Figures are comparable within one run
-only.
+A download beside that of the hub's own client: the hub is a process of its own on the loopback and takes 20 ms for
+every answer. Tokenizing beside Levanter's own builder and a plain loop of Ray Data. Figures are comparable within one
+run only.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.harness import Goal, at_most, bench
+from benchmarks.processes import in_fresh_process
 from benchmarks.report import Table, megabytes, seconds
-from benchmarks.train import downloads
+from benchmarks.train import downloads, tokens
 
 LATENCY_S = 0.02
 MOST_OF_THEIRS = 1.05
+MANY_FILES = 10_000
+FINISHED_S = 5.0
 
 
 def bench_download(quick: bool) -> Iterator[Table | Goal]:
@@ -32,5 +36,28 @@ def bench_download(quick: bool) -> Iterator[Table | Goal]:
         yield at_most(f"{files:,} files, beside huggingface_hub", here / there, MOST_OF_THEIRS, "{:.2f}".format)
 
 
+def bench_tokenize(quick: bool) -> Iterator[Table | Goal]:
+    """Measure some large files, and many that are finished."""
+    files, file_bytes = (2, 100_000) if quick else (16, 4_000_000)
+    total, found = tokens.compare(files, file_bytes, 1 if quick else 5)
+    table = Table(
+        f"tokenize: {files} files of {file_bytes / 1e6:g} MB, {tokens.VOCABULARY:,} tokens in the vocabulary",
+        ("of", "seconds", "MB/s", "ours by theirs"),
+        notes=("each in a new process, Ray started and Levanter imported before; Ray Data's loop makes no cache",),
+    )
+    for one in found:
+        table.add(one.way, seconds(one.seconds), f"{total / 1e6 / one.seconds:.2f}", f"{one.of_ours:.2f}")
+    yield table
+    for one in found[1:]:
+        yield at_most(f"tokenizing, beside {one.way}", one.of_ours, MOST_OF_THEIRS, "{:.2f}".format)
+    many = 100 if quick else MANY_FILES
+    first, again = in_fresh_process(tokens.measure_finished, many)
+    table = Table(f"tokenize: {many:,} files of one text", ("", "seconds"))
+    table.add("all of them", seconds(first))
+    table.add("all are finished", seconds(again))
+    yield table
+    yield at_most(f"{many:,} finished files", again, FINISHED_S)
+
+
 if __name__ == "__main__":
-    bench("train", __doc__, {"download": bench_download})
+    bench("train", __doc__, {"download": bench_download, "tokenize": bench_tokenize})

@@ -9,7 +9,6 @@ The work is Ray Data's, with one block for each input file.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ RECORD_FILE: Final = "tokenization.json"
 SHARDS_FOLDER: Final = "shards"
 SMALL_BYTES: Final = 8_000_000
 """What is no larger in all is tokenized in the driver, before workers would have started."""
+_TEXT: Final = "TextLmDatasetFormat"
 _LAYOUT: Final = 1
 """Counts in the key of a shard."""
 _PATHS: Final = FieldRule("a list of files, folders or globs", lambda value: isinstance(value, (list, tuple)))
@@ -55,6 +55,8 @@ class TokenizeFilesConfig:
     """Where the text of a document is."""
     format: Any = None
     """``lazy("levanter.data.text:ChatLmDatasetFormat", ...)`` or another format of Levanter's; None for plain text."""
+    format_name: str | None = None
+    """Of the format's class, for the version of a step: a lazy object counts with its fields alone."""
     allow_test_in_train: bool = False
     """Whether files to train on may look like test data."""
 
@@ -141,11 +143,10 @@ def _inputs(config: Any) -> dict[str, list[InputFile]]:
     found = {}
     for split in ("train", "validation"):
         paths = getattr(config, f"{split}_paths", None) or []
-        if split == "train":
-            check_no_test_data(paths, config.allow_test_in_train)
-        if files := input_files(list(map(str, paths)), f"{split}_paths"):
+        if files := input_files(paths, f"{split}_paths"):
             found[split] = files
-    check_no_test_data((file.path for file in found.get("train", ())), config.allow_test_in_train)
+    read = [*(getattr(config, "train_paths", None) or ()), *(file.path for file in found.get("train", ()))]
+    check_no_test_data(map(str, read), config.allow_test_in_train)
     if not found:
         raise ValueError("train_paths and validation_paths are empty: give one of them.")
     return found
@@ -161,17 +162,18 @@ def _text_key(config: Any) -> str | None:
     given = getattr(config, "format", None)
     if given is None:
         return str(getattr(config, "text_key", "text"))
-    return str(given.text_key) if type(given).__name__ == "TextLmDatasetFormat" else None
+    if not hasattr(given, "build_preprocessor") and type(given).__name__ != _TEXT:
+        raise ValueError(f"format is a {type(given).__name__}: give one of Levanter's, or leave it out for plain text.")
+    return str(given.text_key) if type(given).__name__ == _TEXT else None
 
 
 def _recipe_key(config: Any, files: Mapping[str, bytes]) -> str:
     """The same for what makes the same tokens, found without Levanter."""
     text_key = _text_key(config)
-    given = {"text_key": text_key}
+    given: dict[str, Any] = {"text_key": text_key}
     if text_key is None:
         of = type(config.format)
-        fields = {each.name: getattr(config.format, each.name) for each in dataclasses.fields(config.format)}
-        given = {"format": f"{of.__module__}.{of.__qualname__}", **fields}
+        given = {"format": f"{of.__module__}.{of.__qualname__}", **vars(config.format)}
     told = json.dumps(given, sort_keys=True, default=lambda value: getattr(value, "__qualname__", repr(value)))
     return sha256(f"{_LAYOUT} {digest_of(files)} {told}".encode()).hexdigest()
 
@@ -183,8 +185,7 @@ def _finished(cache_path: str, splits: Sequence[_Split]) -> dict[str, Any]:
     return {
         split.name: record[split.name]
         for split in splits
-        if record.get(split.name, {}).get("fingerprint") == split.fingerprint
-        and is_built(join(cache_path, split.name))
+        if record.get(split.name, {}).get("fingerprint") == split.fingerprint and is_built(join(cache_path, split.name))
     }
 
 
@@ -225,8 +226,9 @@ def _recipe(processor: Any, key: str, files: Mapping[str, bytes], format: Any, t
     import numpy as np
 
     if text_key is None:
-        kinds = {name: np.asarray(value).dtype.newbyteorder("<").str for name, value in processor.output_exemplar.items()}
-        return Recipe(key, files, tuple(kinds.items()), format, None)
+        kinds = {name: np.asarray(value).dtype for name, value in processor.output_exemplar.items()}
+        fields = tuple((name, kind.newbyteorder("<").str) for name, kind in kinds.items())
+        return Recipe(key, files, fields, format, None)
     tokenizer, metadata = processor.tokenizer, processor.metadata
     return Recipe(
         key,

@@ -179,6 +179,32 @@ run_levanter_train_lm(config)
 """
     + END
 )
+TOKENIZED = (
+    MADE
+    + """
+from pathlib import Path
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import Encoder, decode
+from tradewind.datasets.tokenization import tokenize
+from tradewind.marin.era.building import builder
+find = builder().find
+marin = "marin.processing.tokenize.tokenize"
+def decoded(given):
+    return decode(json.loads(json.dumps(Encoder(CodeFolder(Path("/nonexistent"))).encode(given, "config"))))
+written = find(f"{marin}.TokenizeConfig")(
+    [f"{root}/raw"], [f"{root}/raw/*.jsonl"], f"{root}/mine", f"{root}/tokenizer", tags=["mine"],
+    format=find("levanter.data.text.TextLmDatasetFormat")(text_key="text"))
+tokenize(decoded(written))
+try:
+    tokenize(decoded(find(f"{marin}.HfTokenizeConfig")("a/b", f"{root}/hub", f"{root}/tokenizer")))
+except ValueError as error:
+    print(error)
+run_levanter_train_lm(made("of-mine", 2, {
+    "components": {"web": DatasetComponent(), "mine": DatasetComponent(cache_dir=f"{root}/mine")},
+    "train_weights": {"web": 1.0, "mine": 1.0}}))
+"""
+    + END
+)
 WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
 REFUSED = {
     "fits": "fits",
@@ -305,6 +331,15 @@ def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> N
     result = bench.result("of-marins")
     assert (result["run_id"], result["steps"], result["export"]) == ("of-marins", 4, None)
     assert result["eval_losses"].keys() == SETS and result["eval_losses"]["web"] < result["eval_losses"]["code"]
+
+
+def test_files_that_a_config_of_marins_tokenizes_are_trained_on_as_a_part_of_a_mixture(bench: Workbench) -> None:
+    told = bench.run(TOKENIZED)
+    tokens = 8 * (len("raw text " * 40) + 2)
+    assert f"train: 8 documents, {tokens:,} tokens in {bench.root}/mine/train" in told
+    assert any(line.startswith("id='a/b': data sets are not read from the Hugging Face hub") for line in told)
+    assert "  mixture: web 50.0%, mine 50.0%" in told
+    assert bench.result("of-mine")["eval_losses"].keys() == {"web", "mine"}
 
 
 def test_what_cannot_work_is_refused_with_its_field_before_there_is_a_slice(bench: Workbench) -> None:

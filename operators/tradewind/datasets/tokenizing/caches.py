@@ -120,7 +120,8 @@ def _chunks_of(
     added: Sequence[int] = (),
 ) -> Iterator[_Chunk]:
     """An array with ``first`` and then so many elements of each shard, cut at multiples of ``size``."""
-    start, parts, room = 0, [], size - len(first)
+    parts: list[_Part] = []
+    start, room = 0, size - len(first)
     for at, (shard, count) in enumerate(zip(shards, counts, strict=True)):
         done = 0
         while done < count:

@@ -10,13 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tradewind.datasets.tokenizing.reading import TokenizingError, place, rows_of
 from tradewind.datasets.tokenizing.tokenizer_files import MAIN_FILE, kept
-
-if TYPE_CHECKING:
-    import numpy as np
 
 DOCUMENTS_AT_ONCE: Final = 256
 CHARACTERS_AT_ONCE: Final = 4_000_000
@@ -81,12 +78,10 @@ def levanter_processor(format: Any, files: Mapping[str, bytes]) -> Any:
     """What Levanter itself would make tokens with, and what says how its caches look.
 
     Raises:
-        TokenizingError: The format is none of Levanter's, or the tokenizer lacks what it needs.
+        TokenizingError: The tokenizer lacks what the format needs, such as a chat template.
     """
     from levanter.tokenizers import load_tokenizer
 
-    if not hasattr(format, "build_preprocessor"):
-        raise TokenizingError(f"format is a {type(format).__name__}: give one of Levanter's, or leave it out for text.")
     try:
         return format.build_preprocessor(load_tokenizer(kept(files)), enforce_eos=True, enforce_bos=True)
     except ValueError as error:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import is_remote, parent
@@ -21,7 +22,7 @@ ENDINGS: Final = tuple(
 ) + (".parquet",)  # fmt: skip
 LEFT_OUT: Final = frozenset({"provenance.json"})
 """What a download writes beside its files."""
-_STATES: Final = ("generation", "etag", "ETag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
+_STATES: Final = ("generation", "etag", "ETag", "md5Hash", "mtime", "LastModified", "last_modified")
 """Names under which stores tell one state of a file from another, the surest first."""
 _FEW: Final = 4
 """Files of one folder that are asked for one by one; more are looked up in one listing."""
@@ -43,7 +44,7 @@ class InputFile:
     state: str
 
 
-def input_files(paths: Sequence[str], field: str) -> list[InputFile]:
+def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
     """The files of ``paths``: files, folders (all files below, sorted) and globs (sorted), in the order given.
 
     In folders and globs, names that begin with a dot are left out.
@@ -51,12 +52,13 @@ def input_files(paths: Sequence[str], field: str) -> list[InputFile]:
     Raises:
         ValueError: With ``field``: a path holds none, a file has an unknown ending, or stands there twice.
     """
-    if isinstance(paths, str) or not all(isinstance(path, str) and path.strip("/") for path in paths):
+    if isinstance(paths, str) or not all(isinstance(path, (str, PurePath)) and str(path).strip("/") for path in paths):
         raise ValueError(f"{field}={shortened(paths)}: give a list of files, folders or globs.")
-    folders = Counter(parent(path) for path in paths)
+    named = [str(path) for path in paths]
+    folders = Counter(map(parent, named))
     listings: dict[str, Mapping[str, Any]] = {}
     found: dict[str, InputFile] = {}
-    for path in paths:
+    for path in named:
         for file in _files_at(path, field, listings if folders[parent(path)] > _FEW else None):
             if file.path in found:
                 raise ValueError(f"{field}: {file.path} stands there twice.")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any, Final
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
 
+from tradewind.datasets.files import is_remote
 from tradewind.storage import open_file
 
 _READ_BYTES: Final = 1 << 20
@@ -54,19 +55,19 @@ def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
             raise TokenizingError(f"{place(path, number)} is malformed: {error}.") from error
 
 
-@contextlib.contextmanager
-def _uncompressed(path: str) -> Iterator[IO[bytes]]:
-    with contextlib.ExitStack() as stack:
+@contextmanager
+def _uncompressed(path: str) -> Iterator[Any]:
+    with ExitStack() as stack:
         file = stack.enter_context(open_file(path))
         if path.endswith(".gz"):
-            yield stack.enter_context(gzip.GzipFile(fileobj=file))
+            yield stack.enter_context(gzip.open(file))
         elif path.endswith((".zst", ".zstd")):
             import pyarrow as pa
 
             stream = stack.enter_context(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"))
             yield io.BufferedReader(stream, _READ_BYTES)
         else:
-            yield file
+            yield io.BufferedReader(file, _READ_BYTES) if is_remote(path) else file
 
 
 def _parquet_rows(path: str, column: str | None) -> Iterator[tuple[int, Any]]:

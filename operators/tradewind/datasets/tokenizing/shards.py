@@ -7,9 +7,11 @@ the values, field by field, as plain little-endian arrays.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -90,24 +92,24 @@ def write_shard(
     """Write the tokens of one input file; they are gathered on the local disk first, since their number comes last."""
     import numpy as np
 
-    with tempfile.TemporaryDirectory(prefix="tradewind-tokens-") as scratch:
-        parts = [(open(f"{scratch}/{at}.values", "w+b"), open(f"{scratch}/{at}.lengths", "w+b")) for at in range(len(fields))]  # noqa: SIM115
-        documents, counts = 0, [0] * len(fields)
+    with ExitStack() as stack:
+        values = [stack.enter_context(tempfile.TemporaryFile()) for _ in fields]
+        lengths: list[list[np.ndarray]] = [[] for _ in fields]
         for batch in batches:
-            documents += len(batch)
             for at, (name, kind) in enumerate(fields):
                 arrays = [np.asarray(document[name]) for document in batch]
-                lengths = np.array([len(array) for array in arrays], _LENGTH)
-                counts[at] += int(lengths.sum())
-                parts[at][0].write(np.concatenate(arrays).astype(kind, copy=False).tobytes())
-                parts[at][1].write(lengths.tobytes())
-        name = f"{key}.{documents}.{'-'.join(map(str, counts))}{SUFFIX}"
-        with atomic_writer(join(folder, name)) as file:
-            for part in [lengths for _, lengths in parts] + [values for values, _ in parts]:
-                part.seek(0)
-                shutil.copyfileobj(part, file, 1 << 20)
-                part.close()
-    return Shard(key, join(folder, name), documents, tuple(counts))
+                lengths[at].append(np.array([len(array) for array in arrays], _LENGTH))
+                values[at].write(np.concatenate(arrays).astype(kind, copy=False).tobytes())
+        counts = tuple(sum(int(some.sum()) for some in each) for each in lengths)
+        documents = sum(map(len, lengths[0]))
+        path = join(folder, f"{key}.{documents}.{'-'.join(map(str, counts))}{SUFFIX}")
+        with atomic_writer(path) as file:
+            for some in itertools.chain.from_iterable(lengths):
+                file.write(some.tobytes())
+            for each in values:
+                each.seek(0)
+                shutil.copyfileobj(each, file, 1 << 20)
+    return Shard(key, path, documents, counts)
 
 
 def _parsed(path: str) -> Shard | None:

@@ -7,6 +7,8 @@ start.
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -29,16 +31,21 @@ def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -
     with quiet_ray_data():
         import ray
 
-        rows = ray.data.from_items([{"piece": piece} for piece in pieces], override_num_blocks=len(pieces))
+        items = [{"piece": pickle.dumps(piece)} for piece in pieces]
+        rows = ray.data.from_items(items, override_num_blocks=len(pieces))
         for row in rows.map(partial(_done, work=work)).iter_rows():
-            if isinstance(row["done"], TokenizingError):
-                raise row["done"]
-            yield row["done"]
+            done = pickle.loads(row["done"])
+            if isinstance(done, TokenizingError):
+                raise done
+            yield done
 
 
 def _done(row: dict[str, Any], work: Callable[[Any], Any]) -> dict[str, Any]:
     """An error is a result here: Ray would wrap it up in where it happened."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one CPU
+    done: Any
     try:
-        return {"done": work(row["piece"])}
+        done = work(pickle.loads(row["piece"]))
     except TokenizingError as error:
-        return {"done": error}
+        done = error
+    return {"done": pickle.dumps(done)}

@@ -36,7 +36,7 @@ def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
 
 
 def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
-    """What caches call the tokenizer, and its files: of a folder, or of a name on the hub of which this host has a copy.
+    """What caches call the tokenizer, and its files: of a folder, or of a name on the hub that this host has a copy of.
 
     Raises:
         ValueError: It is neither; nothing is fetched.

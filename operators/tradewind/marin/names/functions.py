@@ -33,8 +33,8 @@ class OwnFunction:
 _OF_TRAINING: Final = ("checkpoints/**", "hf/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
 _DEVICES: Final = "the step has its devices already, which Marin's own would ask Ray for."
 _TRAIN: Final = OwnFunction("tradewind.recipes.lm.run:run_levanter_train_lm", True, _OF_TRAINING, _DEVICES)
-_TOKENIZE: Final = OwnFunction("tradewind.datasets.tokenization:tokenize")
 _ALL: Final = ("**",)
+_TOKENIZE: Final = OwnFunction("tradewind.datasets.tokenization:tokenize", resumable=_ALL)
 _DOWNLOAD_HF: Final = OwnFunction("tradewind.datasets.downloads:download_hf", resumable=_ALL)
 _DOWNLOAD: Final = OwnFunction("tradewind.datasets.downloads:download", resumable=_ALL)
 _SPEEDRUN: Final = OwnFunction(

@@ -1,0 +1,394 @@
+"""Tokenizing files: the same caches as Levanter's, what a next attempt repeats, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
+from tradewind.recipes.token_cache import own_scratch
+
+pytestmark = [pytest.mark.slow]
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{% if message.role == 'assistant' %}"
+    "{% generation %}{{ message.content }}<end>{% endgeneration %}{% else %}{{ message.content }}{% endif %}"
+    "{% endfor %}"
+)
+TEXTS = [
+    "one text",
+    "",
+    "naïve \U0001f600 <end> in the middle",
+    "line\nend\u2028s",
+    "x" * 30_000 + " " + "yz " * 10_000,
+    "a" * 26_000,
+]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tokenizers: ``begin`` begins and ends texts, ``end`` ends them, ``endless`` does neither."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = tmp_path_factory.mktemp("tokens")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = {"begin": {"bos_token": "<s>", "eos_token": "<end>"}, "end": {"eos_token": "<end>"}, "endless": {}}
+    for name, tokens in special.items():
+        vocabulary = {each: number for number, each in enumerate([*letters, "<end>", "<s>", "th"])}
+        tokenizer = Tokenizer(models.BPE(vocabulary, [("t", "h")] if name == "begin" else []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens).save_pretrained(str(made / name))
+    return made
+
+
+def lines(texts: list[Any], key: str = "text") -> bytes:
+    return "".join(json.dumps({"id": 1, key: text}) + "\n" for text in texts).encode()
+
+
+def write_parquet(path: Path, texts: list[str]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"number": range(len(texts)), "text": texts}), path, row_group_size=2)
+
+
+def zstd(*frames: bytes) -> bytes:
+    import pyarrow as pa
+
+    return b"".join(pa.compress(frame, "zstd", asbytes=True) for frame in frames)
+
+
+@pytest.fixture(scope="module")
+def texts(root: Path) -> list[str]:
+    """Files of every kind, in the order in which they are given."""
+    folder = root / "texts"
+    folder.mkdir()
+    (folder / "d.jsonl").write_bytes(lines(TEXTS))
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(b""))
+    (folder / "b.jsonl.zst").write_bytes(zstd(lines(TEXTS[:3])))
+    write_parquet(folder / "a.parquet", TEXTS[:5])
+    (folder / "e.json.gz").write_bytes(gzip.compress(lines([f"the {number}" for number in range(600)])))
+    return [str(folder / name) for name in ("d.jsonl", "c.jsonl.gz", "b.jsonl.zst", "a.parquet", "e.json.gz")]
+
+
+def levanters(path: Path, files: list[str], format: Any, tokenizer: Path) -> str:
+    """The cache that Levanter's own builder makes of these files."""
+    from levanter.data.sharded_datasource import UrlDataSource
+    from levanter.data.text.cache import build_lm_dataset_cache
+    from levanter.tokenizers import load_tokenizer
+
+    with own_scratch():
+        build_lm_dataset_cache(str(path / "train"), UrlDataSource(files), format, load_tokenizer(str(tokenizer)))
+    return str(path)
+
+
+def contents(path: str, fields: tuple[str, ...] = ("input_ids",)) -> dict[str, Any]:
+    """All that is in a cache; to be compared."""
+    import numpy as np
+    from levanter.store.cache import TreeCache
+
+    cache = TreeCache.load(f"{path}/train", {name: np.zeros(0, np.int32) for name in fields})
+    found: dict[str, Any] = {"ledger": json.loads(Path(path, "train/shard_ledger.json").read_text())}
+    for name, array in cache.store.tree.items():
+        found[name] = array.data[: array.data_size].read().result().tobytes()
+        found[f"{name} ends"] = array.offsets[: len(cache) + 1].read().result().tobytes()
+    return found
+
+
+def config(root: Path, files: list[str], name: str, tokenizer: str = "end", **more: Any) -> TokenizeFilesConfig:
+    return TokenizeFilesConfig(files, [], str(root / name), str(root / tokenizer), **more)
+
+
+@pytest.mark.parametrize("tokenizer", ["begin", "end"])
+def test_texts_become_the_cache_that_levanter_makes_of_them(root: Path, texts: list[str], tokenizer: str) -> None:
+    from levanter.data.text import TextLmDatasetFormat
+
+    ours = tokenize(config(root, texts, f"ours-{tokenizer}", tokenizer))
+    theirs = contents(levanters(root / f"theirs-{tokenizer}", texts, TextLmDatasetFormat(), root / tokenizer))
+    assert contents(str(root / f"ours-{tokenizer}")) == theirs
+    assert ours == {"train_documents": 614, "train_tokens": len(theirs["input_ids"]) // 8}
+
+
+def test_chats_become_the_cache_that_levanter_makes_of_them_masks_included(root: Path) -> None:
+    from levanter.data.text import ChatLmDatasetFormat
+
+    file = root / "chats.jsonl"
+    roles = ("user", "assistant")
+    file.write_bytes(
+        lines([[{"role": role, "content": f"{role} {n}"} for role in roles * n] for n in range(1, 5)], "turns")
+    )
+    format = ChatLmDatasetFormat(messages_field="turns", chat_template=TEMPLATE)
+    found = tokenize(config(root, [str(file)], "our-chats", format=format))
+    fields = ("input_ids", "assistant_masks")
+    theirs = contents(levanters(root / "their-chats", [str(file)], format, root / "end"), fields)
+    assert contents(str(root / "our-chats"), fields) == theirs
+    assert found["train_documents"] == 4 and 0 < sum(theirs["assistant_masks"]) < len(theirs["input_ids"]) // 4
+
+
+def test_arrays_of_many_chunks_are_put_together_from_parts_of_shards(
+    root: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("levanter.store.jagged_array.DEFAULT_WRITE_CHUNK_SIZE", 8)
+    monkeypatch.setattr("levanter.store.jagged_array.DEFAULT_CHUNK_SIZE", 4)
+    small = [texts[1], texts[4], str(root / "chunks.jsonl")]
+    Path(small[2]).write_bytes(lines(TEXTS[:4]))
+    tokenize(config(root, small, "chunks"))
+    chunked = contents(str(root / "chunks"))
+    assert len(list((root / "chunks/train/input_ids/data/c").iterdir())) == -(-len(chunked["input_ids"]) // 8 // 8)
+    monkeypatch.undo()
+    tokenize(config(root, small, "whole"))
+    assert chunked == contents(str(root / "whole"))
+
+
+class Attempts:
+    """Attempts at one output, each of which tells which files it has tokenized."""
+
+    def __init__(self, folder: Path, tokenizers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._tokenizers = tokenizers
+        self._capsys = capsys
+
+    def write(self, name: str, content: bytes) -> None:
+        (self.folder / name).write_bytes(content)
+
+    def tokenized(self, error: str | None = None, tokenizer: str = "end", **more: Any) -> str:
+        files = sorted(str(file) for file in self.folder.glob("*.jsonl"))
+        given = TokenizeFilesConfig(files, [], str(self.folder / "out"), str(self._tokenizers / tokenizer), **more)
+        self._capsys.readouterr()
+        if error is None:
+            tokenize(given)
+        else:
+            with pytest.raises(ValueError, match=error):
+                tokenize(given)
+        begin = f"tokenizes {self.folder}/"
+        told = self._capsys.readouterr().out.splitlines()
+        return "".join(line.removeprefix(begin).removesuffix(".jsonl") for line in told if line.startswith(begin))
+
+
+@pytest.fixture
+def attempts(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Attempts]:
+    """At files ``a``, ``b`` and ``c``, of which the last one is malformed."""
+    made = Attempts(tmp_path_factory.mktemp("tries"), root, capsys)
+    for name in "abc":
+        made.write(f"{name}.jsonl", lines([f"text {name}"]))
+    made.write("c.jsonl", b'{"text": "whole"}\n{"text": "cu')
+    assert made.tokenized(r"/c.jsonl line 2 is malformed: ") == "abc"
+    yield made
+
+
+def test_a_next_attempt_repeats_no_finished_shard_and_a_finished_cache_is_only_looked_at(attempts: Attempts) -> None:
+    attempts.write("c.jsonl", lines(["whole"]))
+    assert attempts.tokenized() == "c"
+    assert not (attempts.folder / "out/shards").exists()
+    assert attempts.tokenized() == ""
+    (attempts.folder / "out/train/shard_ledger.json").unlink()
+    assert attempts.tokenized() == "abc", "a cache without its ledger is none"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"tokenizer": "begin"}, {"text_key": "other"}, {}],
+    ids=["another tokenizer", "another format", "another state of a file"],
+)
+def test_what_was_made_of_something_else_is_not_taken(attempts: Attempts, change: dict[str, Any]) -> None:
+    shards = attempts.folder / "out/shards/train"
+    before = set(shards.iterdir())
+    both = [json.dumps({"text": "longer", "other": "o"}).encode() + b"\n"]
+    attempts.write("c.jsonl", both[0])
+    if not change or "text_key" in change:
+        attempts.write("a.jsonl", both[0])
+        attempts.write("b.jsonl", both[0])
+    assert attempts.tokenized(**change) == "abc"
+    assert len(before) == 2 and not shards.exists()
+    assert attempts.tokenized() == ("" if not change else "abc")
+
+
+def test_a_list_that_is_another_takes_the_shards_of_its_own_files_alone(attempts: Attempts) -> None:
+    (attempts.folder / "a.jsonl").unlink()
+    attempts.write("c.jsonl", lines(["whole"]))
+    assert attempts.tokenized() == "c"
+    ledger = json.loads((attempts.folder / "out/train/shard_ledger.json").read_text())
+    assert ledger["shard_rows"] == {"00000_b_jsonl": 1, "00001_c_jsonl": 1}
+
+
+def test_leftovers_that_are_half_written_are_removed(attempts: Attempts) -> None:
+    half = attempts.folder / "out/shards/train" / "x.1.1.tokens.01234567.part"
+    half.write_bytes(b"half")
+    assert attempts.tokenized(r"line 2") == "c"
+    assert not half.exists()
+
+
+def path_of(root: Path, name: str, content: bytes) -> list[str]:
+    shutil.rmtree(root / "bad", ignore_errors=True)
+    path = root / "bad" / name
+    path.parent.mkdir()
+    path.write_bytes(content)
+    return [str(path)]
+
+
+REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
+    "nothing there": (lambda root: {"train_paths": [str(root / "no")]}, "train_paths: there is nothing at .*/no"),
+    "a folder without texts": (
+        lambda root: {"train_paths": [str(Path(path_of(root, ".a.jsonl", b"")[0]).parent)]},
+        "train_paths: .*/bad holds no file that can be tokenized",
+    ),
+    "no paths": (lambda root: {"train_paths": []}, "train_paths and validation_paths are empty"),
+    "a path and no list": (lambda root: {"train_paths": "/x"}, "train_paths='/x': give a list"),
+    "an unknown ending": (
+        lambda root: {"train_paths": path_of(root, "a.txt", b"a")},
+        r"train_paths: .*/a.txt has an unknown ending: there are \.jsonl, ",
+    ),
+    "a file twice": (
+        lambda root: {"train_paths": path_of(root, "a.jsonl", b"") * 2},
+        "train_paths: .*/a.jsonl stands there twice",
+    ),
+    "test data": (
+        lambda root: {"train_paths": path_of(root, "my_test_set.jsonl", b"")},
+        "train_paths: .*/my_test_set.jsonl looks like test data .*allow_test_in_train=True",
+    ),
+    "validation data in a folder": (
+        lambda root: {"train_paths": [str(Path(path_of(root, "validation.jsonl", b"")[0]).parent)]},
+        "validation.jsonl looks like test data",
+    ),
+    "no end": (
+        lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "tokenizer": str(root / "endless")},
+        "tokenizer='.*/endless' has no end-of-text token",
+    ),
+    "no tokenizer": (
+        lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "tokenizer": str(root / "no")},
+        "no tokenizer under tokenizer .*/no",
+    ),
+    "no such name": (
+        lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "tokenizer": "nobody/nothing"},
+        "no tokenizer under tokenizer nobody/nothing",
+    ),
+    "no text": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a"]) + lines(["b"], "content"))},
+        r"/b.jsonl line 2 has no 'text': it has 'id', 'content'. Give its format's text_key.",
+    ),
+    "no text but a number": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a", 1]))},
+        "/b.jsonl line 2 has a 'text' that is no text but a int",
+    ),
+    "no object": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl", b"\n[1]\n")},
+        "/b.jsonl line 2 is no object but a list",
+    ),
+    "no UTF-8": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl", b'{"text": "\xff"}\n')},
+        "/b.jsonl line 1 is malformed",
+    ),
+    "a cut archive": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl.gz", gzip.compress(lines(["a"] * 9))[:-9])},
+        "/b.jsonl.gz cannot be read on after line ",
+    ),
+    "no archive": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl.zst", b"no archive")},
+        "/b.jsonl.zst cannot be read on after line 0",
+    ),
+    "no column": (
+        lambda root: {"train_paths": [str(root / "texts/a.parquet")], "text_key": "content"},
+        "/a.parquet row 1 has no 'content': its columns are number, text",
+    ),
+    "no Parquet": (
+        lambda root: {"train_paths": path_of(root, "b.parquet", b"PAR1")},
+        "/b.parquet cannot be read on after row 0",
+    ),
+    "no format": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a"])), "format": SimpleNamespace()},
+        "format is a SimpleNamespace: give one of Levanter's",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_tokenized_is_refused_with_its_field_or_its_line(
+    root: Path, texts: list[str], case: str
+) -> None:
+    make, message = REFUSED[case]
+    given = {"tokenizer": str(root / "end"), "cache_path": str(root / "refused"), "validation_paths": []} | make(root)
+    given = {"format": None, "allow_test_in_train": False} | given
+    with pytest.raises(ValueError, match=message):
+        tokenize(SimpleNamespace(**given))
+
+
+def test_test_data_may_be_allowed_and_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = path_of(root, "a_test_b.jsonl", lines(["a"]))
+    assert tokenize(config(root, files, "allowed", allow_test_in_train=True))["train_documents"] == 1
+    assert "a_test_b.jsonl looks like test data ('test' or 'validation'), which is allowed" in capsys.readouterr().out
+
+
+def test_a_data_set_of_the_hub_is_refused_with_what_to_do(root: Path) -> None:
+    asked = SimpleNamespace(id="a/b", name=None, cache_path=str(root / "hub"), tokenizer=str(root / "end"), format=None)
+    with pytest.raises(ValueError, match=r"id='a/b': .*default_download"):
+        tokenize(asked)
+
+
+SPREAD = """
+import sys
+import ray
+from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
+ray.init(num_cpus=2, include_dashboard=False)
+print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
+folder, tokenizer = sys.argv[1:]
+print(tokenize(TokenizeFilesConfig([folder], [], folder + "/out", tokenizer), small_bytes=0), flush=True)
+"""
+
+
+def holder(path: Path) -> int | None:
+    """The process that has a file open."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) == str(path):
+                return int(link.parts[2])
+        except OSError:
+            continue
+    return None
+
+
+@pytest.mark.ray
+def test_a_killed_worker_repeats_no_finished_shard_and_the_cache_is_the_same(
+    root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("spread")
+    for number in range(4):
+        (folder / f"small{number}.jsonl").write_bytes(lines([f"text {number}"] * 9))
+    (folder / "large.jsonl").write_bytes(lines(["the large one " * 100] * 5_000))
+    env = os.environ | {"HOME": str(folder), "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, "-c", SPREAD, str(folder), str(root / "end")]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            killed = None
+            while killed is None and process.poll() is None:
+                if list(folder.glob("out/shards/train/*.tokens")):
+                    killed = holder(folder / "large.jsonl")
+                time.sleep(0.02)
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            told, _ = process.communicate()
+        finally:
+            process.kill()
+    assert process.returncode == 0, told
+    session = next(line for line in told.splitlines() if "/session_" in line)
+    logs = "".join(log.read_text() for log in Path(session, "logs").glob("worker-*.out"))
+    begun = Counter(Path(line.split()[1]).stem for line in logs.splitlines() if line.startswith("tokenizes "))
+    assert begun == {**{f"small{number}": 1 for number in range(4)}, "large": 2}
+    here = tokenize(config(root, [str(folder / "*.jsonl")], "here"))
+    assert contents(str(folder / "out")) == contents(str(root / "here"))
+    assert str(here) in told

@@ -1,0 +1,79 @@
+"""The steps that tokenize files: what counts in their versions, what they refuse, and that they do it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind import ExecutorStep, lazy
+from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
+from tradewind.recipes.downloads import download
+from tradewind.recipes.lm.tokens import default_tokenize, tokenize_files
+from tradewind.steps import resolve, this_output_path
+
+WORDS = download("raw/words", ["https://a.example/x.jsonl"])
+
+
+def version(step: ExecutorStep) -> Any:
+    return resolve([step], "/prefix").steps[-1].version
+
+
+def test_paths_tokenizer_and_format_count() -> None:
+    chats, turns, ready = (
+        lazy(f"levanter.data.text:{name}LmDatasetFormat", **fields)
+        for name, fields in (("Chat", {}), ("Chat", {"messages_field": "turns"}), ("Prebuilt", {}))
+    )
+    one = tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"], text_key="content")
+    others = [
+        tokenize_files("a", [WORDS, "b/other"], "owner/name", ["/d"], text_key="content"),
+        tokenize_files("a", [WORDS / "x", "b/c"], "owner/name", ["/d"], text_key="content"),
+        tokenize_files("a", [WORDS, "b/c"], "owner/other", ["/d"], text_key="content"),
+        tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/e"], text_key="content"),
+        tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"]),
+        *(tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"], format=each) for each in (chats, turns, ready)),
+    ]
+    versions = [json.dumps(version(step)) for step in [one, *others]]
+    assert len(set(versions)) == len(versions)
+
+
+def test_an_attempt_goes_on_from_all_that_is_there() -> None:
+    made = default_tokenize("words", WORDS, "owner/name", is_validation=True)
+    assert (made.name, made.fn, made.resumable) == ("tokenized/words", tokenize, ("**",))
+    assert made.config == TokenizeFilesConfig([], [WORDS.as_input_name()], this_output_path(), made.config.tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tokenize_files("a", [], "t"), "Step 'a': train_paths and validation_paths are empty"),
+        (lambda: tokenize_files("a", "b", "t"), "Step 'a': train_paths='b': give a list of steps"),
+        (lambda: tokenize_files("a", [3], "t"), "train_paths holds 3: give steps"),
+        (lambda: tokenize_files("a", ["b"], ""), "tokenizer=''"),
+        (lambda: tokenize_files("a", ["b"], 3), "tokenizer=3"),
+        (lambda: tokenize_files("a", ["b"], "t", text_key=""), "text_key=''"),
+        (lambda: tokenize_files("a", [WORDS / "test/x.jsonl", "a/test.jsonl"], "t"), "a/test.jsonl looks like test"),
+        (lambda: default_tokenize("a", [WORDS / "validation"], "t"), "'tokenized/a': train_paths: validation looks"),
+    ],
+)
+def test_what_cannot_be_tokenized_is_refused_with_step_and_field(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.slow
+def test_the_step_tokenizes_on_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    root: Path = tmp_path_factory.mktemp("steps")
+    tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate("ab <>end")}, []))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(str(root / "tokenizer"))
+    (root / "a.jsonl").write_text(json.dumps({"words": "ab ba"}) + "\n")
+    step = tokenize_files("a", [str(root / "a.jsonl")], str(root / "tokenizer"), text_key="words")
+    filled = resolve([step], str(root)).steps[-1]
+    result = tokenize(filled.config)
+    assert result["train_documents"] == 1 and (Path(filled.output_path) / "train/shard_ledger.json").exists()
