@@ -4,30 +4,26 @@ from tradewind import experiment_dag
 from tradewind.recipes.lm.steps import train_mixture
 from tradewind.recipes.steps import clean, compare, python_sources, tokenize, train_tokenizer
 
-sources = {name: python_sources(f"mixture/{name}/sources", below=name) for name in ("email", "asyncio")}
-tokenizer = train_tokenizer("mixture/tokenizer", sources["email"], vocab_size=512)  # one for all components
-tokens = {
-    name: tokenize(
-        f"mixture/{name}/tokens", clean(f"mixture/{name}/clean", documents, validation_fraction=0.1), tokenizer
-    )
-    for name, documents in sources.items()
+emails = python_sources("tiny/sources", below="email")  # what is called tiny are steps of train_tiny_model: made once
+tokenizer = train_tokenizer("tiny/tokenizer", emails, vocab_size=512)  # one for all components
+others = python_sources("mixture/sources", below="asyncio")
+components = {
+    "email": tokenize("tiny/tokens", clean("tiny/clean", emails, validation_fraction=0.1), tokenizer),
+    "asyncio": tokenize("mixture/tokens", clean("mixture/clean", others, validation_fraction=0.1), tokenizer),
 }
-
-mixtures = {
-    "email alone": {"email": 1, "asyncio": 0},  # of weight 0: measured, and not trained on
-    "three to one": {"email": 3, "asyncio": 1},
+weights = {
+    "alone": {"email": 1, "asyncio": 0},  # of weight 0: measured, and not trained on
+    "mixed": {"email": 3, "asyncio": 1},
 }
 runs = {
-    label: train_mixture(
-        f"mixture/{label.replace(' ', '_')}", tokens, "tiny", weights=weights, num_train_steps=20, seq_len=64
-    )
-    for label, weights in mixtures.items()
+    name: train_mixture(f"mixture/{name}", components, "tiny", weights=shares, num_train_steps=20, seq_len=64)
+    for name, shares in weights.items()
 }
 
 experiment_dag(
     "data_mixture",
     steps=[compare("mixture/comparison", runs, metric="eval_losses.asyncio", title="Mixtures of Python code")],
-    description="Trains a tiny model on two mixtures and compares their losses on each component.",
+    description="Trains a tiny model on one component and on a mixture, and compares their losses on each.",
     max_concurrent=2,
     tags=["tradewind", "example"],
 )

@@ -10,7 +10,7 @@ tokenizer = train_tokenizer("tiny/tokenizer", sources, vocab_size=512)
 tokens = tokenize("tiny/tokens", cleaned, tokenizer)
 
 tries = {
-    "short": ("A tenth of the steps.", {"num_train_steps": 8}),
+    "short": ("A fifth of the steps.", {"num_train_steps": 8}),
     "hot": ("A high learning rate.", {"num_train_steps": 24, "learning_rate": 0.05}),
     "long": ("As many steps as fit.", {"num_train_steps": 40}),
 }

@@ -66,10 +66,10 @@ def test_paths_have_the_tokenizer_that_is_said_or_that_a_step_among_them_has() -
         (
             {"web": WEB, "code": tokenize("c", RAW, OTHER)},
             {},
-            "component 'web' and component 'code' are of different tokenizers, InputName(",
+            "component 'web' has tokenizer one and component 'code' other: the same number means two texts then.",
         ),
-        (BOTH, {"tokenizer": OTHER}, "component 'web' and tokenizer are of different tokenizers"),
-        (BOTH, {"tokenizer": "gs://b/t"}, "component 'web' and tokenizer are of different tokenizers"),
+        (BOTH, {"tokenizer": OTHER}, "component 'web' has tokenizer one and the argument other: the same number"),
+        (BOTH, {"tokenizer": "gs://b/t"}, "component 'web' has tokenizer one and the argument gs://b/t: the same"),
         ({"web": "gs://b/web"}, {}, "tokenizer is missing: no token cache is a step whose config says"),
         (
             {"web": clean("c", RAW)},

@@ -138,11 +138,11 @@ def levanter_mixture(config: MixtureTrainConfig) -> LevanterTrainConfig:
     from tradewind.recipes.tokenizers import local_tokenizer
 
     settings = config.settings()
-    blocks = {"data.mixture_block_size": BLOCK, **settings.levanter}
-    made = levanter_config(dataclasses.replace(settings, levanter=blocks), local_tokenizer(config.tokenizer_path))
+    made = levanter_config(settings, local_tokenizer(config.tokenizer_path))
     data = dataclasses.replace(
         made.data,
         cache_dir=None,
+        mixture_block_size=BLOCK,
         components={name: DatasetComponent(cache_dir=join(path, COMPONENT)) for name, path in config.caches.items()},
         train_weights=dict(config.weights) if config.weights else dict.fromkeys(config.caches, 1.0),
     )

@@ -62,15 +62,15 @@ def _tokenizer(components: Mapping[str, Any], given: Any) -> Any:
         ValueError: There is none, or there are two.
     """
     known = {f"component {name!r}": _told(tokens) for name, tokens in components.items()}
-    known |= {"tokenizer": InputName.hardcoded(given) if isinstance(given, str) else _whole(given)}
+    known |= {"the argument": InputName.hardcoded(given) if isinstance(given, str) else _whole(given)}
     said = [(who, tokenizer) for who, tokenizer in known.items() if tokenizer is not None]
     if not said:
         raise ValueError("tokenizer is missing: no token cache is a step whose config says which one it was made with.")
     for who, tokenizer in said[1:]:
         if tokenizer != said[0][1]:
             raise ValueError(
-                f"{said[0][0]} and {who} are of different tokenizers, {shortened(said[0][1])} and "
-                f"{shortened(tokenizer)}: their tokens mean different texts. Tokenize all with one."
+                f"{said[0][0]} has tokenizer {_shown(said[0][1])} and {who} {_shown(tokenizer)}: the same number "
+                "means two texts then. Tokenize all components with one."
             )
     return said[0][1]
 
@@ -82,3 +82,11 @@ def _told(tokens: Any) -> Any:
 
 def _whole(value: Any) -> Any:
     return value.as_input_name() if isinstance(value, ExecutorStep) else value
+
+
+def _shown(tokenizer: Any) -> str:
+    """The step that makes it, or its path."""
+    if isinstance(tokenizer, InputName):
+        parts = [tokenizer.step.name if tokenizer.step else None, tokenizer.name]
+        return "/".join(part for part in parts if part)
+    return shortened(tokenizer)
