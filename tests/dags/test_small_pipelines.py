@@ -60,6 +60,24 @@ def test_a_sweep_uses_the_tokens_that_are_there_and_finds_the_best_rate(maker: M
     assert len(rows) == 3 and losses == sorted(losses)
 
 
+def test_three_models_are_ranked_under_budgets_of_compute(maker: Maker) -> None:
+    pipeline = load("speedrun_tiny")
+    maker.make(pipeline.tokens)
+    runs = {name: pipeline.runs[name] for name in ("short", "hot")}
+    board = maker.make(pipeline.leaderboard("speedrun/leaderboard", runs, budgets=[1e9, 1e11]))
+    rows = json.loads((board / "leaderboard.json").read_text())
+    assert {row["run"]: row["author"]["name"] for row in rows} == dict.fromkeys(runs, "Ada Lovelace")
+    assert all(row["training_time"] > 0 and row["model_flops"] > 0 for row in rows), rows
+
+
+def test_a_second_component_of_the_mixture_helps_on_its_own_texts(maker: Maker) -> None:
+    pipeline = load("data_mixture")
+    compared = maker.make(pipeline.compare("mixture/comparison", pipeline.runs, metric="eval_losses.asyncio"))
+    head, best, other = csv.reader((compared / "comparison.csv").open())
+    assert (best[0], other[0]) == ("mixed", "alone")
+    assert {"eval_losses.email", "eval_losses.asyncio"} <= set(head)
+
+
 def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(maker: Maker) -> None:
     (dag,) = load("marin_hello_world", "in Airflow").dags
     assert dag.dag_id == "marin_hello_world"

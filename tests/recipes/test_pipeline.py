@@ -258,7 +258,8 @@ def test_a_training_killed_after_its_last_checkpoint_only_exports(night: Night) 
     (night.root / "late/result.json").unlink()
     result = night.run(TRAIN, **night.train_settings("late"))
     before = json.loads((night.root / "train/result.json").read_text())
-    assert result | {"settings": before["settings"]} == before | {"printed": []}
+    where = {"devices": 1}  # of those that ended it
+    assert result | {"settings": before["settings"]} == before | {"printed": []} | where
     exported = [(night.root / name / "hf/model.safetensors").read_bytes() for name in ("train", "late")]
     assert exported[0] == exported[1]
 

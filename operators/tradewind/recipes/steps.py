@@ -77,15 +77,9 @@ _WHAT = {
     "law": "a scaling law",
 }
 _MEASURING = (
-    "steps_per_eval",
-    "max_eval_batches",
-    "steps_per_checkpoint",
-    "checkpoint_seconds",
-    "steps_per_line",
-    "temporary_checkpoint_path",
-    "tensorboard",
-    "wandb",
-)
+    "steps_per_eval", "max_eval_batches", "steps_per_checkpoint", "checkpoint_seconds", "steps_per_line",
+    "temporary_checkpoint_path", "tensorboard", "wandb",
+)  # fmt: skip
 """How often a training is measured, saved and printed, and where to: its weights do not depend on it."""
 
 
@@ -283,15 +277,20 @@ def scaling_law(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorS
 
 
 def recipe_step(
-    name: str,
-    recipe: tuple[str, Callable[..., Any], type[Any], str],
-    inputs: Mapping[str, tuple[str, Any]],
-    options: Mapping[str, Any],
-    uncounted: Collection[str] = (),
+    name: str, recipe: tuple[Any, ...], inputs: Mapping[str, tuple[str, Any]], options: Mapping[str, Any]
 ) -> ExecutorStep:
-    """A step of another module's recipe (maker, function, config, about); ``inputs``: field → argument, value."""
-    read = {field: _ended_runs(it) if field == "runs" else _input(told, it) for field, (told, it) in inputs.items()}
-    return _Recipe(*recipe, uncounted).step(name, read, options)
+    """A step of another module's ``recipe`` (fields of ``_Recipe``); ``inputs``: field → argument, what was given."""
+    read: dict[str, Any] = {}
+    for field, (argument, given) in inputs.items():
+        if field == "model":
+            read |= _model(given)
+        elif argument == "runs":
+            read[field] = _ended_runs(given)
+        elif isinstance(given, Mapping):
+            read[field] = {key: _input(argument, each) for key, each in given.items()}
+        else:
+            read[field] = _input(argument, given)
+    return _Recipe(*recipe).step(name, read, options)
 
 
 def _ended_runs(runs: Any) -> dict[str, Any]:

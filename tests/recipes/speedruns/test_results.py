@@ -12,6 +12,7 @@ import pytest
 from tests.recipes.speedruns.trainings import training
 from tradewind import ExecutorStep, versioned
 from tradewind.marin.era import modules
+from tradewind.recipes.levanter import parts
 from tradewind.recipes.speedruns.measures import measures_of
 from tradewind.recipes.speedruns.results import SpeedrunReportConfig, report_marins_speedrun, report_speedrun
 from tradewind.recipes.speedruns.steps import speedrun
@@ -50,6 +51,18 @@ def test_where_nobody_knows_the_devices_their_operations_are_left_open(tmp_path:
     assert (on_cpu["training_hardware_flops"], on_cpu["mfu"], on_cpu["training_time"]) == (None, None, 5.0)
     without = measures_of(training(tmp_path / "model", flops=None)).numbers()
     assert (without["training_hardware_flops"], without["mfu"]) == (2e7, None)
+
+
+def test_what_a_device_can_do_is_in_levanters_table_and_that_of_a_cpu_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import jax
+
+    assert parts.device_peak() is None and parts.device_kind() == "cpu"
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    for kind, peak in (("TPU v4", 275e12), ("NVIDIA H100 80GB HBM3", 989.5e12), ("cpu", None)):
+        monkeypatch.setattr(parts, "device_kind", lambda kind=kind: kind)
+        assert parts.device_peak() == peak
 
 
 @pytest.mark.parametrize("gone", ["result.json", "metrics.jsonl"])

@@ -134,7 +134,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
+    return "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _finite(value: float) -> float | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tradewind.recipes.lm.config import LevanterTrainConfig
+from tradewind.recipes.lm.mixture import MixtureTrainConfig
 from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
 from tradewind.recipes.speedruns.results import SpeedrunReportConfig, report_speedrun
 from tradewind.recipes.steps import naming_step, recipe_step
 from tradewind.recipes.train_config import LmTrainConfig
 from tradewind.steps import ExecutorStep
+
+_TRAININGS: Final = (LmTrainConfig, LevanterTrainConfig, MixtureTrainConfig)
 
 
 @naming_step
@@ -51,10 +54,11 @@ def leaderboard(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorS
         ValueError: ``runs`` names none, a label is no text, or a run is no input, or a training itself.
     """
     for label, run in runs.items() if isinstance(runs, Mapping) else ():
-        if isinstance(getattr(run, "config", None), (LmTrainConfig, LevanterTrainConfig)):
+        if isinstance(getattr(run, "config", None), _TRAININGS):
             raise ValueError(
                 f"runs[{label!r}] is step {run.name!r}, which is a training: give a step of speedrun(...) that reads "
                 "it."
             )
-    recipe = ("leaderboard", write_leaderboard, LeaderboardConfig, "Speedruns, the best first under each budget.")
-    return recipe_step(name, recipe, {"runs": ("runs", runs)}, options, ("title",))
+    about = "Speedruns, the best first under each budget."
+    recipe = ("leaderboard", write_leaderboard, LeaderboardConfig, about, ("title",))
+    return recipe_step(name, recipe, {"runs": ("runs", runs)}, options)

@@ -1,0 +1,29 @@
+"""Does a second data set help a tiny model: a mixture beside a training on one component, as an Airflow DAG."""
+
+from tradewind import experiment_dag
+from tradewind.recipes.lm.steps import train_mixture
+from tradewind.recipes.steps import clean, compare, python_sources, tokenize, train_tokenizer
+
+emails = python_sources("tiny/sources", below="email")  # what is called tiny are steps of train_tiny_model: made once
+tokenizer = train_tokenizer("tiny/tokenizer", emails, vocab_size=512)  # one for all components
+others = python_sources("mixture/sources", below="asyncio")
+components = {
+    "email": tokenize("tiny/tokens", clean("tiny/clean", emails, validation_fraction=0.1), tokenizer),
+    "asyncio": tokenize("mixture/tokens", clean("mixture/clean", others, validation_fraction=0.1), tokenizer),
+}
+weights = {
+    "alone": {"email": 1, "asyncio": 0},  # of weight 0: measured, and not trained on
+    "mixed": {"email": 3, "asyncio": 1},
+}
+runs = {
+    name: train_mixture(f"mixture/{name}", components, "tiny", weights=shares, num_train_steps=20, seq_len=64)
+    for name, shares in weights.items()
+}
+
+experiment_dag(
+    "data_mixture",
+    steps=[compare("mixture/comparison", runs, metric="eval_losses.asyncio", title="Mixtures of Python code")],
+    description="Trains a tiny model on one component and on a mixture, and compares their losses on each.",
+    max_concurrent=2,
+    tags=["tradewind", "example"],
+)

@@ -1,0 +1,151 @@
+"""Train on a mixture of token caches, by weights: what the config of one is, and Levanter's config that it becomes.
+
+All else is as in ``train_lm``: the same settings with the same defaults, so that a mixture and its components can be
+compared. A component of weight 0 is not trained on; its validation tokens are measured as those of the others are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tradewind.datasets.files import join
+from tradewind.recipes.lm.config import LevanterTrainConfig
+from tradewind.recipes.lm.run import preflight as preflight_of_levanters
+from tradewind.recipes.lm.run import run_levanter_train_lm
+from tradewind.recipes.train_config import LmTrainConfig
+from tradewind.steps import VersionedValue
+from tradewind.steps.values.fields import PATH, FieldRule, check_fields
+from tradewind.steps.values.shortened import shortened
+
+BLOCK: Final = 2048
+"""Sequences that have their shares of each component, in a random order: Levanter's own default."""
+_BY_NAME: Final = FieldRule(
+    "a mapping of names to token caches, such as {'web': tokens}",
+    lambda value: isinstance(value, Mapping) and len(value) > 0 and all(map(_is_name, value)),
+)
+_WEIGHT: Final = FieldRule(
+    "a number of at least 0",
+    lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"),
+)
+
+
+def _is_name(value: Any) -> bool:
+    """Levanter has a folder of that name, and measures by it."""
+    return isinstance(value, str) and bool(value) and value.isprintable() and "/" not in value
+
+
+@dataclass(frozen=True)
+class MixtureTrainConfig:
+    """What ``train_lm_on_mixture`` trains, on what, and for how long; the fields of ``LmTrainConfig`` are as there."""
+
+    caches: Mapping[str, str]
+    """Component → output of ``build_token_cache``, all made with one tokenizer."""
+    tokenizer_path: str
+    output_path: str
+    """Gets ``checkpoints/``, ``hf/step-N/``, ``metrics.jsonl`` and, last of all, ``result.json``."""
+    weights: Mapping[str, float] | None = None
+    """Component → its share of the sequences, relative to those of the others; all the same if not given."""
+    model_size: str = LmTrainConfig.model_size
+    num_train_steps: int = LmTrainConfig.num_train_steps
+    learning_rate: float = LmTrainConfig.learning_rate
+    batch_size: int = LmTrainConfig.batch_size
+    seq_len: int = LmTrainConfig.seq_len
+    weight_decay: float = LmTrainConfig.weight_decay
+    seed: int = LmTrainConfig.seed
+    steps_per_eval: int = LmTrainConfig.steps_per_eval
+    max_eval_batches: int | None = LmTrainConfig.max_eval_batches
+    steps_per_checkpoint: int | None = LmTrainConfig.steps_per_checkpoint
+    checkpoint_seconds: float = LmTrainConfig.checkpoint_seconds
+    model: Any = None
+    initialize_from: str | None = None
+    levanter: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self, caches=_BY_NAME)
+        for name, path in self.caches.items():
+            PATH.check(f"caches[{name!r}]", path)
+        check_weights(self.caches, self.weights)
+        self.settings()
+
+    def settings(self) -> LmTrainConfig:
+        """The fields that both have, checked; on the first of the caches."""
+        shared = {each.name for each in dataclasses.fields(LmTrainConfig)} & {
+            each.name for each in dataclasses.fields(self)
+        }
+        first = next(iter(self.caches.values()))
+        return LmTrainConfig(cache_path=first, **{name: getattr(self, name) for name in shared})
+
+
+def check_weights(names: Mapping[str, Any], weights: Any) -> None:
+    """Refuse weights that are not one for each of the components, of which one at least is trained on.
+
+    Raises:
+        ValueError: With the component and what to do.
+    """
+    given = weights.value if isinstance(weights, VersionedValue) else weights
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"weights={shortened(given)}: give a mapping of components to numbers, such as {{'web': 0.7}}."
+        )
+    for name in given:
+        if name not in names:
+            raise ValueError(f"weights has {name!r}, which is no component: there are {', '.join(names)}.")
+    for name in names:
+        if name not in given:
+            raise ValueError(f"weights has none for {name!r}: give it one, or 0 if it is only for validation.")
+        _WEIGHT.check(f"weights[{name!r}]", given[name])
+    if not any(given.values()):
+        raise ValueError("weights are all 0, so there is nothing to train on: give one component a weight above 0.")
+
+
+def train_lm_on_mixture(config: MixtureTrainConfig) -> dict[str, Any]:
+    """Train, and return what ``run_levanter_train_lm`` does: its ``eval_losses`` are by component.
+
+    Raises:
+        ValueError: For what its ``preflight`` would have refused.
+    """
+    return run_levanter_train_lm(levanter_mixture(config))
+
+
+def preflight(config: MixtureTrainConfig, devices: int, num_slices: int = 1) -> None:
+    """Look at everything that the training needs, on a CPU; see ``run_levanter_train_lm``.
+
+    Raises:
+        ValueError: For what cannot work.
+    """
+    preflight_of_levanters(levanter_mixture(config), devices, num_slices)
+
+
+train_lm_on_mixture.preflight = preflight  # type: ignore[attr-defined]  # before a slice is reserved
+train_lm_on_mixture.warm_imports = run_levanter_train_lm.warm_imports  # type: ignore[attr-defined]
+
+
+def levanter_mixture(config: MixtureTrainConfig) -> LevanterTrainConfig:
+    """The training as a config of Levanter's.
+
+    Raises:
+        ValueError: A token cache or the tokenizer is not there, or Levanter has no such setting.
+    """
+    from levanter.data.text import DatasetComponent
+
+    from tradewind.recipes.levanter.config import levanter_config
+    from tradewind.recipes.levanter.parts import COMPONENT
+    from tradewind.recipes.tokenizers import local_tokenizer
+
+    settings = config.settings()
+    made = levanter_config(settings, local_tokenizer(config.tokenizer_path))
+    data = dataclasses.replace(
+        made.data,
+        cache_dir=None,
+        mixture_block_size=BLOCK,
+        components={name: DatasetComponent(cache_dir=join(path, COMPONENT)) for name, path in config.caches.items()},
+        train_weights=dict(config.weights) if config.weights else dict.fromkeys(config.caches, 1.0),
+    )
+    return LevanterTrainConfig(
+        dataclasses.replace(made, data=data, hf_save_steps=config.num_train_steps), config.output_path
+    )

@@ -1,0 +1,95 @@
+"""Steps that train on mixtures: what counts, and what is refused when the DAG file is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tradewind import ExecutorStep, run_param, versioned
+from tradewind.recipes.lm.mixture import MixtureTrainConfig
+from tradewind.recipes.lm.steps import train_mixture
+from tradewind.recipes.speedruns.steps import leaderboard, speedrun
+from tradewind.recipes.steps import clean, tokenize, train_tokenizer
+from tradewind.steps import RunValues, resolve
+
+RAW = ExecutorStep("raw", None, {"n": versioned(3)})
+ONE, OTHER = train_tokenizer("one", RAW, vocab_size=300), train_tokenizer("other", RAW, vocab_size=400)
+WEB, CODE = tokenize("web", RAW, ONE), tokenize("code", RAW, ONE)
+BOTH = {"web": WEB, "code": CODE}
+
+
+def version(step: ExecutorStep) -> dict[str, Any]:
+    (found,) = [each for each in resolve([step], "/p").steps if each.name == "m"]
+    config: dict[str, Any] = found.version["config"]
+    return config
+
+
+def test_components_and_what_is_given_count_and_how_often_it_is_measured_does_not() -> None:
+    given: dict[str, Any] = {"weights": {"web": 3, "code": 1}, "num_train_steps": 20}
+    step = train_mixture("m", BOTH, "tiny", **given, steps_per_eval=5)
+    assert version(step) == {
+        "caches.web": "DEP[0]", "caches.code": "DEP[1]", "tokenizer_path": "DEP[2]",
+        "weights": {"web": 3, "code": 1}, "model_size": "tiny", "num_train_steps": 20,
+    }  # fmt: skip
+    assert version(train_mixture("m", BOTH, "tiny", **given)) == version(step)
+    assert "weights" not in version(train_mixture("m", BOTH, "tiny"))
+    assert step.resumable == ("hf/**", "checkpoints/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
+
+
+def test_the_config_is_that_of_train_on_several_caches() -> None:
+    step = train_mixture("m", BOTH, "tiny", num_train_steps=run_param("steps"))
+    experiment = resolve([step], "/p", RunValues(params={"steps": 7}))
+    config = experiment.of(step).config
+    assert isinstance(config, MixtureTrainConfig)
+    assert config.settings().num_train_steps == 7 and config.settings().batch_size == 8
+    assert [path.rpartition("/")[2][:4] for path in config.caches.values()] == ["web-", "code"]
+
+
+def test_paths_have_the_tokenizer_that_is_said_or_that_a_step_among_them_has() -> None:
+    told = train_mixture("m", {"web": "gs://b/web"}, tokenizer=ONE).config.tokenizer_path
+    assert told == train_mixture("m", {"web": "gs://b/web", "code": CODE}).config.tokenizer_path == ONE.as_input_name()
+    assert train_mixture("m", BOTH, tokenizer=ONE).config.tokenizer_path == ONE.as_input_name()
+
+
+@pytest.mark.parametrize(
+    ("components", "options", "sentence"),
+    [
+        ({}, {}, "components is {}: give names and token caches, such as {'web': tokens}."),
+        (BOTH, {"weights": {"web": 1, "wiki": 1}}, "weights has 'wiki', which is no component: there are web, code."),
+        (BOTH, {"weights": {"web": 1}}, "weights has none for 'code': give it one, or 0 if it is only for validation."),
+        (BOTH, {"weights": {"web": 1, "code": -0.1}}, "weights['code']=-0.1: give a number of at least 0."),
+        (BOTH, {"weights": {"web": 1, "code": float("nan")}}, "weights['code']=nan: give a number of at least 0."),
+        (BOTH, {"weights": {"web": 1, "code": True}}, "weights['code']=True: give a number of at least 0."),
+        (BOTH, {"weights": {"web": 0, "code": 0.0}}, "weights are all 0, so there is nothing to train on:"),
+        (BOTH, {"weights": [1, 2]}, "weights=[1, 2]: give a mapping of components to numbers, such as {'web': 0.7}."),
+        (
+            {"web": WEB, "code": tokenize("c", RAW, OTHER)},
+            {},
+            "component 'web' has tokenizer one and component 'code' other: the same number means two texts then.",
+        ),
+        (BOTH, {"tokenizer": OTHER}, "component 'web' has tokenizer one and the argument other: the same number"),
+        (BOTH, {"tokenizer": "gs://b/t"}, "component 'web' has tokenizer one and the argument gs://b/t: the same"),
+        ({"web": "gs://b/web"}, {}, "tokenizer is missing: no token cache is a step whose config says"),
+        (
+            {"web": clean("c", RAW)},
+            {"tokenizer": ONE},
+            "tokens is step 'c', which makes documents and not a token cache",
+        ),
+        ({"a/b": WEB}, {}, "give a mapping of names to token caches, such as {'web': tokens}."),
+        (BOTH, {"num_train_steps": 0}, "num_train_steps=0: give a whole number of at least 1."),
+        (BOTH, {"wandb": None}, "train_mixture(wandb=...) is no field of MixtureTrainConfig"),
+        (BOTH, {"levanter": 3}, "levanter=3: give a mapping of settings"),
+    ],
+)
+def test_bad_input_is_refused_when_the_dag_is_parsed(components: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        train_mixture("m", components, "tiny", **options)
+    assert str(error.value).startswith("Step 'm': ") and sentence in str(error.value)
+
+
+def test_a_mixture_can_be_a_speedrun_and_is_none_itself() -> None:
+    trained = train_mixture("m", BOTH, "tiny")
+    leaderboard("board", {"m": speedrun("s", trained, author="Ada")})
+    with pytest.raises(ValueError, match=r"runs\['m'\] is step 'm', which is a training"):
+        leaderboard("board", {"m": trained})
