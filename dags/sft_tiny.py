@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tradewind import Cpu, ExecutorStep, InputName, experiment_dag, lazy, output_path_of, this_output_path
+from tradewind import Cpu, ExecutorStep, experiment_dag, lazy, output_path_of, this_output_path
 from tradewind.datasets.documents import read_documents
 from tradewind.datasets.files import atomic_writer, join
 from tradewind.marin.defaults import (

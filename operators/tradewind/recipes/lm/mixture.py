@@ -133,9 +133,9 @@ def levanter_mixture(config: MixtureTrainConfig) -> LevanterTrainConfig:
     """
     from levanter.data.text import DatasetComponent
 
+    from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
     from tradewind.recipes.levanter.config import levanter_config
     from tradewind.recipes.levanter.parts import COMPONENT
-    from tradewind.recipes.tokenizers import local_tokenizer
 
     settings = config.settings()
     made = levanter_config(settings, local_tokenizer(config.tokenizer_path))
