@@ -120,7 +120,9 @@ def test_files_find_the_oracles_prefix(
     assert not logging.root.manager.disable
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", gzip.compress(b"[]"), gzip.compress(b'{"meta": {}}')])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", gzip.compress(b"[]", mtime=0), gzip.compress(b'{"meta": {}}', mtime=0)]
+)  # the time would be in the test's name, and each process of the suite must find the same ones
 def test_what_is_no_oracle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
     path = tmp_path / "oracle"
     path.write_bytes(content)
