@@ -276,7 +276,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "no such name": (
         lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "tokenizer": "nobody/nothing"},
-        "no tokenizer under tokenizer nobody/nothing",
+        "tokenizer='nobody/nothing' is no folder, and this host has no copy .* none is fetched here",
     ),
     "no text": (
         lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a"]) + lines(["b"], "content"))},

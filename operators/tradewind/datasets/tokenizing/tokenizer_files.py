@@ -41,9 +41,16 @@ def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
     Raises:
         ValueError: It is neither; nothing is fetched.
     """
-    folder = _copy_of_hub(path) if _ON_THE_HUB.fullmatch(path) and not os.path.exists(path) else None
-    name = path
-    if folder is None:
+    name, folder = path, None
+    if _ON_THE_HUB.fullmatch(path) and not os.path.exists(path):
+        folder = _copy_of_hub(path)
+        if folder is None:
+            raise ValueError(
+                f"{field}={path!r} is no folder, and this host has no copy of a tokenizer of that name; none is fetched "
+                "here. Download it with default_download(..., hf_repo_type_prefix='models') and give the path of that "
+                "step."
+            )
+    else:
         name = folder = local_tokenizer(path, field)
     return name, {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir()) if _belongs(file)}
 
