@@ -17,7 +17,12 @@ from benchmarks.harness import median
 from benchmarks.processes import in_fresh_process
 
 VOCABULARY: Final = 8_192
-_ENV: Final = {"RAY_AUTH_MODE": "disabled", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+_ENV: Final = {
+    "RAY_AUTH_MODE": "disabled",
+    "JAX_PLATFORMS": "cpu",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_raylet_start_wait_time_s": "300",
+}
 
 
 @dataclass(frozen=True)

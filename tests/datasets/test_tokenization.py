@@ -328,6 +328,13 @@ def test_what_cannot_be_tokenized_is_refused_with_its_field_or_its_line(
         tokenize(SimpleNamespace(**given))
 
 
+def test_what_is_wrong_everywhere_is_found_before_anything_is_made(root: Path) -> None:
+    files = path_of(root, "b.jsonl", lines(["a"], "content"))
+    with pytest.raises(ValueError, match="line 1 has no 'text'"):
+        tokenize(config(root, files, "untouched"))
+    assert not (root / "untouched").exists()
+
+
 def test_test_data_may_be_allowed_and_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = path_of(root, "a_test_b.jsonl", lines(["a"]))
     assert tokenize(config(root, files, "allowed", allow_test_in_train=True))["train_documents"] == 1

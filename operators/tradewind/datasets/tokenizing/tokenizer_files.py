@@ -46,8 +46,8 @@ def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
         folder = _copy_of_hub(path)
         if folder is None:
             raise ValueError(
-                f"{field}={path!r} is no folder, and this host has no copy of a tokenizer of that name; none is fetched "
-                "here. Download it with default_download(..., hf_repo_type_prefix='models') and give the path of that "
+                f"{field}={path!r} is no folder, and this host has no copy of a tokenizer of that name; none is "
+                "fetched here. Download it with default_download(..., hf_repo_type_prefix='models') and give the path of that "
                 "step."
             )
     else:
