@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,12 @@ from benchmarks.harness import median
 from benchmarks.processes import in_fresh_process
 
 VOCABULARY: Final = 8_192
-_ENV: Final = {"RAY_AUTH_MODE": "disabled", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+_ENV: Final = {
+    "RAY_AUTH_MODE": "disabled",
+    "JAX_PLATFORMS": "cpu",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_raylet_start_wait_time_s": "300",
+}
 
 
 @dataclass(frozen=True)
@@ -58,18 +64,20 @@ def plain(folder: str, out: str) -> None:
     """``map_batches`` of Ray Data with the tokenizer, into Parquet: no cache that could be trained on."""
     import ray
 
-    class Cut:
-        def __init__(self) -> None:
-            from tokenizers import Tokenizer
+    rows = ray.data.read_json(f"{folder}/texts", override_num_blocks=len(list(Path(folder, "texts").iterdir())))
+    rows.map_batches(partial(_cut, tokenizer=f"{folder}/tokenizer"), batch_size=256).write_parquet(f"{out}/parquet")
 
-            self._tokenizer = Tokenizer.from_file(f"{folder}/tokenizer/tokenizer.json")
 
-        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-            texts = [text + " <|endoftext|>" for text in batch["text"]]
-            return {"input_ids": [each.ids for each in self._tokenizer.encode_batch(texts, add_special_tokens=False)]}
+def _cut(batch: dict[str, Any], tokenizer: str) -> dict[str, Any]:
+    texts = [text + " <|endoftext|>" for text in batch["text"]]
+    return {"input_ids": [each.ids for each in _loaded(tokenizer).encode_batch(texts, add_special_tokens=False)]}
 
-    rows = ray.data.read_json(f"{folder}/texts")
-    rows.map_batches(Cut, batch_size=256, concurrency=os.cpu_count()).write_parquet(f"{out}/parquet")
+
+@cache
+def _loaded(tokenizer: str) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(f"{tokenizer}/tokenizer.json")
 
 
 WAYS: Final[dict[str, Callable[[str, str], None]]] = {

@@ -276,7 +276,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "no such name": (
         lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "tokenizer": "nobody/nothing"},
-        "no tokenizer under tokenizer nobody/nothing",
+        "tokenizer='nobody/nothing' is no folder, and this host has no copy .* none is fetched here",
     ),
     "no text": (
         lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a"]) + lines(["b"], "content"))},
@@ -326,6 +326,13 @@ def test_what_cannot_be_tokenized_is_refused_with_its_field_or_its_line(
     given = {"format": None, "allow_test_in_train": False} | given
     with pytest.raises(ValueError, match=message):
         tokenize(SimpleNamespace(**given))
+
+
+def test_what_is_wrong_everywhere_is_found_before_anything_is_made(root: Path) -> None:
+    files = path_of(root, "b.jsonl", lines(["a"], "content"))
+    with pytest.raises(ValueError, match="line 1 has no 'text'"):
+        tokenize(config(root, files, "untouched"))
+    assert not (root / "untouched").exists()
 
 
 def test_test_data_may_be_allowed_and_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

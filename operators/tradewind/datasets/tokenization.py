@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tradewind.datasets.files import exists, join, read_json, write_json
 from tradewind.datasets.tokenizing.caches import build_cache, is_built, ledger_names
-from tradewind.datasets.tokenizing.encoding import Recipe, check_first_row, encoded, levanter_processor
+from tradewind.datasets.tokenizing.encoding import TokenRecipe, check_first_row, encoded, levanter_processor
 from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files
 from tradewind.datasets.tokenizing.progress import TokenizingProgress
 from tradewind.datasets.tokenizing.shards import Shard, finished_shards, shard_key, write_shard
@@ -222,15 +222,15 @@ def _format(config: Any, text_key: str | None) -> Any:
     return TextLmDatasetFormat(text_key=text_key)
 
 
-def _recipe(processor: Any, key: str, files: Mapping[str, bytes], format: Any, text_key: str | None) -> Recipe:
+def _recipe(processor: Any, key: str, files: Mapping[str, bytes], format: Any, text_key: str | None) -> TokenRecipe:
     import numpy as np
 
     if text_key is None:
         kinds = {name: np.asarray(value).dtype for name, value in processor.output_exemplar.items()}
         fields = tuple((name, kind.newbyteorder("<").str) for name, kind in kinds.items())
-        return Recipe(key, files, fields, format, None)
+        return TokenRecipe(key, files, fields, format, None)
     tokenizer, metadata = processor.tokenizer, processor.metadata
-    return Recipe(
+    return TokenRecipe(
         key,
         files,
         (("input_ids", "<i4"),),
@@ -241,7 +241,7 @@ def _recipe(processor: Any, key: str, files: Mapping[str, bytes], format: Any, t
     )
 
 
-def _make_shards(cache_path: str, splits: Sequence[_Split], recipe: Recipe, small_bytes: int) -> None:
+def _make_shards(cache_path: str, splits: Sequence[_Split], recipe: TokenRecipe, small_bytes: int) -> None:
     total = sum(len(split.files) for split in splits)
     size = sum(file.size_bytes for split in splits for file in split.files)
     with TokenizingProgress(total, size) as progress:
@@ -267,7 +267,7 @@ def _pieces(splits: Sequence[_Split], progress: TokenizingProgress) -> Iterator[
                 progress.count(file.size_bytes, shard.documents, shard.counts[0], was_there=True)
 
 
-def _tokenize_piece(piece: _Piece, cache_path: str, recipe: Recipe) -> tuple[_Piece, Shard]:
+def _tokenize_piece(piece: _Piece, cache_path: str, recipe: TokenRecipe) -> tuple[_Piece, Shard]:
     """What a worker does."""
     print(f"tokenizes {piece.file.path}", flush=True)
     folder = join(cache_path, SHARDS_FOLDER, piece.split)

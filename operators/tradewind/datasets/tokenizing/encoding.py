@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from tradewind.datasets.tokenizing.reading import TokenizingError, place, rows_of
-from tradewind.datasets.tokenizing.tokenizer_files import MAIN_FILE, kept
+from tradewind.datasets.tokenizing.reading import TokenizingError, row_place, rows_of
+from tradewind.datasets.tokenizing.tokenizer_files import MAIN_FILE, kept_folder
 
 DOCUMENTS_AT_ONCE: Final = 256
 CHARACTERS_AT_ONCE: Final = 4_000_000
@@ -26,7 +26,7 @@ Encode = Callable[[Sequence[Any]], list[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TokenRecipe:
     """What makes tokens out of rows.
 
     Attributes:
@@ -48,7 +48,7 @@ class Recipe:
     end: str = ""
 
 
-def encoded(path: str, recipe: Recipe) -> Iterable[list[Mapping[str, Any]]]:
+def encoded(path: str, recipe: TokenRecipe) -> Iterable[list[Mapping[str, Any]]]:
     """The tokens of a file, some documents at a time.
 
     Raises:
@@ -67,7 +67,7 @@ def encoded(path: str, recipe: Recipe) -> Iterable[list[Mapping[str, Any]]]:
         yield _encoded(encode, rows, path, recipe.text_key)
 
 
-def check_first_row(path: str, recipe: Recipe) -> None:
+def check_first_row(path: str, recipe: TokenRecipe) -> None:
     """Raise ``TokenizingError`` if already the first row of a file does not fit: so mostly do all."""
     for first in rows_of(path, recipe.text_key):
         _encoded(_encoder(_Cached(recipe.key, recipe)), [first], path, recipe.text_key)
@@ -83,7 +83,7 @@ def levanter_processor(format: Any, files: Mapping[str, bytes]) -> Any:
     from levanter.tokenizers import load_tokenizer
 
     try:
-        return format.build_preprocessor(load_tokenizer(kept(files)), enforce_eos=True, enforce_bos=True)
+        return format.build_preprocessor(load_tokenizer(kept_folder(files)), enforce_eos=True, enforce_bos=True)
     except ValueError as error:
         raise TokenizingError(f"format {type(format).__name__}: {error}") from error
 
@@ -93,7 +93,7 @@ class _Cached:
     """A recipe, told from others by its key alone."""
 
     key: str
-    recipe: Recipe
+    recipe: TokenRecipe
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -117,7 +117,7 @@ def _encoder(cached: _Cached) -> Encode:
     return encode
 
 
-def _text_encoder(recipe: Recipe, text_key: str) -> Encode:
+def _text_encoder(recipe: TokenRecipe, text_key: str) -> Encode:
     import numpy as np
     from tokenizers import Tokenizer
 
@@ -130,7 +130,7 @@ def _text_encoder(recipe: Recipe, text_key: str) -> Encode:
         if one_by_one or any(len(text) > LONGEST_RUN and _OVERLONG.search(text) for text in texts):
             from levanter.tokenizers import load_tokenizer
 
-            levanters = load_tokenizer(kept(recipe.files))
+            levanters = load_tokenizer(kept_folder(recipe.files))
             return [levanters.encode(text, add_special_tokens=False) for text in texts]
         return [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
@@ -149,7 +149,7 @@ def _encoded(encode: Encode, rows: list[tuple[int, Any]], path: str, text_key: s
             try:
                 encode([row])
             except (ValueError, KeyError, TypeError, AttributeError) as problem:
-                where = place(path, number)
+                where = row_place(path, number)
                 raise TokenizingError(f"{where} {_said(row, text_key, problem)}") from problem
         raise TokenizingError(f"{path}: {type(error).__name__}: {error}") from error
 
@@ -171,4 +171,4 @@ def _length(row: Any, text_key: str | None) -> int:
     return len(text) if isinstance(text, str) else 0
 
 
-__all__ = ["Recipe", "check_first_row", "encoded", "levanter_processor"]
+__all__ = ["TokenRecipe", "check_first_row", "encoded", "levanter_processor"]

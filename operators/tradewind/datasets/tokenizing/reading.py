@@ -34,7 +34,7 @@ def rows_of(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
     return _json_rows(path)
 
 
-def place(path: str, number: int) -> str:
+def row_place(path: str, number: int) -> str:
     """Where a row is, for an error."""
     return f"{path} {'row' if path.endswith('.parquet') else 'line'} {number:,}"
 
@@ -52,7 +52,7 @@ def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
         except (OSError, EOFError, zlib.error) as error:
             raise TokenizingError(f"{path} cannot be read on after line {number:,}: {error}.") from error
         except ValueError as error:  # no JSON, or no UTF-8
-            raise TokenizingError(f"{place(path, number)} is malformed: {error}.") from error
+            raise TokenizingError(f"{row_place(path, number)} is malformed: {error}.") from error
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def _parquet_rows(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
             opened = parquet.ParquetFile(file)
             names = opened.schema_arrow.names
             if column is not None and column not in names:
-                raise TokenizingError(f"{place(path, 1)} has no {column!r}: its columns are {', '.join(names)}.")
+                raise TokenizingError(f"{row_place(path, 1)} has no {column!r}: its columns are {', '.join(names)}.")
             for batch in opened.iter_batches(_PARQUET_ROWS, columns=None if column is None else [column]):
                 for row in batch.to_pylist():
                     number += 1

@@ -32,7 +32,7 @@ def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
         raise ValueError(f"There is no tokenizer under {field} {path}: {MAIN_FILE} is missing.")
     if not is_remote(path):
         return str(root)
-    return kept({basename(name): fs.cat_file(name) for name in fs.find(root)})
+    return kept_folder({basename(name): fs.cat_file(name) for name in fs.find(root)})
 
 
 def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
@@ -41,14 +41,21 @@ def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
     Raises:
         ValueError: It is neither; nothing is fetched.
     """
-    folder = _copy_of_hub(path) if _ON_THE_HUB.fullmatch(path) and not os.path.exists(path) else None
-    name = path
-    if folder is None:
+    name, folder = path, None
+    if _ON_THE_HUB.fullmatch(path) and not os.path.exists(path):
+        folder = _copy_of_hub(path)
+        if folder is None:
+            raise ValueError(
+                f"{field}={path!r} is no folder, and this host has no copy of a tokenizer of that name; none is "
+                "fetched here. Give the path of a step that downloads it: default_download(..., "
+                "hf_repo_type_prefix='models')."
+            )
+    else:
         name = folder = local_tokenizer(path, field)
     return name, {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir()) if _belongs(file)}
 
 
-def kept(files: Mapping[str, bytes]) -> str:
+def kept_folder(files: Mapping[str, bytes]) -> str:
     """A folder with these files, which stays; one that somebody has changed is not used."""
     folder = Path(tempfile.gettempdir(), f"{PREFIX}{digest_of(files)[:16]}")
     if _holds(folder, files):
