@@ -47,6 +47,11 @@ def test_runs_are_ranked_under_the_smallest_budget_that_each_fits_in(tmp_path: P
     assert told["runs"] == {"e": 2.9, "a": 3.0, "b": 2.5, "c": 2.8, "d": 2.6}
 
 
+def test_the_best_under_a_budget_may_fit_in_a_smaller_one(tmp_path: Path) -> None:
+    told = write_leaderboard(config(tmp_path, budgets=[4e6, 9e6]))
+    assert table(tmp_path)[-1]["run"] == "d" and told["best_under"] == {"4e+06": "b", "9e+06": "b"}
+
+
 def test_without_budgets_all_are_one_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = write_leaderboard(config(tmp_path))
     assert [row["run"][0] for row in table(tmp_path)] == list("bdcea")
