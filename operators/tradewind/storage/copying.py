@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tradewind.storage import Location, file_system_at
 from tradewind.storage.errors import StorageError
 from tradewind.storage.failures import failures_told
-from tradewind.storage.trees import StoredFile, kept_checksum
+from tradewind.storage.trees import StoredFile, is_near, kept_checksum
 
 _CHUNK: Final = 1 << 20
 
@@ -61,17 +61,25 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
             raise SourceChangedError(f"{source} has changed, or is gone, since it was listed.")
         if not found:
             raise TargetOccupiedError(f"{target} was written by somebody else meanwhile.")
-        wrong = kept_checksum(found) if _has_same_kind(file.checksum, kept_checksum(found)) else None
-        if int(found["size"]) != file.size or (wrong is not None and wrong != file.checksum):
+        is_composite = (file.checksum or "").startswith("crc32c:")  # the copy may have an MD5 too
+        got = f"crc32c:{found['crc32c']}" if is_composite else kept_checksum(found)
+        if int(found["size"]) != file.size or file.checksum not in (None, got):
             _remove(target)
-            raise DamagedCopyError(_told(source, file, int(found["size"]), wrong))
+            raise DamagedCopyError(_told(source, file, int(found["size"]), got))
         return
     try:
-        _check_copy(aside, file, _copy_aside(source, file, aside, go_on))
+        md5 = _copy_aside(source, file, aside, go_on)
+        _check_copy(aside, file, md5)
         _move(aside, target)
     except BaseException:
         _remove(aside)
         raise
+    if not is_near(target):  # there a rename is another copy
+        try:
+            _check_copy(target, file, md5)
+        except DamagedCopyError:
+            _remove(target)
+            raise
 
 
 def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], object]) -> str:

@@ -98,10 +98,10 @@ class Bringer:
     def _check_budget(self, mirror: MirroredPath, found: FoundSource) -> None:
         budget = mirror.budget_gb
         if budget is not None and found.size > budget * GIGABYTE:
+            most = human_size(int(budget * GIGABYTE))
             raise MirrorBudgetError(
                 f"{mirror.field}: {_amount(found)} would be copied from {found.prefix} to {mirror.path}, and the "
-                f"budget is {human_size(int(budget * GIGABYTE))}: nothing was copied. Give mirrored(..., budget_gb=...) "
-                "more, or mirror a part of it."
+                f"budget is {most}: nothing was copied. Give mirrored(..., budget_gb=...) more, or mirror a part of it."
             )
 
     def _wait(self, mirror: MirroredPath) -> None:
