@@ -26,9 +26,9 @@ from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.runtime.mirrors.errors import (
     MirrorBudgetError,
     MirrorCopyError,
-    MirrorLinkError,
     MirrorMissingError,
     MirrorOccupiedError,
+    MirrorOutsideError,
 )
 from tradewind.runtime.mirrors.places import is_here, record_of
 from tradewind.storage import file_system_at
@@ -252,6 +252,17 @@ def test_what_a_killed_copy_left_of_another_source_is_not_taken_for_a_part_of_th
     assert texts(f"{here}/data") == {"a": "new", "c": "new"}
 
 
+@pytest.mark.parametrize("text", ['{"files": [{"path": "../theirs"}, {"path": "/theirs"}]}', "[]", "{", '{"files": 1}'])
+def test_a_list_that_somebody_else_wrote_removes_nothing_elsewhere(text: str, tmp_path: Path) -> None:
+    here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
+    put(f"{there}/data", {"a": "a"})
+    record = record_of(here, "data")
+    put(record, {"theirs": "x", "files.json": text})
+    bring(mirror_of("data", here, there))
+    assert Path(record, "theirs").exists()
+    assert texts(f"{here}/data") == {"a": "a"}
+
+
 # ---- where it may come from
 
 
@@ -284,6 +295,16 @@ def test_a_folder_of_outputs_is_whole_only_if_each_of_them_is(tmp_path: Path) ->
     LeaseStore(f"{tmp_path}/eu/tokens/b-222222").claim(None, LeaseClaim(1, "job", "", {}, "v"))
     with pytest.raises(MirrorMissingError, match="b-222222 is no result"):
         bring(mirror_of("tokens", f"{tmp_path}/us", f"{tmp_path}/eu"))
+
+
+def test_an_object_whose_name_would_lead_out_of_a_folder_is_refused(
+    gcs: LocalCloudStorage, buckets: tuple[str, str], tmp_path: Path
+) -> None:
+    bucket, _, folder = buckets[1].removeprefix("gs://").partition("/")
+    gcs.buckets.put(bucket, f"{folder}/data/raw/../../../x", b"x", {}, {})
+    with pytest.raises(MirrorOutsideError, match="a name that leads elsewhere"):
+        bring(mirror_of("data/raw", f"{tmp_path}/deep/us", buckets[1]))
+    assert not list_files(str(tmp_path))
 
 
 # ---- what lies in its place
@@ -321,11 +342,11 @@ def test_a_link_out_of_the_source_is_not_followed(tmp_path: Path) -> None:
     for number, target in enumerate((f"{tmp_path}/secret/key", f"{tmp_path}/secret", f"{tmp_path}/nothing")):
         link = Path(f"{tmp_path}/eu/data/link{number}")
         link.symlink_to(target)
-        with pytest.raises(MirrorLinkError, match=r"config.data: .*was not followed"):
+        with pytest.raises(MirrorOutsideError, match=r"config.data: .*was not followed"):
             bring(mirror_of("data", f"{tmp_path}/us", f"{tmp_path}/eu"))
         link.unlink()
     Path(f"{tmp_path}/eu/inner").symlink_to(f"{tmp_path}/secret")
-    with pytest.raises(MirrorLinkError, match="was not followed"):
+    with pytest.raises(MirrorOutsideError, match="was not followed"):
         bring(mirror_of("inner", f"{tmp_path}/us", f"{tmp_path}/eu"))
     assert texts(f"{tmp_path}/us") == {}
 
@@ -335,6 +356,6 @@ def test_a_link_in_the_runs_prefix_leads_no_copy_out_of_it(tmp_path: Path) -> No
     Path(f"{tmp_path}/elsewhere").mkdir()
     Path(f"{tmp_path}/us").mkdir()
     Path(f"{tmp_path}/us/data").symlink_to(f"{tmp_path}/elsewhere")
-    with pytest.raises(MirrorLinkError, match="leads out of the prefix"):
+    with pytest.raises(MirrorOutsideError, match="leads out of the prefix"):
         bring(mirror_of("data/raw", f"{tmp_path}/us", f"{tmp_path}/eu"))
     assert texts(f"{tmp_path}/elsewhere") == {}

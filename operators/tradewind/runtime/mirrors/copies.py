@@ -22,7 +22,8 @@ from typing import Final
 
 from tradewind.calls.mirrors import MirroredPath
 from tradewind.records.leases.holding import TurnKeeper, check_goes_on
-from tradewind.runtime.mirrors.errors import MirrorCopyError, MirrorLinkError, MirrorOccupiedError
+from tradewind.records.parsing import RAW_TEXT, Flaw, is_relative, known_fields, parse_object
+from tradewind.runtime.mirrors.errors import MirrorCopyError, MirrorOccupiedError, MirrorOutsideError
 from tradewind.runtime.mirrors.places import FoundSource, is_on_disk, listed_again, record_of
 from tradewind.storage import file_system_at, place_of
 from tradewind.storage.copying import CopyRefusedError, TargetOccupiedError, copy_file
@@ -32,6 +33,7 @@ from tradewind.storage.trees import StoredFile, list_files, remove_files
 
 LIST_FILE: Final = "files.json"
 MOST_AT_ONCE: Final = 8
+_KINDS: Final = {"path": RAW_TEXT}
 
 
 class MirrorCopy:
@@ -65,7 +67,7 @@ class MirrorCopy:
         Raises:
             MirrorCopyError: The source changed, or gave other bytes than its store says; what was copied is removed.
             MirrorOccupiedError: Something else lies in its place.
-            MirrorLinkError: A link leads its place out of the prefix.
+            MirrorOutsideError: A link leads its place out of the prefix.
             LeaseLostError: Somebody else holds the lease.
             StoreError: A store does not answer; what was copied stays for the next attempt.
         """
@@ -104,7 +106,7 @@ class MirrorCopy:
         before = read_text(posixpath.join(self._record, LIST_FILE))
         if before is not None and before != self._list:
             check_goes_on(self._turn)
-            remove_files(self._root, [each["path"] for each in json.loads(before)["files"]])
+            remove_files(self._root, _paths_in(before))
         check_goes_on(self._turn)
         remove_files(self._parts, [file.path for file in list_files(self._parts)])
         if before != self._list:
@@ -147,7 +149,7 @@ class MirrorCopy:
         check_goes_on(self._turn)
         os.makedirs(folder, exist_ok=True)
         if not place_of(self._mirror.path).is_below(place_of(self._mirror.prefix)):
-            raise MirrorLinkError(f"{self._mirror.field}: {self._mirror.path} leads out of the prefix by a link.")
+            raise MirrorOutsideError(f"{self._mirror.field}: {self._mirror.path} leads out of the prefix by a link.")
         try:
             if self._found.is_file:
                 os.link(posixpath.join(root, self._found.files[0].path), place)
@@ -166,6 +168,15 @@ def _is_copy(there: StoredFile, file: StoredFile) -> bool:
     sums = (there.checksum or "", file.checksum or "")
     is_same_kind = sums[0].partition(":")[0] == sums[1].partition(":")[0]
     return there.size == file.size and (not is_same_kind or sums[0] == sums[1])
+
+
+def _paths_in(text: str) -> list[str]:
+    """The paths in a list that an earlier copy wrote; of one that somebody else wrote, nothing is believed."""
+    try:
+        paths = [str(known_fields(each, _KINDS, _KINDS)["path"]) for each in parse_object(text).get("files", ())]
+    except (Flaw, TypeError):
+        return []
+    return [path for path in paths if is_relative(path)]
 
 
 def _told(files: Sequence[StoredFile]) -> list[dict[str, object]]:

@@ -21,8 +21,8 @@ class MirrorOccupiedError(MirrorError):
     """Something else lies where the copy belongs."""
 
 
-class MirrorLinkError(MirrorError):
-    """A link leads out of a prefix. It was not followed."""
+class MirrorOutsideError(MirrorError):
+    """A link or a name leads out of a prefix. It was not followed."""
 
 
 class MirrorCopyError(MirrorError):

@@ -19,9 +19,11 @@ from fsspec.implementations.local import LocalFileSystem
 from tradewind.calls.mirrors import OWN_FOLDERS, MirroredPath
 from tradewind.records.outputs.manifests import RECORDS_OF_AN_OUTPUT, is_record
 from tradewind.records.outputs.pins import OWN_FOLDER
+from tradewind.records.parsing import is_relative
 from tradewind.records.reading import read_leases, read_records
 from tradewind.records.record import RecordState
-from tradewind.runtime.mirrors.errors import MirrorLinkError, MirrorMissingError, MirrorOccupiedError
+from tradewind.runtime.mirrors.errors import MirrorMissingError, MirrorOccupiedError, MirrorOutsideError
+from tradewind.steps import shortened
 from tradewind.steps.paths import self_and_parents
 from tradewind.storage import file_system_at, place_of
 from tradewind.storage.backends import StoreRefusedError
@@ -77,12 +79,12 @@ def is_here(mirror: MirroredPath) -> bool:
     """Whether the path is whole in its place; a copy that somebody is making is not.
 
     Raises:
-        MirrorLinkError: A link leads its place out of the prefix.
+        MirrorOutsideError: A link leads its place out of the prefix.
         MirrorOccupiedError: It is an output that is no result, or holds only parts that were mirrored by themselves.
         StoreError: The store does not answer.
     """
     if not place_of(mirror.path).is_below(place_of(mirror.prefix)):
-        raise MirrorLinkError(
+        raise MirrorOutsideError(
             f"{mirror.field}: {mirror.path} leads out of the prefix {mirror.prefix} by a link, which was not followed."
         )
     outputs = _states(posixpath.join(mirror.prefix, name) for name in self_and_parents(mirror.name))
@@ -108,7 +110,7 @@ def found_source(mirror: MirroredPath) -> FoundSource:
 
     Raises:
         MirrorMissingError: There is none; it says what is wrong with each.
-        MirrorLinkError: A link leads out of a prefix.
+        MirrorOutsideError: A link leads out of a prefix.
         StoreUnavailableError: There is none among those that answered.
     """
     why: dict[str, str] = {}
@@ -189,6 +191,11 @@ def _listed(prefix: str, mirror: MirroredPath) -> FoundSource:
     is_file = False
     if not files and (single := _single(path)) is not None:
         path, is_file, files = posixpath.dirname(path), True, [single]
+    if odd := [file.path for file in files if not is_relative(file.path)]:
+        raise MirrorOutsideError(
+            f"{mirror.field}: {prefix} has {shortened(odd[0])} below {mirror.name}, a name that leads elsewhere "
+            "on a disk: rename or remove it."
+        )
     if is_on_disk(path):
         _check_links(prefix, path, files, mirror.field)
     return FoundSource(prefix, path, is_file, tuple(files))
@@ -227,7 +234,7 @@ def _check_links(prefix: str, root: str, files: Iterable[StoredFile], field: str
     for file in files:
         name = posixpath.join(root, file.path)
         if not place_of(name).is_below(top) or not os.path.isfile(file_system_at(name)[1]):
-            raise MirrorLinkError(
+            raise MirrorOutsideError(
                 f"{field}: {name} is a link that leads out of {prefix}, or to no file, and was not followed: put there "
                 "what it leads to."
             )
