@@ -43,7 +43,7 @@ class MirroredPath:
         field: The first field that holds it.
         text: What stands in the config.
         prefix: That of the run.
-        name: Relative to each prefix; empty for an output that lies below none, and is read where it is.
+        name: Relative to each prefix.
         path: What the step gets.
         sources: The prefixes that it may be copied from, in this order; none for an output that is made in its place.
         budget_gb: The most gigabytes that may be copied; None for any number.
@@ -123,8 +123,6 @@ def _placed(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
     for source in others:
         if (name := _name_below(mirror, source)) is not None:
             return _at(mirror, name, [source, *(other for other in others if other != source)])
-    if mirror.is_output:
-        return MirroredPath(mirror.field, mirror.text, mirror.prefix, "", mirror.path, (), mirror.budget_gb, True)
     known = ", ".join([mirror.prefix, *others])
     raise _refused(
         mirror,
