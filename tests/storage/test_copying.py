@@ -11,7 +11,6 @@ import pytest
 from tests.storage.s3_server import LocalS3, S3Object
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.storage import file_system_at
-from tradewind.storage.backends import gcs as gcs_store
 from tradewind.storage.copying import DamagedCopyError, SourceChangedError, TargetOccupiedError, copy_file
 from tradewind.storage.errors import LeaseLostError
 from tradewind.storage.trees import StoredFile, list_files
@@ -74,21 +73,11 @@ def test_another_generation_is_not_copied_and_nothing_is_written_over(gcs: Local
 def test_an_object_that_the_store_copies_in_many_steps_is_waited_for(
     gcs: LocalCloudStorage, gs_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(f"{gs_folder}/from/x", b"text")
-    file = listed(f"{gs_folder}/from")
-    told = [{"done": False, "rewriteToken": "one"}, {"done": True, "resource": {"size": "4", "md5Hash": ""}}]
-    tokens = []
-
-    async def rewrite(*_: object, token: str | None, **__: object) -> dict[str, object]:
-        tokens.append(token)
-        return told.pop(0)
-
-    monkeypatch.setattr(gcs_store, "_rewrite", rewrite)
-    assert gcs_store.rewrite_object(f"{gs_folder}/from/x", str(file.tag), f"{gs_folder}/out/x", go_on) == {
-        "size": "4",
-        "md5Hash": "",
-    }
-    assert tokens == [None, "one"]
+    put(f"{gs_folder}/from/x", b"0123456789")
+    monkeypatch.setattr(gcs, "rewrite_bytes", 4)
+    copy(f"{gs_folder}/from", listed(f"{gs_folder}/from"), gs_folder)
+    assert gcs.requests["copy"] == 3
+    assert listed(f"{gs_folder}/out").checksum == listed(f"{gs_folder}/from").checksum
 
 
 def test_a_store_that_keeps_other_bytes_than_it_was_given_is_noticed(

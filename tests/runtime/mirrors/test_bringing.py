@@ -97,7 +97,7 @@ def test_two_runs_that_want_one_path_at_once_copy_it_once(
     put(f"{there}/data", files)
     mirror = mirror_of("data", here, there)
     with ThreadPoolExecutor(4) as pool:
-        both = [pool.submit(bring, mirror, heartbeat_s=3.0, by=str(run)) for run in range(4)]
+        both = [pool.submit(bring, mirror, by=str(run)) for run in range(4)]
         for one in both:
             one.result()
     assert texts(f"{here}/data") == files
@@ -225,18 +225,19 @@ def test_whoever_waits_for_a_copy_goes_on_with_it_after_a_kill_and_copies_no_who
     arguments = ["data", here, there, "4", str(QUICK_S)]
     killed = subprocess.run([sys.executable, "-m", "tests.runtime.mirrors.killed_copy", *arguments], cwd=REPOSITORY)
     assert killed.returncode == -9
-    assert lease_of_copy(mirror).phase is Phase.RUNNING
+    first = lease_of_copy(mirror)
+    assert first.phase is Phase.RUNNING
     assert not is_here(mirror)
     root = f"{record_of(here, 'data')}/copy" if place == "local" else f"{here}/data"
     before = {file.path: file.tag for file in list_files(root)}
     assert len(before) == 4
     if place == "local":
         assert not Path(here, "data").exists()
-    bring(mirror, heartbeat_s=QUICK_S)
+    bring(mirror)
     assert texts(f"{here}/data") == {name: name * 300 for name in "abcdef"}
     after = {file.path: file.tag for file in list_files(f"{here}/data")}
     assert before.items() <= after.items()
-    assert (lease_of_copy(mirror).phase, lease_of_copy(mirror).attempt) == (Phase.COMMITTED, 2)
+    assert (lease_of_copy(mirror).phase, lease_of_copy(mirror).attempt) == (Phase.COMMITTED, first.attempt + 1)
 
 
 def test_what_a_killed_copy_left_of_another_source_is_not_taken_for_a_part_of_this_one(
@@ -248,7 +249,7 @@ def test_what_a_killed_copy_left_of_another_source_is_not_taken_for_a_part_of_th
     subprocess.run([sys.executable, "-m", "tests.runtime.mirrors.killed_copy", *arguments], cwd=REPOSITORY)
     put(f"{there}/data", {"a": "new", "c": "new"})
     file_system_at(there)[0].rm(f"{there}/data/b")
-    bring(mirror_of("data", here, there), heartbeat_s=QUICK_S)
+    bring(mirror_of("data", here, there))
     assert texts(f"{here}/data") == {"a": "new", "c": "new"}
 
 

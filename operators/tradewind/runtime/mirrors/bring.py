@@ -85,13 +85,13 @@ class Bringer:
                 copy = MirrorCopy(mirror, found, _BothTurns(keeper, self._step))
                 copied = copy.make()
                 keeper.finish(phase=Phase.COMMITTED, digest=copy.digest)
-            except LeaseLostError:
-                self._step.check()
-                return False  # somebody else copies it
-            except BaseException:
-                with suppress(StorageError):  # else the lease runs out
+            except BaseException as error:
+                with suppress(StorageError):  # else it runs out, or is somebody else's by now
                     keeper.finish(phase=Phase.STOPPED)
-                raise
+                if not isinstance(error, LeaseLostError):
+                    raise
+                self._step.check()
+                return False
         _say(f"{mirror.field}: {mirror.path} is there; {copied} files came in {time.monotonic() - began:.1f} s.")
         return True
 

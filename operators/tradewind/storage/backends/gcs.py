@@ -22,6 +22,8 @@ from tradewind.storage.errors import StoreUnavailableError
 from tradewind.storage.waiting import ask, at_once
 
 _REREADS = 5
+_REWRITE_S = 120.0
+"""A step of a copy between regions takes longer than a small request."""
 _AT_ONCE = 100
 """As many connections as gcsfs's session keeps."""
 
@@ -83,7 +85,7 @@ def rewrite_object(source: str, generation: str, target: str, go_on: Callable[[]
     token: str | None = None
     while True:
         go_on()
-        told = ask(target, partial(_rewrite, source=source, generation=generation, token=token))
+        told = ask(target, partial(_rewrite, source=source, generation=generation, token=token), _REWRITE_S)
         if told is None or not told:
             return told
         if told.get("done"):
