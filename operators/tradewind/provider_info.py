@@ -144,6 +144,17 @@ _CONFIG_SECTION: dict[str, Any] = {
             "example": "gs://my-bucket, gs://my-other-bucket/shared",
             "default": None,
         },
+        "mirror_prefixes": {
+            "description": (
+                "The prefixes of all regions, one a line or with commas: from these mirrored() copies a path that is "
+                "missing below the run's own. The environment variable TRADEWIND_MIRROR_PREFIXES comes first. Empty: "
+                "the buckets of the clusters in the fleet file."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "gs://my-bucket-us, gs://my-bucket-eu",
+            "default": None,
+        },
         "default_cluster": {
             "description": "The cluster of steps that name none, by the id of its 'ray' connection.",
             "version_added": "0.1.0",

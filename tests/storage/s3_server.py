@@ -29,7 +29,7 @@ class S3Object:
 
 
 class LocalS3(LoopbackServer):
-    """The server; the kinds of its requests are read, head, list, write, delete and bucket."""
+    """The server; the kinds of its requests are read, head, list, write, copy, delete and bucket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,8 @@ class LocalS3(LoopbackServer):
         if found is None:
             return self.refusal(kind, 404, "The specified key does not exist.")
         modified = formatdate(found.written, usegmt=True)
-        return Answer(kind, 200, found.data, {"ETag": found.etag, "Last-Modified": modified})
+        length = {"Content-Length": str(len(found.data))}  # aiohttp leaves it out where there are no bytes
+        return Answer(kind, 200, found.data, {"ETag": found.etag, "Last-Modified": modified, **length})
 
     def _put(self, call: HttpRequest, objects: dict[str, S3Object], key: str) -> Answer:
         found = objects.get(key)
@@ -79,6 +80,10 @@ class LocalS3(LoopbackServer):
         about = "If-Match" if wanted else "If-None-Match"
         if self.keeps_conditions and is_another and about not in self.ignores:
             return self.refusal("write", 412, "A pre-condition did not hold", condition=about)
+        if source := unquote(call.headers.get("x-amz-copy-source", "")):
+            bucket, _, name = source.lstrip("/").partition("/")
+            objects[key] = S3Object(self.buckets[bucket][name].data, self.clock())
+            return _xml("copy", f"<CopyObjectResult><ETag>{escape(objects[key].etag)}</ETag></CopyObjectResult>")
         objects[key] = S3Object(call.body, self.clock())
         return Answer("write", headers={"ETag": objects[key].etag})
 

@@ -132,6 +132,10 @@ def test_nothing_else_turns_a_path_into_a_file_system() -> None:
 
 _THE_GATE = {"storage/gate.py", "storage/locations.py", "storage/roots.py"}
 _JOINED_WITH_NAMES_OF_OUR_OWN = {
+    "calls/mirrors.py": "what a config says of a mirrored path, which leads below its prefix",
+    "runtime/mirrors/copies.py": "names that the store has listed, all relative, and names of our own",
+    "runtime/mirrors/places.py": "the parts of a mirrored path, and names that the store has listed",
+    "storage/copying.py": "names that the store has listed, which whoever copies has looked at",
     "cli/experiments/explain.py": "names that the store has listed",
     "plans/costs.py": "names that the store has listed",
     "plans/why/history.py": "names that the store has listed",

@@ -11,12 +11,13 @@ import dataclasses
 import datetime
 import importlib
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Final
 
 from tradewind.calls.errors import LazyBuildError, SpecError
+from tradewind.calls.mirrors import MirroredPath, in_own_region, placed_mirrors
 from tradewind.calls.references import CodeFolder, Reference, reference_to
 from tradewind.records.parsing import ANYTHING, FLAG, OBJECT, TEXT, Flaw, known_fields, list_of, object_of
 from tradewind.steps import (
@@ -58,6 +59,7 @@ _KINDS: Final = {
     "environment": OBJECT,
     "resumable": list_of(TEXT),
     "roots": list_of(TEXT),
+    "mirrors": list_of(OBJECT),
 }
 _REQUIRED: Final = ("name", "version", "output_path", "function", "ray_task", "config", "resources", "code_travels")
 
@@ -79,6 +81,7 @@ class StepSpec:
         environment: The fields of Ray's runtime_env that its dependency groups became.
         resumable: Globs of what the next attempt goes on from, relative to the output.
         roots: Below what the output and its inputs lie; none in attempts that were claimed before there were roots.
+        mirrors: The mirrored paths of the config, each with where it lies and what it may be copied from.
     """
 
     name: str
@@ -93,10 +96,12 @@ class StepSpec:
     environment: dict[str, Any] = field(default_factory=dict)
     resumable: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
+    mirrors: tuple[MirroredPath, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As it is read back: JSON knows no tuples."""
-        return {**asdict(self), "resumable": list(self.resumable), "roots": list(self.roots)}
+        mirrors = [mirror.to_json() for mirror in self.mirrors]
+        return {**asdict(self), "resumable": list(self.resumable), "roots": list(self.roots), "mirrors": mirrors}
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> StepSpec:
@@ -110,7 +115,8 @@ class StepSpec:
         except Flaw as flaw:
             raise SpecError(f"What an attempt's file says is to run cannot be read, because {flaw}.") from None
         lists = {name: tuple(known.get(name, ())) for name in ("resumable", "roots")}
-        return StepSpec(**{**known, **lists})
+        mirrors = tuple(map(MirroredPath.from_json, known.get("mirrors", ())))
+        return StepSpec(**{**known, **lists, "mirrors": mirrors})
 
     @property
     def fn_name(self) -> str:
@@ -131,8 +137,9 @@ class StepSpec:
         return function.function if isinstance(function, RemoteFunction) else function
 
     def load_config(self) -> Any:
-        """Build the config, heavy libraries included."""
-        return decode(self.config)
+        """Build the config, heavy libraries included; mirrored paths are those of the run's own region."""
+        paths = {mirror.text: mirror.path for mirror in self.mirrors}
+        return decode(in_own_region(self.config, paths) if paths else self.config)
 
     def load_resources(self) -> Resources:
         """The resources as values."""
@@ -145,11 +152,12 @@ class StepSpec:
         return resources
 
 
-def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
-    """Write ``step`` down for the cluster.
+def step_spec(step: ResolvedStep, code: CodeFolder, prefixes: Sequence[str] = ()) -> StepSpec:
+    """Write ``step`` down for the cluster; its mirrored paths may be copied from ``prefixes``.
 
     Raises:
-        SpecError: It has no function, one that no cluster could import, or a config value without a written form.
+        SpecError: It has no function, one that no cluster could import, a config value without a written form, or a
+            mirrored path that has no place below a prefix.
     """
     function = step.step.fn
     if function is None:
@@ -158,8 +166,9 @@ def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
     try:
         reference = encoder.refer(function)
         config = encoder.encode(step.config, "config")
+        mirrors = placed_mirrors(step.mirrors, prefixes)
     except SpecError as error:
-        raise SpecError(f"Step {step.name!r}: {error}") from error
+        raise type(error)(f"Step {step.name!r}: {error}") from error
     return StepSpec(
         name=step.name,
         version=step.version_name,
@@ -171,6 +180,7 @@ def step_spec(step: ResolvedStep, code: CodeFolder) -> StepSpec:
         code_travels=encoder.travels,
         secrets=dict(step.step.secrets),
         resumable=tuple(step.step.resumable),
+        mirrors=mirrors,
     )
 
 

@@ -1,4 +1,4 @@
-"""The roots that whoever runs this Airflow allows, from its configuration and nothing else."""
+"""The roots that whoever runs this Airflow allows, and the prefixes of its regions: from its configuration only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 
 from airflow.sdk import conf
 
-from tradewind.plans.places.prefixes import configured_roots
+from tradewind.deployment.fleet import fleet_bucket_regions
+from tradewind.plans.places.prefixes import configured_roots, mirror_prefixes
 from tradewind.storage import Roots
 
 
@@ -21,3 +22,13 @@ def deployment_roots() -> Roots:
         os.environ,
         conf.get("tradewind", "prefix", fallback=None),
     )
+
+
+def deployment_mirrors() -> tuple[str, ...]:
+    """The prefixes that mirrored paths may be copied from: those of the configuration, else the fleet's buckets.
+
+    Raises:
+        UnusablePathError: The configuration names something else than absolute paths.
+    """
+    configured = conf.get("tradewind", "mirror_prefixes", fallback=None)
+    return mirror_prefixes(configured, os.environ, fleet_bucket_regions())

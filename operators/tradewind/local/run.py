@@ -21,6 +21,7 @@ from tradewind.calls.references import CodeFolder, function_name
 from tradewind.calls.spec import encode_resources, step_spec
 from tradewind.local.job_driver import in_ray_job
 from tradewind.local.step import Drivers, LocalStep, LocalStepFailedError, make_output
+from tradewind.plans.places.prefixes import mirror_prefixes
 from tradewind.plans.places.step_places import check_output_places
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.planning import plan_now, read_outputs
@@ -160,7 +161,8 @@ def _plan(
 
 
 def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder, roots: Roots) -> LocalStep:
-    spec = check_spec(replace(step_spec(step, code), resources=encode_resources(_place(step))))
+    written = step_spec(step, code, mirror_prefixes(None, os.environ) if step.mirrors else ())
+    spec = check_spec(replace(written, resources=encode_resources(_place(step))))
     return LocalStep(step, spec, planned, roots)
 
 

@@ -43,6 +43,8 @@ from tradewind.runtime.driver.kept_output import kept_output
 from tradewind.runtime.driver.process_guard import TERM_OVER
 from tradewind.runtime.driver.secrets import fetch_secrets
 from tradewind.runtime.driver.term import Term
+from tradewind.runtime.mirrors.bring import Bringer
+from tradewind.runtime.mirrors.errors import MirrorError
 from tradewind.runtime.pods.environment import ON_CPU
 from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
 from tradewind.storage import Roots, UnsupportedStoreError, UnusablePathError, place_of
@@ -245,6 +247,10 @@ def _run_children(
         "tradewind.runtime.driver.run_function",
         *arguments_of(attempt_file, attempt),
     ]
+    try:
+        Bringer(attempt.by, keeper.heartbeat_s, keeper).bring(spec.mirrors)
+    except MirrorError as error:
+        return AttemptError(type(error).__qualname__, f"Step {spec.name!r}: {error}")
     try:
         secrets = fetch_secrets(spec.secrets, f"Step {spec.name!r}")
     except (SecretError, SecretReferenceError) as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tradewind.steps.errors import CyclicStepsError, ExperimentError, MissingPrefixError, StepConfigError
+from tradewind.steps.mirrors import Mirror
 from tradewind.steps.output_paths import check_output_paths, warn_about_odd_name
 from tradewind.steps.paths import below, computed_output_path, version_name
 from tradewind.steps.step import ExecutorStep
@@ -47,6 +48,7 @@ class ResolvedStep:
         is_blocking: As E20 tells it: False for a step that was reached only below nonblocking references. A step that
             is promoted later does not promote its own dependencies here; ``ResolvedExperiment.needed`` does.
         depth: Length of the longest chain of dependencies below it.
+        mirrors: The mirrored paths in its config.
     """
 
     step: ExecutorStep
@@ -59,6 +61,7 @@ class ResolvedStep:
     depth: int
     dispensable: frozenset[ResolvedStep] = frozenset()
     config: Any = None
+    mirrors: tuple[Mirror, ...] = ()
 
     @property
     def name(self) -> str:
@@ -188,6 +191,7 @@ class _Resolution:
                 resolved.config = instantiate(resolved.step.config, filling)
             except StepConfigError as error:
                 raise _naming(resolved.step, error) from error
+            resolved.mirrors = tuple(filling.mirrors)
         return ResolvedExperiment(self.prefix, steps, self.by_object)
 
     def _seen(self, step: ExecutorStep, is_pseudo: bool) -> bool:

@@ -30,12 +30,13 @@ def file_system_of(path: str) -> tuple[Any, str]:
     return found, str(found._strip_protocol(path))
 
 
-def ask(path: str, call: Callable[[Any, str, str], Awaitable[Result]]) -> Result:
-    """What ``call`` returns for the file system, bucket and key of ``path``."""
+def ask(path: str, call: Callable[[Any, str, str], Awaitable[Result]], patience_s: float | None = None) -> Result:
+    """What ``call`` returns for the file system, bucket and key of ``path``, in ``patience_s``, else ``PATIENCE_S``."""
     with failures_told(path):
         fs, name = file_system_of(path)
         bucket, _, key = name.partition("/")
-        result: Result = sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), stores.PATIENCE_S))
+        most_s = stores.PATIENCE_S if patience_s is None else patience_s
+        result: Result = sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), most_s))
         return result
 
 

@@ -134,6 +134,11 @@ class Keeper:
             self._finish(TurnEnd.FENCED)
 
     @property
+    def heartbeat_s(self) -> float:
+        """How often the lease is renewed."""
+        return self._held.lease.heartbeat_s
+
+    @property
     def fence_s(self) -> float:
         """After how long without a renewal the work is ended."""
         return self._held.lease.fence_s

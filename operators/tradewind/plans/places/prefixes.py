@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tradewind.steps import ExecutorStep, MissingPrefixError, RelativePrefixError
 from tradewind.storage import Location, Roots
 
+MIRROR_VARIABLE = "TRADEWIND_MIRROR_PREFIXES"
 PREFIX_VARIABLES = ("TRADEWIND_PREFIX", "MARIN_PREFIX")
 
 
@@ -71,6 +72,22 @@ def roots_in(text: str | None) -> Roots | None:
     """
     paths = [path.strip() for path in re.split(r"[,\n]", text or "") if path.strip()]
     return Roots.of(paths, "allowed_roots in the [tradewind] section of airflow.cfg") if paths else None
+
+
+def mirror_prefixes(configured: str | None, environ: Mapping[str, str], buckets: Iterable[str] = ()) -> tuple[str, ...]:
+    """The prefixes that mirrored paths may be copied from: those that are named, else the buckets of the fleet.
+
+    Args:
+        configured: ``mirror_prefixes`` of the configuration, one a line or with commas; the environment comes first.
+
+    Raises:
+        UnusablePathError: One of them is no path, or a relative one.
+        UnsupportedStoreError: One of them is of another store.
+    """
+    text = environ.get(MIRROR_VARIABLE)
+    where = MIRROR_VARIABLE if text else "mirror_prefixes in the [tradewind] section of airflow.cfg"
+    named = [path.strip() for path in re.split(r"[,\n]", text or configured or "") if path.strip()]
+    return Roots.of(named, where).paths or tuple(dict.fromkeys(f"gs://{bucket}" for bucket in buckets))
 
 
 def configured_roots(allowed: str | None, environ: Mapping[str, str], configured: str | None) -> Roots:

@@ -63,9 +63,10 @@ class CrossRegionReadError(ExperimentError):
         total = f" ({human_size(sum(known))} in all)" if len(known) > 1 else ""
         lines = "".join(f"\n  {read}" for read in reads)
         super().__init__(
-            f"Reading across regions is slow and costs money{total}: run these steps where their inputs are, copy the "
-            f"inputs, use mirrored(), or allow it with experiment_dag(allow_cross_region=({reads[0].step!r},)), which "
-            f"takes step names and path prefixes:{lines}"
+            f"Reading across regions is slow and costs money{total}: run these steps where their inputs are, give the "
+            "paths as mirrored(path, budget_gb=...), which copies them once from the prefixes in [tradewind] "
+            "mirror_prefixes or the fleet file, or allow it with "
+            f"experiment_dag(allow_cross_region=({reads[0].step!r},)), which takes step names and path prefixes:{lines}"
         )
 
 

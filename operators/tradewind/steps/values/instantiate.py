@@ -7,33 +7,35 @@ refused when the config is sent to the cluster.
 from __future__ import annotations
 
 import dataclasses
+import os
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tradewind.steps.errors import StepConfigError
+from tradewind.steps.mirrors import MIRROR_SCHEME, Mirror
 from tradewind.steps.paths import below
 from tradewind.steps.step import ExecutorStep
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import InputName, MirroredValue, OutputName, VersionedValue
 from tradewind.steps.values.run_values import Binding, RunValue
+from tradewind.steps.values.shortened import shortened
 from tradewind.steps.values.walk import bind_run_value, bind_run_values, describe
 from tradewind.steps.version_recipe import Recipe
-
-MIRROR_SCHEME = "mirror://"
 
 
 @dataclass(frozen=True)
 class Filling:
     """What placeholders become: the prefix, this step's output path, those of the others, the run's values; and by
-    which recipe the config is read."""
+    which recipe the config is read. ``mirrors`` gets the mirrored paths that were filled in."""
 
     prefix: str
     output_path: str
     output_path_of: Callable[[ExecutorStep], str]
     binding: Binding
     recipe: Recipe = Recipe.JUNE_2026
+    mirrors: list[Mirror] = field(default_factory=list)
 
     def input_path(self, reference: InputName) -> str:
         """The path that ``reference`` stands for."""
@@ -60,9 +62,23 @@ def instantiate(config: Any, filling: Filling, path: str = "") -> Any:
     if isinstance(config, VersionedValue):
         return bind_run_values(config.value, path, filling.binding)
     if isinstance(config, MirroredValue):
-        mirrored = str(instantiate(config.value, filling, path))
-        return mirrored if mirrored.startswith(MIRROR_SCHEME) else MIRROR_SCHEME + mirrored
+        mirror = _mirror(config, filling, path)
+        filling.mirrors.append(mirror)
+        return mirror.text
     return _instantiate_container(config, filling, path)
+
+
+def _mirror(config: MirroredValue[Any], filling: Filling, path: str) -> Mirror:
+    value = instantiate(config.value, filling, path)
+    if not isinstance(value, (str, os.PathLike)):
+        raise StepConfigError(
+            f"{describe(path)}: mirrored() takes one path, and got {shortened(value)}: write it around each path."
+        )
+    is_output = isinstance(config.value, ExecutorStep) or (
+        isinstance(config.value, InputName) and config.value.step is not None
+    )
+    text = str(value).removeprefix(MIRROR_SCHEME)
+    return Mirror(describe(path), text, config.budget_gb, filling.prefix, is_output)
 
 
 def _instantiate_container(config: Any, filling: Filling, path: str) -> Any:

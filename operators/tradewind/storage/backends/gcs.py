@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -21,6 +22,8 @@ from tradewind.storage.errors import StoreUnavailableError
 from tradewind.storage.waiting import ask, at_once
 
 _REREADS = 5
+_REWRITE_S = 120.0
+"""A step of a copy between regions takes longer than a small request."""
 _AT_ONCE = 100
 """As many connections as gcsfs's session keeps."""
 
@@ -69,6 +72,50 @@ async def _write(fs: Any, bucket: str, name: str, text: str, expected: str | Non
     except FileNotFoundError as error:
         raise StoreRefusedError(f"gs://{bucket}: there is no such bucket, or it is not for us") from error
     return Stored(text, json.loads(contents)["generation"], 0.0)
+
+
+def rewrite_object(source: str, generation: str, target: str, go_on: Callable[[], object]) -> Mapping[str, Any] | None:
+    """Have the store copy that generation of ``source`` to ``target``, if nothing is there.
+
+    ``go_on`` is asked before each of its steps, of which a large object takes many.
+
+    Returns:
+        What the store says of the copy; nothing if something is at the target; None if the source is another by now.
+    """
+    token: str | None = None
+    while True:
+        go_on()
+        told = ask(target, partial(_rewrite, source=source, generation=generation, token=token), _REWRITE_S)
+        if told is None or not told:
+            return told
+        if told.get("done"):
+            return dict(told["resource"])
+        token = told["rewriteToken"]
+
+
+async def _rewrite(
+    fs: Any, bucket: str, name: str, source: str, generation: str, token: str | None
+) -> Mapping[str, Any] | None:
+    from_bucket, _, from_name = str(fs._strip_protocol(source)).partition("/")
+    url = f"{_object_url(fs, from_bucket, from_name)}/rewriteTo/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+    conditions = {"sourceGeneration": generation, "ifSourceGenerationMatch": generation, "ifGenerationMatch": "0"}
+    more = {"rewriteToken": token} if token else {}
+    try:
+        _, contents = await fs._call("POST", url, headers={"Content-Type": "application/json"}, **conditions, **more)
+    except FileNotFoundError:
+        return None
+    except FileExistsError:  # which is what gcsfs makes of 412, of whichever condition
+        return {} if await _generation(fs, source) == generation else None
+    return dict(json.loads(contents))
+
+
+async def _generation(fs: Any, path: str) -> str | None:
+    bucket, _, name = str(fs._strip_protocol(path)).partition("/")
+    try:
+        _, contents = await fs._call("GET", _object_url(fs, bucket, name), fields="generation")
+    except FileNotFoundError:
+        return None
+    return str(json.loads(contents)["generation"])
 
 
 def _object_url(fs: Any, bucket: str, name: str) -> str:

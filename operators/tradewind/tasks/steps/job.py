@@ -15,6 +15,7 @@ from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.calls.references import CodeFolder
 from tradewind.calls.spec import StepSpec, step_spec
 from tradewind.deployment.ray_connection import RayHook
+from tradewind.deployment.roots import deployment_mirrors
 from tradewind.ray_jobs.checks import check_request
 from tradewind.ray_jobs.environment.groups import environment_of
 from tradewind.ray_jobs.environment.runtime_env import prepared
@@ -46,12 +47,12 @@ def claimed_spec(step: ResolvedStep, code: Path) -> StepSpec:
     """What an attempt at ``step`` is to run, with its environment as the project's lock gives it now.
 
     Raises:
-        SpecError: It cannot be written down for a cluster.
+        SpecError: It cannot be written down for a cluster, or a mirrored path has no place below a prefix.
         BadRequestError: Its function does not fit its resources, its dependency groups do not exist, or it would show
             a secret.
     """
     check_function_place(step.step)
-    spec = step_spec(step, CodeFolder(code))
+    spec = step_spec(step, CodeFolder(code), deployment_mirrors() if step.mirrors else ())
     return check_spec(dataclasses.replace(spec, environment=_environment(step.step, code)))
 
 

@@ -1,0 +1,161 @@
+"""Copies of single files, from any store to any store: each is whole and what its source's listing said, or not there.
+
+Within Cloud Storage the store copies, on the condition that the source is still the generation that was listed and that
+nothing is at the target. Everything else is read and written aside, compared, and then renamed. Compared are the size
+and the checksum that the source's store keeps (MD5, or CRC32C of composite objects), else the MD5 of what was read;
+with that of the copy as its store keeps it, else as it is read again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import posixpath
+from collections.abc import Callable
+from typing import IO, Any, Final
+
+from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.storage import Location, file_system_at
+from tradewind.storage.errors import StorageError
+from tradewind.storage.failures import failures_told
+from tradewind.storage.trees import StoredFile, is_near, kept_checksum
+
+_CHUNK: Final = 1 << 20
+
+
+class CopyRefusedError(StorageError):
+    """A file was not copied; there is no copy of it."""
+
+
+class DamagedCopyError(CopyRefusedError):
+    """What came is not what the source's store had said."""
+
+
+class SourceChangedError(CopyRefusedError):
+    """The source is gone, or another file than was listed."""
+
+
+class TargetOccupiedError(CopyRefusedError):
+    """Something else lies where the copy belongs."""
+
+
+def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Callable[[], object]) -> None:
+    """Copy ``file``, as it was listed below ``folder``, to ``target``.
+
+    Args:
+        aside: A path in the store of the target where nothing is; nothing stays there.
+        go_on: Asked before each mebibyte; raises what ends the copy.
+
+    Raises:
+        CopyRefusedError: There is no copy, for this reason.
+        StoreError: A store does not answer, or does not let us.
+    """
+    source = posixpath.join(folder, file.path)
+    if {Location.of(source).scheme, Location.of(target).scheme} == {"gs"} and file.tag:
+        from tradewind.storage.backends.gcs import rewrite_object
+
+        found = rewrite_object(source, file.tag, target, go_on)
+        if found is None:
+            raise SourceChangedError(f"{source} has changed, or is gone, since it was listed.")
+        if not found:
+            raise TargetOccupiedError(f"{target} was written by somebody else meanwhile.")
+        is_composite = (file.checksum or "").startswith("crc32c:")  # the copy may have an MD5 too
+        got = f"crc32c:{found['crc32c']}" if is_composite else kept_checksum(found)
+        if int(found["size"]) != file.size or file.checksum not in (None, got):
+            _remove(target)
+            raise DamagedCopyError(_told(source, file, int(found["size"]), got))
+        return
+    try:
+        md5 = _copy_aside(source, file, aside, go_on)
+        _check_copy(aside, file, md5)
+        _move(aside, target)
+    except BaseException:
+        _remove(aside)
+        raise
+    if not is_near(target):  # there a rename is another copy
+        try:
+            _check_copy(target, file, md5)
+        except DamagedCopyError:
+            _remove(target)
+            raise
+
+
+def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], object]) -> str:
+    """Copy the file; ``md5:`` and what was read."""
+    from_fs, from_name = file_system_at(source)
+    to_fs, to_name = file_system_at(aside)
+    try:
+        with failures_told(f"{source} or {aside}"):
+            to_fs.makedirs(posixpath.dirname(to_name), exist_ok=True)
+            with from_fs.open(from_name, "rb") as reader, to_fs.open(to_name, "wb") as writer:
+                size, sums = _pour(reader, writer, (file.checksum or "").startswith("crc32c:"), go_on)
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{source} is gone since it was listed: {error}") from error
+    wanted = file.checksum
+    got = next((each for each in sums if _has_same_kind(wanted, each)), None)
+    if size != file.size or (got is not None and got != wanted):
+        raise DamagedCopyError(_told(source, file, size, got))
+    return sums[0]
+
+
+def _pour(reader: IO[bytes], writer: IO[bytes], with_crc: bool, go_on: Callable[[], object]) -> tuple[int, list[str]]:
+    """Copy all bytes; how many there were, and their checksums, the MD5 first."""
+    md5, crc, size = hashlib.md5(usedforsecurity=False), _crc32c() if with_crc else None, 0
+    while chunk := reader.read(_CHUNK):
+        go_on()
+        writer.write(chunk)
+        md5.update(chunk)
+        size += len(chunk)
+        if crc is not None:
+            crc.update(chunk)
+    sums = [f"md5:{md5.hexdigest()}"]
+    return size, sums if crc is None else [*sums, f"crc32c:{base64.b64encode(crc.digest()).decode()}"]
+
+
+def _check_copy(aside: str, file: StoredFile, md5: str) -> None:
+    fs, name = file_system_at(aside)
+    with failures_told(aside):
+        fs.invalidate_cache()
+        about = fs.info(name)
+        kept = kept_checksum(about)
+        if not _has_same_kind(md5, kept):
+            with fs.open(name, "rb") as written:
+                kept = f"md5:{hashlib.file_digest(written, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()}"
+    if int(about["size"]) != file.size or kept != md5:
+        raise DamagedCopyError(f"The copy of {file.path} was written with {md5} and is {kept} in its store.")
+
+
+def _move(aside: str, target: str) -> None:
+    fs, name = file_system_at(aside)
+    _, to_name = file_system_at(target)
+    with failures_told(target):
+        if isinstance(fs, LocalFileSystem):
+            os.makedirs(posixpath.dirname(to_name), exist_ok=True)
+            os.replace(name, to_name)
+        else:
+            fs.mv(name, to_name)
+
+
+def _remove(path: str) -> None:
+    fs, name = file_system_at(path)
+    with failures_told(path):
+        fs.invalidate_cache()
+        if fs.exists(name):
+            fs.rm(name)
+
+
+def _has_same_kind(checksum: str | None, other: str | None) -> bool:
+    return None not in (checksum, other) and str(checksum).partition(":")[0] == str(other).partition(":")[0]
+
+
+def _told(source: str, file: StoredFile, size: int, checksum: str | None) -> str:
+    got = f"{size:,} bytes" + (f" with {checksum}" if checksum else "")
+    return f"{source} gave {got}, and its store says {file.size:,} bytes with {file.checksum or 'no checksum'}."
+
+
+def _crc32c() -> Any:
+    from google_crc32c import Checksum
+
+    return Checksum()
