@@ -12,7 +12,7 @@ import pytest
 from tradewind import ExecutorStep, lazy
 from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
 from tradewind.recipes.downloads import download
-from tradewind.recipes.lm.tokens import default_tokenize, tokenize_files
+from tradewind.recipes.lm.tokens import tokenize_files
 from tradewind.steps import resolve, this_output_path
 
 WORDS = download("raw/words", ["https://a.example/x.jsonl"])
@@ -41,7 +41,7 @@ def test_paths_tokenizer_and_format_count() -> None:
 
 
 def test_an_attempt_goes_on_from_all_that_is_there() -> None:
-    made = default_tokenize("words", WORDS, "owner/name", is_validation=True)
+    made = tokenize_files("tokenized/words", [], "owner/name", [WORDS])
     assert (made.name, made.fn, made.resumable) == ("tokenized/words", tokenize, ("**",))
     assert made.config == TokenizeFilesConfig([], [WORDS.as_input_name()], this_output_path(), made.config.tokenizer)
 
@@ -56,7 +56,7 @@ def test_an_attempt_goes_on_from_all_that_is_there() -> None:
         (lambda: tokenize_files("a", ["b"], 3), "tokenizer=3"),
         (lambda: tokenize_files("a", ["b"], "t", text_key=""), "text_key=''"),
         (lambda: tokenize_files("a", [WORDS / "test/x.jsonl", "a/test.jsonl"], "t"), "a/test.jsonl looks like test"),
-        (lambda: default_tokenize("a", [WORDS / "validation"], "t"), "'tokenized/a': train_paths: validation looks"),
+        (lambda: tokenize_files("a", [WORDS / "validation"], "t"), "Step 'a': train_paths: validation looks"),
     ],
 )
 def test_what_cannot_be_tokenized_is_refused_with_step_and_field(make: Callable[[], Any], message: str) -> None:

@@ -65,27 +65,6 @@ def tokenize_files(
     return ExecutorStep(name, tokenize, config, **of_step)
 
 
-def default_tokenize(
-    name: str, dataset: Any, tokenizer: Any, format: Any = None, *, is_validation: bool = False, **options: Any
-) -> ExecutorStep:
-    """``tokenized/{name}``, as Marin's function of this name calls it: one step, path or list of them, tokenized.
-
-    Args:
-        name: The end of the step's.
-        dataset: What is tokenized; a data set of the hub is downloaded by a step of its own (``default_download``).
-        tokenizer: As for ``tokenize_files``.
-        format: As for ``tokenize_files``.
-        is_validation: Whether it is for validation, and else for training.
-        options: As for ``tokenize_files``.
-
-    Raises:
-        ValueError: As ``tokenize_files``.
-    """
-    paths = list(dataset) if isinstance(dataset, (list, tuple)) else [dataset]
-    train, validation = ([], paths) if is_validation else (paths, [])
-    return tokenize_files(f"tokenized/{name}", train, tokenizer, validation, format=format, **options)
-
-
 def _sources(field: str, paths: Any) -> list[Any]:
     if not isinstance(paths, (list, tuple)):
         raise ValueError(f"{field}={shortened(paths)}: give a list of steps, files, folders or globs.")
