@@ -1,11 +1,19 @@
-"""The benchmark of downloads runs, and both ways make the same files."""
+"""The benchmarks of downloads and of tokenizing run, and each way makes what it is to make."""
 
 from __future__ import annotations
 
-from benchmarks.train import downloads
+import pytest
+
+from benchmarks.train import downloads, tokens
 
 
 def test_both_ways_have_all_files() -> None:
     found = downloads.compare(3, 1_000, 0.0, 1)
     assert [one.way for one in found] == list(downloads.WAYS)
     assert all(one.seconds > 0 for one in found)
+
+
+@pytest.mark.slow
+def test_files_that_are_tokenized_are_looked_at_in_less_time() -> None:
+    first, again = tokens.measure_finished(3)
+    assert first > again > 0

@@ -196,7 +196,8 @@ def test_a_next_attempt_repeats_no_finished_shard_and_a_finished_cache_is_only_l
     attempts.write("c.jsonl", lines(["whole"]))
     assert attempts.tokenized() == "c"
     assert not (attempts.folder / "out/shards").exists()
-    assert attempts.tokenized() == ""
+    (attempts.folder / "out/shards/train").mkdir(parents=True)
+    assert attempts.tokenized() == "" and not (attempts.folder / "out/shards").exists()
     (attempts.folder / "out/train/shard_ledger.json").unlink()
     assert attempts.tokenized() == "abc", "a cache without its ledger is none"
 
@@ -285,6 +286,10 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "no text but a number": (
         lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a", 1]))},
         "/b.jsonl line 2 has a 'text' that is no text but a int",
+    ),
+    "no text that can be written": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl", b'{"text": "\\ud800"}\n')},
+        "/b.jsonl line 1 does not fit the format: ",
     ),
     "no object": (
         lambda root: {"train_paths": path_of(root, "b.jsonl", b"\n[1]\n")},

@@ -127,11 +127,19 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES) -> dict[str, Any]:
     if missing:
         done |= _make(config, missing, key, name, files, small_bytes)
         write_json(join(config.cache_path, RECORD_FILE), {split.name: done[split.name] for split in splits})
+    _remove_shards(config.cache_path)
     for split in splits:
         told = done[split.name]
         where = join(config.cache_path, split.name)
         print(f"{split.name}: {told['documents']:,} documents, {told['tokens']:,} tokens in {where}", flush=True)
     return {f"{split.name}_{what}": done[split.name][what] for split in splits for what in ("documents", "tokens")}
+
+
+def _remove_shards(cache_path: str) -> None:
+    """All of them: nothing is repeated any more. An attempt that was killed here has left them."""
+    fs, root = file_system_at(join(cache_path, SHARDS_FOLDER))
+    if fs.exists(root):
+        fs.rm(root, recursive=True)
 
 
 def _inputs(config: Any) -> dict[str, list[InputFile]]:
@@ -207,11 +215,7 @@ def _make(
         names = ledger_names([file.path for file in split.files])
         shards = {name: split.shards[key] for name, key in zip(names, split.keys, strict=True)}
         build_cache(join(config.cache_path, split.name), shards, recipe.fields, processor, metadata)
-    told = {split.name: split.told() for split in splits}
-    write_json(join(config.cache_path, RECORD_FILE), told)
-    fs, root = file_system_at(join(config.cache_path, SHARDS_FOLDER))
-    fs.rm(root, recursive=True)
-    return told
+    return {split.name: split.told() for split in splits}
 
 
 def _format(config: Any, text_key: str | None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from tradewind.datasets.tokenizing.reading import TokenizingError, row_place, rows_of
@@ -126,12 +126,15 @@ def _text_encoder(recipe: TokenRecipe, text_key: str) -> Encode:
     begin = [] if recipe.bos_id is None else [recipe.bos_id]
     one_by_one = tokenizer.padding is not None  # texts of one batch would be made equally long
 
+    @cache
+    def levanters() -> Any:
+        from levanter.tokenizers import load_tokenizer
+
+        return load_tokenizer(kept_folder(recipe.files))
+
     def ids_of(texts: list[str]) -> list[list[int]]:
         if one_by_one or any(len(text) > LONGEST_RUN and _OVERLONG.search(text) for text in texts):
-            from levanter.tokenizers import load_tokenizer
-
-            levanters = load_tokenizer(kept_folder(recipe.files))
-            return [levanters.encode(text, add_special_tokens=False) for text in texts]
+            return [levanters().encode(text, add_special_tokens=False) for text in texts]
         return [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode(rows: Sequence[Any]) -> list[Mapping[str, Any]]:
@@ -158,7 +161,8 @@ def _said(row: Any, text_key: str | None, problem: Exception) -> str:
     if text_key is not None and isinstance(row, dict):
         if text_key not in row:
             return f"has no {text_key!r}: it has {', '.join(map(repr, row)) or 'nothing'}. Give its format's text_key."
-        return f"has a {text_key!r} that is no text but a {type(row[text_key]).__name__}."
+        if not isinstance(row[text_key], str):
+            return f"has a {text_key!r} that is no text but a {type(row[text_key]).__name__}."
     if not isinstance(row, dict):
         return f"is no object but a {type(row).__name__}."
     if isinstance(problem, KeyError):

@@ -87,7 +87,7 @@ def finished_shards(folder: str, keys: Iterable[str]) -> dict[str, Shard]:
 
 
 def write_shard(
-    folder: str, key: str, fields: Sequence[tuple[str, str]], batches: Iterable[list[Mapping[str, Any]]]
+    folder: str, key: str, fields: Sequence[tuple[str, str]], batches: Iterable[Sequence[Mapping[str, Any]]]
 ) -> Shard:
     """Write the tokens of one input file; they are gathered on the local disk first, since their number comes last."""
     import numpy as np
