@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 from tests.runtime.driven import REPOSITORY
 from tests.runtime.mirrors.regions import (
     QUICK_S,
+    OwnTurn,
     bring,
     copy_after,
     lease_of_copy,
@@ -23,6 +25,7 @@ from tests.runtime.mirrors.regions import (
 from tradewind.records.leases.lease import Phase
 from tradewind.records.leases.store import LeaseClaim, LeaseStore
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.runtime.mirrors.bring import Bringer
 from tradewind.runtime.mirrors.errors import (
     MirrorBudgetError,
     MirrorCopyError,
@@ -32,6 +35,7 @@ from tradewind.runtime.mirrors.errors import (
 )
 from tradewind.runtime.mirrors.places import is_here, record_of
 from tradewind.storage import file_system_at
+from tradewind.storage.errors import LeaseLostError
 from tradewind.storage.trees import list_files
 
 FILES = {"a.txt": "a" * 1000, "deep/b.txt": "b" * 500, "deep/c.txt": ""}
@@ -124,6 +128,27 @@ def test_a_disk_gets_what_a_bucket_has_and_a_bucket_what_a_disk_has(tmp_path: Pa
     assert texts(f"{tmp_path}/us/data/raw") == FILES
     bring(mirror_of("data/raw", us, f"{tmp_path}/us"))
     assert texts(us) == {f"data/raw/{name}": text for name, text in FILES.items()}
+
+
+def test_whoever_comes_while_somebody_copies_waits_and_leaves_the_turn_alone(regions: tuple[str, str]) -> None:
+    here, there = regions
+    mirror = mirror_of("data/raw", here, there)
+    store = LeaseStore(record_of(here, "data/raw"))
+    held = store.claim(None, LeaseClaim(1, "theirs", "", {"run": "other"}, ""))
+    assert held is not None
+
+    class Over(OwnTurn):
+        """The turn of a step that ends while its path is waited for."""
+
+        def check(self) -> None:
+            raise LeaseLostError("over")
+
+    with pytest.raises(LeaseLostError):
+        Bringer({}, 30.0, Over()).bring([mirror])
+    assert (lease_of_copy(mirror).job, lease_of_copy(mirror).phase) == ("theirs", Phase.CLAIMED)
+    store.change(held, phase=Phase.STOPPED)
+    bring(mirror)
+    assert texts(f"{here}/data/raw") == FILES
 
 
 # ---- budgets
@@ -253,15 +278,25 @@ def test_what_a_killed_copy_left_of_another_source_is_not_taken_for_a_part_of_th
     assert texts(f"{here}/data") == {"a": "new", "c": "new"}
 
 
-@pytest.mark.parametrize("text", ['{"files": [{"path": "../theirs"}, {"path": "/theirs"}]}', "[]", "{", '{"files": 1}'])
-def test_a_list_that_somebody_else_wrote_removes_nothing_elsewhere(text: str, tmp_path: Path) -> None:
+def test_a_list_that_somebody_else_wrote_removes_nothing_elsewhere(buckets: tuple[str, str]) -> None:
+    here, there = buckets
+    put(f"{there}/theirs", {"x": "theirs"})
+    path = f"/{there.removeprefix('gs://')}/theirs/x"
+    for number, text in enumerate([json.dumps({"files": [{"path": path}]}), "[]", "{", '{"files": 1}']):
+        name = f"data/raw/{sorted(FILES)[0]}" if number else "data/raw"
+        put(record_of(f"{here}/{number}", name), {"files.json": text})
+        bring(mirror_of(name, f"{here}/{number}", there))
+    assert texts(f"{there}/theirs") == {"x": "theirs"}
+
+
+def test_what_somebody_put_among_the_files_of_an_unfinished_copy_is_not_shown(tmp_path: Path) -> None:
     here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
-    put(f"{there}/data", {"a": "a"})
+    put(f"{there}/data", {"a": "a", "b": "b"})
     record = record_of(here, "data")
-    put(record, {"theirs": "x", "files.json": text})
+    put(record, {"copy/a": "other", "copy/deep/c": "c", "parts/x": "x", "files.json": "?"})
     bring(mirror_of("data", here, there))
-    assert Path(record, "theirs").exists()
-    assert texts(f"{here}/data") == {"a": "a"}
+    assert texts(f"{here}/data") == {"a": "a", "b": "b"}
+    assert not list_files(f"{record}/parts")
 
 
 # ---- where it may come from
@@ -359,4 +394,9 @@ def test_a_link_in_the_runs_prefix_leads_no_copy_out_of_it(tmp_path: Path) -> No
     Path(f"{tmp_path}/us/data").symlink_to(f"{tmp_path}/elsewhere")
     with pytest.raises(MirrorOutsideError, match="leads out of the prefix"):
         bring(mirror_of("data/raw", f"{tmp_path}/us", f"{tmp_path}/eu"))
+    assert not Path(f"{tmp_path}/us/.tradewind").exists()
+    Path(f"{tmp_path}/us/data").unlink()
+    mirror = mirror_of("data/raw", f"{tmp_path}/us", f"{tmp_path}/eu")
+    with pytest.raises(MirrorOutsideError, match="leads out of the prefix"):
+        copy_after(mirror, lambda: Path(f"{tmp_path}/us/data").symlink_to(f"{tmp_path}/elsewhere"))
     assert texts(f"{tmp_path}/elsewhere") == {}

@@ -102,21 +102,25 @@ class MirrorCopy:
             raise LeaseLostError("The copy has ended.")
 
     def _begin(self) -> Sequence[StoredFile]:
-        """Remove what another list has left, and write ours down; the files that are not there yet."""
+        """Remove what is no part of this copy, and write its list down; the files that are not there yet."""
         before = read_text(posixpath.join(self._record, LIST_FILE))
-        if before is not None and before != self._list:
-            check_goes_on(self._turn)
-            remove_files(self._root, _paths_in(before))
         check_goes_on(self._turn)
         remove_files(self._parts, [file.path for file in list_files(self._parts)])
+        if before is not None and before != self._list and not self._is_staged:
+            remove_files(self._root, _paths_in(before))
+        there, wanted = self._there(), {file.path: file for file in self._found.files}
+        other = [path for path, file in there.items() if path not in wanted or not _is_copy(file, wanted[path])]
+        if self._is_staged:
+            stale = other if before == self._list else list(there)
+            remove_files(self._root, stale)
+            there = {path: file for path, file in there.items() if path not in stale}
+        elif other := [path for path in other if path in wanted]:
+            raise MirrorOccupiedError(
+                f"{self._mirror.field}: {posixpath.join(self._root, other[0])} is another file than "
+                f"{posixpath.join(self._found.root, other[0])}: move it away, or mirror another path."
+            )
         if before != self._list:
             write_text(posixpath.join(self._record, LIST_FILE), self._list)
-        there = self._there()
-        if other := [file for file in self._found.files if not _is_copy(there.get(file.path, file), file)]:
-            raise MirrorOccupiedError(
-                f"{self._mirror.field}: {posixpath.join(self._root, other[0].path)} is another file than "
-                f"{posixpath.join(self._found.root, other[0].path)}: move it away, or mirror another path."
-            )
         return [file for file in self._found.files if file.path not in there]
 
     def _there(self) -> dict[str, StoredFile]:
