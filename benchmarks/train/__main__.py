@@ -1,21 +1,23 @@
-"""``python -m benchmarks.train [--quick]``: what a training needs before it begins, beside what others do it with.
+"""``python -m benchmarks.train [--quick]``: a training, and what it needs before, beside what others do it with.
 
 A download beside that of the hub's own client: the hub is a process of its own on the loopback and takes 20 ms for
-every answer. Tokenizing beside Levanter's own builder and a plain loop of Ray Data. Figures are comparable within one
-run only.
+every answer. Tokenizing beside Levanter's own builder and a plain loop of Ray Data. Training beside Levanter's own main
+function. Figures are comparable within one run only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from benchmarks.harness import Goal, at_most, bench
 from benchmarks.processes import in_fresh_process
 from benchmarks.report import Table, megabytes, seconds
-from benchmarks.train import downloads, tokens
+from benchmarks.train import downloads, steps, tokens
 
 LATENCY_S = 0.02
 MOST_OF_THEIRS = 1.05
+MOST_OF_THEIR_STEPS = 1.01
 MANY_FILES = 10_000
 FINISHED_S = 5.0
 
@@ -59,5 +61,23 @@ def bench_tokenize(quick: bool) -> Iterator[Table | Goal]:
     yield at_most(f"{many:,} finished files", again, FINISHED_S)
 
 
+def bench_steps(quick: bool) -> Iterator[Table | Goal]:
+    """Measure the steps of a small training."""
+    found = steps.compare(30 if quick else 220, 1 if quick else 15)
+    low, high = found.spread
+    by_theirs = median(found.quotients)
+    table = Table(
+        f"train: steps of {steps.BATCH} x {steps.LENGTH} tokens, one CPU device",
+        ("of", "tokens/s"),
+        notes=(
+            f"of a pair, ours takes {by_theirs:.3f} of Levanter's time in the median ({low:.3f} to {high:.3f}: 95 %)",
+        ),
+    )
+    table.add("tradewind", f"{found.ours:,.0f}")
+    table.add("Levanter's train_lm", f"{found.levanters:,.0f}")
+    yield table
+    yield at_most("steps, beside Levanter's train_lm", by_theirs, MOST_OF_THEIR_STEPS, "{:.3f}".format)
+
+
 if __name__ == "__main__":
-    bench("train", __doc__, {"download": bench_download, "tokenize": bench_tokenize})
+    bench("train", __doc__, {"download": bench_download, "tokenize": bench_tokenize, "steps": bench_steps})
