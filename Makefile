@@ -96,7 +96,7 @@ bench-pods: init ## measure what a lost slice costs, beside Ray Train's JaxTrain
 bench-fleet: init ## measure a repair of 1,024 slices in 8 zones, a restart with 50 jobs, files of 100 clusters (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.fleet $(ARGS)
 
-bench-train: init ## measure downloads beside the hub's client, and tokenizing beside Levanter's builder and Ray Data (fewer: ARGS="--quick")
+bench-train: init ## measure downloads, tokenizing and training beside the hub's client, Ray Data and Levanter's own (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.train $(ARGS)
 
 screenshots: init ## write docs/images from the running demo

@@ -46,8 +46,9 @@ class Training:
         ordered = sorted(self.quotients)
         count = len(ordered)
         chances = itertools.accumulate(math.comb(count, few) / 2**count for few in range(count))
-        few = next(few for few, chance in enumerate(chances) if chance > _UNLIKELY)
-        return ordered[few], ordered[count - 1 - few]
+        unlikely = sum(chance <= _UNLIKELY for chance in chances)
+        cut = max(unlikely - 1, 0)  # few pairs say nothing, and all of them are the interval
+        return ordered[cut], ordered[count - 1 - cut]
 
 
 def _config(folder: str, out: str, steps: int) -> Any:
