@@ -40,8 +40,8 @@ def bench_download(quick: bool) -> Iterator[Table | Goal]:
 
 def bench_tokenize(quick: bool) -> Iterator[Table | Goal]:
     """Measure some large files, and many that are finished."""
-    files, file_bytes = (2, 100_000) if quick else (16, 4_000_000)
-    total, found = tokens.compare(files, file_bytes, 1 if quick else 5)
+    files, file_bytes = (2, 100_000) if quick else (16, 16_000_000)
+    total, found = tokens.compare(files, file_bytes, 1 if quick else 3)
     table = Table(
         f"tokenize: {files} files of {file_bytes / 1e6:g} MB, {tokens.VOCABULARY:,} tokens in the vocabulary",
         ("of", "seconds", "MB/s", "ours by theirs"),

@@ -23,6 +23,7 @@ _ENV: Final = {
     "JAX_PLATFORMS": "cpu",
     "HF_HUB_OFFLINE": "1",
     "RAY_raylet_start_wait_time_s": "300",
+    "RAY_worker_niceness": "0",  # else a machine with other work does Ray's last
 }
 
 

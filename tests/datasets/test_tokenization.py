@@ -34,7 +34,7 @@ TEXTS = [
     "naïve \U0001f600 <end> in the middle",
     "line\nend\u2028s",
     "x" * 30_000 + " " + "yz " * 10_000,
-    "a" * 26_000,
+    "x" + "th" * 15_000,
 ]
 
 
@@ -334,9 +334,11 @@ def test_what_cannot_be_tokenized_is_refused_with_its_field_or_its_line(
 
 
 def test_what_is_wrong_everywhere_is_found_before_anything_is_made(root: Path) -> None:
-    files = path_of(root, "b.jsonl", lines(["a"], "content"))
-    with pytest.raises(ValueError, match="line 1 has no 'text'"):
-        tokenize(config(root, files, "untouched"))
+    [wrong] = path_of(root, "b.jsonl", lines(["a"], "content"))
+    (root / "fine.jsonl").write_bytes(lines(["a"]))
+    given = TokenizeFilesConfig([str(root / "fine.jsonl")], [wrong], str(root / "untouched"), str(root / "end"))
+    with pytest.raises(ValueError, match="b.jsonl line 1 has no 'text'"):
+        tokenize(given)
     assert not (root / "untouched").exists()
 
 

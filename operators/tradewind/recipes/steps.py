@@ -24,6 +24,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
 from tradewind.datasets.python_sources import PythonSourcesConfig, collect_python_sources, running_python
+from tradewind.datasets.tokenization import RESUMABLE as RESUMABLE_TOKENS
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.fit_scaling_law import ScalingLawConfig, fit_scaling_law
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
@@ -133,7 +134,9 @@ def train_tokenizer(name: str, documents: Any, **options: Any) -> ExecutorStep:
 @naming_step
 def tokenize(name: str, documents: Any, tokenizer: Any, **options: Any) -> ExecutorStep:
     """Levanter's token cache of documents that lie under ``train/`` and ``validation/``, as ``clean`` puts them."""
-    recipe = _Recipe("tokenize", build_token_cache, TokenCacheConfig, "Levanter's token cache.")
+    recipe = _Recipe(
+        "tokenize", build_token_cache, TokenCacheConfig, "Levanter's token cache.", resumable=RESUMABLE_TOKENS
+    )
     inputs = {"input_path": _input("documents", documents), "tokenizer_path": _input("tokenizer", tokenizer)}
     return recipe.step(name, inputs, options)
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.marin.checkouts import put
 from tradewind.calls.errors import FunctionImportError
+from tradewind.calls.references import Reference
 from tradewind.calls.spec import StepSpec, encode_resources
 from tradewind.marin.names.functions import OURS, OwnFunction
 from tradewind.runtime.driver import run_function
@@ -95,3 +96,9 @@ def test_what_neither_has_is_the_steps_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(OURS, "marin.nowhere:work", OwnFunction("tradewind.nowhere.work:work"))  # type: ignore[arg-type]
     with pytest.raises(FunctionImportError, match="'work' of module 'marin.nowhere'"):
         spec_of("marin.nowhere:work").load_function()
+
+
+def test_each_of_ours_can_be_loaded_and_goes_on_from_what_an_attempt_has_left() -> None:
+    for ours in OURS.values():
+        assert callable(Reference.parse(ours.name).load())
+        assert ours.is_placed or ours.resumable == ("**",)
