@@ -141,6 +141,12 @@ def test_a_lazy_object_that_cannot_be_built_says_why() -> None:
         decode({"$lazy": "datetime:timedelta", "fields": {"moons": 1}})
 
 
+def test_a_field_that_a_class_lacks_is_told_with_the_one_that_was_meant() -> None:
+    written = {"$lazy": "tradewind.steps.resources:TpuSlice", "fields": {"slice_type": "v4-8", "num_slice": 2}}
+    with pytest.raises(LazyBuildError, match=r"argument 'num_slice'; did you mean num_slices\?$"):
+        decode(written)
+
+
 # ---- names of what a DAG file defines
 
 DEFINES = """

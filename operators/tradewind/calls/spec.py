@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
+import difflib
 import importlib
+import inspect
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -297,7 +299,21 @@ def _build_lazy(value: dict[str, Any], target: str) -> Any:
     try:
         return _build(value, target)
     except (TypeError, ValueError) as error:
-        raise LazyBuildError(f"lazy({target!r}) cannot be built from {sorted(value['fields'])}: {error}") from error
+        hint = _nearest_names(Reference.parse(target).load(), value["fields"])
+        raise LazyBuildError(
+            f"lazy({target!r}) cannot be built from {sorted(value['fields'])}: {error}{hint}"
+        ) from error
+
+
+def _nearest_names(called: Any, given: Iterable[str]) -> str:
+    """What was meant by the first name of ``given`` that ``called`` does not take, if it has one that is near."""
+    try:
+        known = list(inspect.signature(called).parameters)
+    except (TypeError, ValueError):  # written in C
+        return ""
+    unknown = next((name for name in given if name not in known), None)
+    near = difflib.get_close_matches(unknown, known, n=2) if unknown else []
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 _PLAIN_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
