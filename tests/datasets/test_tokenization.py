@@ -139,6 +139,27 @@ def test_chats_become_the_cache_that_levanter_makes_of_them_masks_included(root:
     assert found["train_documents"] == 4 and 0 < sum(theirs["assistant_masks"]) < len(theirs["input_ids"]) // 4
 
 
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        (
+            [{"role": "user", "content": "u"}],
+            "chats.jsonl line 2 does not fit the format: Chat did not contain an assist",
+        ),
+        ([{"role": "odd", "content": "u"}], "chats.jsonl line 2 does not fit the format: no such role"),
+        (None, "chats.jsonl line 2 does not fit the format: "),
+    ],
+)
+def test_a_chat_that_does_not_fit_its_format_is_told_with_its_line(root: Path, turns: Any, message: str) -> None:
+    from levanter.data.text import ChatLmDatasetFormat
+
+    strict = "{% for message in messages if message.role == 'odd' %}{{ raise_exception('no such role') }}{% endfor %}"
+    good = [{"role": "assistant", "content": "a"}]
+    files = path_of(root, "chats.jsonl", lines([good, turns], "messages"))
+    with pytest.raises(ValueError, match=message):
+        tokenize(config(root, files, "odd-chats", format=ChatLmDatasetFormat(chat_template=strict + TEMPLATE)))
+
+
 def test_arrays_of_many_chunks_are_put_together_from_parts_of_shards(
     root: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

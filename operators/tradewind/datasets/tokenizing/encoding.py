@@ -19,6 +19,7 @@ DOCUMENTS_AT_ONCE: Final = 256
 CHARACTERS_AT_ONCE: Final = 4_000_000
 LONGEST_RUN: Final = 25_000
 """Longer runs of letters, or of white space, Levanter cuts before they are cut into tokens."""
+_LONGEST_PROBLEM: Final = 300
 _OVERLONG: Final = re.compile(rf"\s{{{LONGEST_RUN},}}|\S{{{LONGEST_RUN},}}")
 
 Encode = Callable[[Sequence[Any]], list[Mapping[str, Any]]]
@@ -147,11 +148,11 @@ def _text_encoder(recipe: TokenRecipe, text_key: str) -> Encode:
 def _encoded(encode: Encode, rows: list[tuple[int, Any]], path: str, text_key: str | None) -> list[Mapping[str, Any]]:
     try:
         return encode([row for _, row in rows])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # a chat's template may raise anything
         for number, row in rows:
             try:
                 encode([row])
-            except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            except Exception as problem:
                 where = row_place(path, number)
                 raise TokenizingError(f"{where} {_said(row, text_key, problem)}") from problem
         raise TokenizingError(f"{path}: {type(error).__name__}: {error}") from error
@@ -167,7 +168,7 @@ def _said(row: Any, text_key: str | None, problem: Exception) -> str:
         return f"is no object but a {type(row).__name__}."
     if isinstance(problem, KeyError):
         return f"has no {problem.args[0]!r}, which the format asks for."
-    return f"does not fit the format: {problem}"
+    return f"does not fit the format: {str(problem)[:_LONGEST_PROBLEM]}"
 
 
 def _length(row: Any, text_key: str | None) -> int:
