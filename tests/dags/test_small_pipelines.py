@@ -15,7 +15,10 @@ import pytest
 
 from tests.dags.making import Maker
 from tradewind.calls.environment import STEP_VARIABLE
+from tradewind.marin.defaults import SimpleTrainConfig, default_train, simulated_epoching_train
+from tradewind.marin.names.data_configs import lm_varying_mixture_data_config
 from tradewind.recipes.metrics.file import read_metrics, series
+from tradewind.steps import Cpu
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -99,3 +102,18 @@ def test_a_tiny_model_is_pretrained_and_fine_tuned_with_marins_helpers(maker: Ma
     (cache,) = maker.store.glob("tokenized/sft_tiny/chats-*")
     record = json.loads((cache / "tokenization.json").read_text())
     assert record["train"]["documents"] == json.loads((chats / ".artifact.json").read_text())["chats"]
+
+
+def test_two_stages_and_simulated_epochs_train_on_what_is_tokenized(maker: Maker) -> None:
+    """Both with the tokens and the model of the fine-tuning, which are there already if that was made before."""
+    pipeline = load("sft_tiny")
+    short = SimpleTrainConfig(Cpu(), train_batch_size=4, num_train_steps=8, learning_rate=1e-2, steps_per_hf_export=-1)
+    components = {"texts": pipeline.texts, "chats": pipeline.questions}
+    stages = [(0, {"texts": 1.0, "chats": 0.0}), (16, {"texts": 0.0, "chats": 1.0})]
+    mixture = lm_varying_mixture_data_config(components, stages, mixture_block_size=16)
+    plain = {"use_default_validation": False, "eval_harness_tasks": ()}
+    two_stages = maker.make(default_train("sft_tiny/stages", mixture, pipeline.model, short, **plain))
+    result = json.loads((two_stages / "result.json").read_text())
+    assert (result["steps"], result["export"]) == (8, None)
+    epochs = simulated_epoching_train("sft_tiny/epochs", pipeline.texts, pipeline.model, short, 10**6, **plain)
+    assert json.loads((maker.make(epochs) / "result.json").read_text())["tokens"] == 8 * 4 * 512
