@@ -12,11 +12,13 @@ from tests.marin.checkouts import names, put, run
 from tradewind.marin.defaults import (
     AnnealConfig,
     Author,
+    SimpleDPOConfig,
     SimpleSFTConfig,
     SimpleTrainConfig,
     SpeedrunConfig,
     default_anneal,
     default_download,
+    default_dpo,
     default_sft,
     default_speedrun,
     default_tokenize,
@@ -142,6 +144,28 @@ def test_a_fine_tuning_begins_with_the_weights_that_are_given() -> None:
     assert of_hub.eval_harness is None
 
 
+def test_preferences_are_compared_with_what_a_training_begins_with_unless_another_is_given() -> None:
+    def taught(**given: Any) -> Any:
+        step = default_dpo("dpo", TEXTS, llama("llama_30m"), SimpleDPOConfig(TpuPodConfig("v4-8"), seed=3, **given))
+        assert (step.name, step.resources, "checkpoints/**" in step.resumable) == (
+            "checkpoints/dpo", TpuSlice("v4-8"), True,
+        )  # fmt: skip
+        return levanter(step).kwargs
+
+    of_hub, of_ours = taught(model_name_or_path="a/b"), taught(initialize_from_checkpoint_path="gs://b/step-3")
+    assert (of_hub["initialize_from_hf"], of_hub["initialize_from_checkpoint_path"]) == ("a/b", None)
+    assert (of_ours["initialize_from_hf"], of_ours["initialize_from_checkpoint_path"]) == (False, "gs://b/step-3")
+    assert of_hub["reference"].kwargs == {"model_path": "a/b", "is_hf": True}
+    assert of_ours["reference"].kwargs == {"model_path": "gs://b/step-3", "is_hf": False}
+    other = taught(initialize_from_checkpoint_path="gs://b/step-3", reference_model_path="c/d", wandb_project="mine")
+    assert other["reference"].kwargs == {"model_path": "c/d", "is_hf": True}
+    assert (other["trainer"].tracker.project, other["trainer"].tracker.tags) == ("mine", ["dpo"])
+    assert (of_hub["beta"], of_hub["data_seed"], of_hub["hf_save_steps"], of_hub["optimizer"].max_grad_norm) == (
+        0.1, 3, 500, 1,
+    )  # fmt: skip
+    assert "adapter" not in of_hub and taught(model_name_or_path="a/b", adapter="lora")["adapter"] == "lora"
+
+
 def test_a_name_that_is_too_long_for_wandb_keeps_its_end() -> None:
     made = default_train("a" * 70 + "-lr0.1", TEXTS, llama("llama_30m"), TRAINING, use_default_validation=False)
     assert made.name == f"checkpoints/{'a' * 58}-lr0.1"
@@ -178,6 +202,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no checkpoint": (
         lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_hf=False)),
         "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the checkpoint to begin",
+    ),
+    "no weights for preferences": (
+        lambda: default_dpo("d", TEXTS, llama("llama_30m"), SimpleDPOConfig(Cpu())),
+        "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with.",
     ),
     "new tokens": (
         lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), reinit_tokens=True)),

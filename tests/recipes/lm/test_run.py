@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.prepared import PreparedPython, prepared_to_train
-from tradewind.recipes.metrics.file import read_metrics, series
+from tests.prepared import prepared_to_train
+from tests.recipes.workbench import Workbench
+from tradewind.recipes.metrics.file import series
 from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
@@ -228,33 +226,6 @@ REFUSED = {
     "other model to go on with": f"output_path: the checkpoint ROOT{WHOLE} is of another model: ",
     "part of another model": "fits",
 }
-
-
-class Workbench:
-    """A folder with tokenizers and token caches, and programs that train from them."""
-
-    def __init__(self, root: Path, python: PreparedPython) -> None:
-        self.root = root
-        self.python = python
-
-    def run(self, code: str, *arguments: str, exit_code: int = 0) -> list[str]:
-        env = {name: value for name, value in os.environ.items() if name not in ("RUN_ID", "WANDB_API_KEY")}
-        process = self.python.start(
-            code, str(self.root), *arguments, env=env | {"HOME": str(self.root), "HF_HUB_OFFLINE": "1"}
-        )
-        try:
-            out, errors = process.communicate()
-        finally:
-            process.kill()  # does nothing to a process that has ended
-        assert process.returncode == exit_code, errors[-3000:]
-        return out.splitlines()
-
-    def result(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.root / "out" / name / "result.json").read_text())
-        return found
-
-    def metrics(self, name: str) -> list[dict[str, Any]]:
-        return read_metrics(str(self.root / "out" / name / "metrics.jsonl"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The short configs of Marin's experiments: what a person says of a training, all else being Marin's default.
 
-Fields, their order and their defaults are those of the experiments of November 2025.
+Fields, their order and their defaults are those of the experiments of November 2025; for DPO, which is younger, they
+are those of spring 2026.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from tradewind.marin.era.building import builder
 from tradewind.marin.names.resources import TpuPodConfig
 from tradewind.steps import InputName
 
-__all__ = ["AnnealConfig", "SimpleSFTConfig", "SimpleTrainConfig"]
+__all__ = ["AnnealConfig", "SimpleDPOConfig", "SimpleSFTConfig", "SimpleTrainConfig"]
 
 _OF_TOOTSIE: Final = "checkpoints/llama-8b-tootsie-0.001-19ad63/checkpoints/step-660000"
 
@@ -117,6 +118,60 @@ class SimpleSFTConfig:
     int8: bool = False
     z_loss_weight: float = 0.0
     reinit_tokens: list[str] | bool = False
+
+
+@dataclass(frozen=True)
+class SimpleDPOConfig:
+    """A training by preferences: direct preference optimization."""
+
+    resources: Any
+    train_batch_size: Any = 128
+    """Pairs of a step, or a schedule of ``ScheduleStep``."""
+    num_train_steps: int = 10000
+    learning_rate: float = 1e-6
+    wandb_project: str | None = None
+    """Default ``marin``."""
+    tokenizer: str | None = None
+    model_name_or_path: str | None = None
+    """Weights to begin with, in the form of Hugging Face: a name on the hub or a path."""
+    initialize_from_checkpoint_path: Any = None
+    """Weights to begin with, of a training with Levanter."""
+    reference_model_path: Any = None
+    """What preferences are compared with; default what the training begins with."""
+    reference_is_hf: bool = True
+    """Whether the reference is in the form of Hugging Face, and no checkpoint of Levanter's."""
+    beta: float = 0.1
+    """How much a reward is for a log-probability in nats: the higher, the nearer the model stays to the reference."""
+    validation_split_fraction: float | None = 0.1
+    """Part of the pairs that is cut off for validation; None for a validation split of the data."""
+    train_seq_len: int | None = None
+    """Tokens of one conversation at most; default the model's."""
+    max_seq_len: int = 4096
+    weight_decay: float = 0.0
+    warmup: float = 0.0
+    cooldown: float | None = None
+    """Part of the training in which the learning rate falls."""
+    lr_schedule: str = "linear"
+    min_lr_ratio: float = 0.0
+    max_grad_norm: float | None = 1
+    steps_per_eval: int = 1000
+    steps_per_checkpoint: int = 1000
+    steps_per_hf_export: int = 500
+    hf_save_dtype: str | None = None
+    hf_generation_eos_token_ids: list[int] | None = None
+    """Tokens that end a generation, for the exports; of a chat model also the one that ends a turn."""
+    per_device_eval_parallelism: int = -1
+    seed: int = 0
+    initialize_from_hf: bool | None = None
+    """Which of the two to begin with; by default the one that is given."""
+    allow_partial_checkpoint: bool = False
+    int8: bool = False
+    adapter: Any = None
+    """``lazy("levanter.adaptor:LoraAdaptorConfig", ...)`` to train only that."""
+    reference: Any = None
+    """Levanter's config of the reference, instead of the two fields above."""
+    reference_eval_cache: Any = None
+    """Levanter's ``ReferenceEvalCacheConfig``: whether the reference is asked once for all validations."""
 
 
 @dataclass(frozen=True)

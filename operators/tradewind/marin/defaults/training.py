@@ -97,7 +97,7 @@ def default_train(
         output_path=this_output_path(),
     )
     return MarinStep(
-        f"checkpoints/{_fitting(name)}",
+        f"checkpoints/{fitting_name(name)}",
         run_levanter_train_lm,
         config,
         description=_about(data, model_config, train_config),
@@ -134,7 +134,7 @@ def default_sft(
     Raises:
         ValueError: What to begin with is not given, or is asked for in a way that there is not.
     """
-    of_hub = _begins_with_hub(sft_config)
+    of_hub = begins_with_hub(sft_config)
     if sft_config.reinit_tokens:
         raise ValueError("reinit_tokens is no option of a training with Levanter: leave it out.")
     given = {
@@ -189,23 +189,29 @@ def _levanter_config(data: Any, model: Any, given: SimpleTrainConfig, tags: Sequ
         raise ValueError(
             "initialize_from_checkpoint_path and initialize_from_hf both say what to begin with: give one of them."
         )
-    exports = given.steps_per_export if given.steps_per_hf_export is None else given.steps_per_hf_export
     return builder().find("levanter.main.train_lm.TrainLmConfig")(
         data=data,
-        trainer=_trainer(given, tags),
+        trainer=trainer_of(given, tags),
         initialize_from_checkpoint_path=begin if given.reset_data_loader_on_init else None,
         initialize_from_hf=of_hub or False,
         z_loss_weight=given.z_loss_weight,
         model=model,
-        optimizer=given.optimizer_config if given.optimizer_config is not None else _adam(given),
-        hf_save_steps=None if exports == -1 else exports,
+        optimizer=given.optimizer_config if given.optimizer_config is not None else adam_of(given),
+        hf_save_steps=steps_of_exports(given),
         data_seed=given.data_seed,
         eval_harness_steps=given.steps_per_task_eval or 10000,
         eval_harness=harness(tasks or ()),
     )
 
 
-def _trainer(given: SimpleTrainConfig, tags: Sequence[str]) -> Any:
+def steps_of_exports(given: Any) -> int | None:
+    """Steps between exports; None for none of them."""
+    steps = given.steps_per_export if given.steps_per_hf_export is None else given.steps_per_hf_export
+    return None if steps == -1 else steps
+
+
+def trainer_of(given: SimpleTrainConfig, tags: Sequence[str]) -> Any:
+    """Levanter's trainer."""
     find = builder().find
     both = (find("haliax.partitioning.ResourceAxis").REPLICA, find("haliax.partitioning.ResourceAxis").DATA)
     averaging, quantized = None, None
@@ -237,7 +243,8 @@ def _trainer(given: SimpleTrainConfig, tags: Sequence[str]) -> Any:
     )
 
 
-def _adam(given: SimpleTrainConfig) -> Any:
+def adam_of(given: SimpleTrainConfig) -> Any:
+    """Levanter's Adam."""
     said = {field: getattr(given, field) for field in _OF_ADAM if getattr(given, field) is not None}
     return builder().find("levanter.optim.config.AdamConfig")(
         learning_rate=given.learning_rate,
@@ -256,7 +263,7 @@ def _about(data: Any, model: Any, given: SimpleTrainConfig) -> str:
     return f"Trains a {type(model).__name__}{size} for {given.num_train_steps:,} steps, {tokens:,} tokens."
 
 
-def _fitting(name: str) -> str:
+def fitting_name(name: str) -> str:
     """A name that W&B takes, with its end, which tells the runs of a sweep apart."""
     if len(name) <= _LONGEST_NAME:
         return name
@@ -271,8 +278,12 @@ def _fitting(name: str) -> str:
     return cut
 
 
-def _begins_with_hub(given: SimpleSFTConfig) -> bool:
-    """Whether the weights to begin with are those of ``model_name_or_path``."""
+def begins_with_hub(given: Any) -> bool:
+    """Whether the weights to begin with are those of ``model_name_or_path``.
+
+    Raises:
+        ValueError: The config asks for weights that it does not give.
+    """
     name, checkpoint = given.model_name_or_path, given.initialize_from_checkpoint_path
     if given.initialize_from_hf is None:
         return name is not None and checkpoint is None
@@ -285,7 +296,7 @@ def _begins_with_hub(given: SimpleSFTConfig) -> bool:
             "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the checkpoint to begin "
             "with."
         )
-    return given.initialize_from_hf
+    return bool(given.initialize_from_hf)
 
 
 def _step_of(checkpoint: str | InputName) -> int:

@@ -10,7 +10,7 @@ from tradewind.marin.era.behaviour.values import logical_cpu_core_count
 from tradewind.marin.names.resources import CpuOnlyConfig, GpuConfig, TpuPodConfig
 from tradewind.steps import Cpu, Gpu, Named, OnCluster, RemoteFunction, Resources, TpuSlice, VersionedValue, way_to
 
-__all__ = ["OURS", "OwnFunction", "own_function", "placement"]
+__all__ = ["DPO", "OURS", "OwnFunction", "own_function", "placement"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class OwnFunction:
 _OF_TRAINING: Final = ("checkpoints/**", "hf/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
 _DEVICES: Final = "the step has its devices already, which Marin's own would ask Ray for."
 _TRAIN: Final = OwnFunction("tradewind.recipes.lm.run:run_levanter_train_lm", True, _OF_TRAINING, _DEVICES)
+DPO: Final = OwnFunction("tradewind.recipes.dpo.run:run_levanter_train_dpo", True, _OF_TRAINING)
+"""Marin's of this name is younger than the experiments that are read."""
 _ALL: Final = ("**",)
 _TOKENIZE: Final = OwnFunction("tradewind.datasets.tokenization:tokenize", resumable=_ALL)
 _DOWNLOAD_HF: Final = OwnFunction("tradewind.datasets.downloads:download_hf", resumable=_ALL)
@@ -51,7 +53,7 @@ OURS: Final[Mapping[str, OwnFunction]] = {
     "marin.speedrun.speedrun:speedrun_results": _SPEEDRUN,
 }
 """Function of Marin's as a spec names it -> ours."""
-_OURS_BY_NAME: Final = {ours.name: ours for ours in OURS.values()}
+_OURS_BY_NAME: Final = {ours.name: ours for ours in (*OURS.values(), DPO)}
 
 
 def own_function(function: Any) -> OwnFunction | None:

@@ -12,13 +12,14 @@ _MODEL = "model/"
 _ARRAY = "/zarr.json"
 
 
-def check_same_model(made: Any, vocab_size: int, checkpoint: str, field: str) -> None:
+def check_same_model(made: Any, vocab_size: int, checkpoint: str, field: str, part: str = "") -> None:
     """Raise ``ValueError`` naming ``field`` if the arrays of that checkpoint are not those of Levanter's config.
 
-    A checkpoint in Levanter's old format, which does not list its arrays, is let through.
+    A checkpoint in Levanter's old format, which does not list its arrays, is let through. ``part`` begins the names of
+    the model's arrays in one that holds several models, such as ``policy/``.
     """
     stored = stored_shapes(checkpoint)
-    wanted = model_shapes(made, vocab_size)
+    wanted = {part + name: shape for name, shape in model_shapes(made, vocab_size).items()}
     for name in sorted(stored.keys() | wanted.keys() if stored else ()):
         if stored.get(name) != wanted.get(name):
             raise ValueError(

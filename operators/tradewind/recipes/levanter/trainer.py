@@ -6,26 +6,29 @@ loss: its successor goes on after the checkpoint. With the checkpoint last, what
 
 from __future__ import annotations
 
+import importlib
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from levanter.main.train_lm import TrainLmConfig
-
-_SAVES = "checkpoint_hook"
+LM: Final = "levanter.main.train_lm"
+_SAVES: Final = "checkpoint_hook"
 """Levanter's name for what saves a step."""
 
 
-def train(config: TrainLmConfig) -> None:
-    """Levanter's ``train_lm``, up to the last step. The last checkpoint may not be complete yet when this returns."""
-    from levanter.main import train_lm
+def train(config: Any, main: str = LM) -> None:
+    """Levanter's training, up to the last step. The last checkpoint may not be complete yet when this returns.
 
-    levanters = train_lm.Trainer
-    train_lm.Trainer = _trainer_class()  # its main function makes its trainer itself, and takes no other
+    Args:
+        config: A ``TrainLmConfig``, or what else the main function takes.
+        main: The module of Levanter's that has the main function.
+    """
+    module: Any = importlib.import_module(main)
+    levanters = module.Trainer
+    module.Trainer = _trainer_class()  # its main function makes its trainer itself, and takes no other
     try:
-        train_lm.main(config)
+        module.main(config)
     finally:
-        train_lm.Trainer = levanters
+        module.Trainer = levanters
 
 
 @cache
@@ -44,8 +47,13 @@ def _trainer_class() -> Any:
 
         def run_hooks(self, info: Any, force: bool = False) -> None:
             super().run_hooks(info, force=force)
-            is_last = info.next_step >= self.num_train_steps  # at the end the hooks run once more, by force
-            if force or (info.step > 1 and not is_last):  # Levanter runs no hook after its first two steps
-                self._save(info, force=force)
+            if force:  # at the end the hooks run once more
+                self._save(info, force=True)
+
+        def train_step(self, state: Any, *batch: Any, **named: Any) -> Any:
+            info = super().train_step(state, *batch, **named)
+            if 1 < info.step < self.num_train_steps - 1:  # Levanter runs no hook after its first two steps
+                self._save(info, force=False)
+            return info
 
     return CheckpointsLast

@@ -17,28 +17,38 @@ def check_train_config(given: Any) -> None:
     Raises:
         ValueError: With the field and what to do.
     """
-    _check_begin(given)
-    _check_length(given)
-    _check_weights(given.data)
+    check_begin(given)
+    check_length(given)
+    check_weights(given.data)
     _check_stages(given)
 
 
 def check_tokenizer(made: Any) -> None:
     """Raise ``ValueError`` for a tokenizer that cannot be loaded, or that cannot end a text as the data wants it."""
-    name = made.data.tokenizer
-    try:
-        tokenizer = made.data.the_tokenizer
-    except Exception as error:  # whatever the hub's client and the tokenizer's own reader raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise ValueError(
-            f"train_config.data.tokenizer={name!r} cannot be loaded ({type(error).__name__}: {reason}): give a folder "
-            "with a tokenizer.json, or a name on the Hugging Face hub that the cluster may read."
-        ) from error
+    tokenizer, name = loaded_tokenizer(made.data), made.data.tokenizer
     if made.data.enforce_eos and name != "passthrough" and tokenizer.eos_token_id is None:
         raise ValueError(
             f"train_config.data.tokenizer={name!r} has no end-of-text token, so texts would run into each other: give "
             "it an eos_token, or set train_config.data.enforce_eos=False."
         )
+
+
+def loaded_tokenizer(data: Any) -> Any:
+    """The tokenizer of a config of data. Raises ``ValueError`` for one that cannot be loaded."""
+    name = data.tokenizer
+    try:
+        return data.the_tokenizer
+    except Exception as error:  # whatever the hub's client and the tokenizer's own reader raise
+        raise ValueError(
+            f"train_config.data.tokenizer={name!r} cannot be loaded ({first_line_of(error)}): give a folder with a "
+            "tokenizer.json, or a name on the Hugging Face hub that the cluster may read."
+        ) from error
+
+
+def first_line_of(error: Exception) -> str:
+    """What a library's error says, in one line."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return f"{type(error).__name__}: {reason}"
 
 
 def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
@@ -92,7 +102,8 @@ def _check_averages(trainer: Any, checkpoint: str, field: str) -> None:
         )
 
 
-def _check_begin(given: Any) -> None:
+def check_begin(given: Any) -> list[str]:
+    """The fields that say what to begin with: none or one. Raises ``ValueError`` if there are more."""
     begins = [
         name
         for name, value in {
@@ -106,9 +117,11 @@ def _check_begin(given: Any) -> None:
         raise ValueError(
             f"train_config.{begins[0]} and train_config.{begins[1]} both say what to begin with: give one of them."
         )
+    return begins
 
 
-def _check_length(given: Any) -> None:
+def check_length(given: Any) -> None:
+    """Raise ``ValueError`` for sequences that are longer than those of the model."""
     length, longest = given.train_seq_len, given.model.max_seq_len
     if length is not None and not 2 <= length <= longest:
         raise ValueError(
@@ -116,7 +129,8 @@ def _check_length(given: Any) -> None:
         )
 
 
-def _check_weights(data: Any) -> None:
+def check_weights(data: Any) -> None:
+    """Raise ``ValueError`` for weights without a component, components without a weight, and weights of nothing."""
     if not data.components:
         raise ValueError("train_config.data.components is empty: give what is to be trained on.")
     weights = data.train_weights

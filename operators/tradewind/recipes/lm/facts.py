@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ class TrainingFacts:
         devices: Of all hosts.
         device_kind: As JAX calls them.
         device_flops: Operations a second that one of them can do at most; None where nobody knows.
+        together: Sequences in each example of a step: 2 where they come in pairs.
     """
 
     run_id: str
@@ -42,6 +43,7 @@ class TrainingFacts:
     devices: int
     device_kind: str
     device_flops: float | None
+    together: int = 1
 
     @property
     def tokens(self) -> int:
@@ -73,8 +75,14 @@ class TrainingFacts:
         }
 
 
-def facts_of(made: Any) -> TrainingFacts:
-    """Of the config that Levanter will run, on the devices that there are."""
+def facts_of(made: Any, together: int = 1, passes: int = _BACKWARD) -> TrainingFacts:
+    """Of the config that Levanter will run, on the devices that there are.
+
+    Args:
+        made: The config.
+        together: Sequences in each example of a step.
+        passes: What a sequence costs, in forward passes.
+    """
     length, vocab_size = made.train_seq_len or made.model.max_seq_len, len(made.data.the_tokenizer)
     steps = made.trainer.num_train_steps
     flops = made.model.flops_per_token(vocab_size, length)
@@ -83,9 +91,10 @@ def facts_of(made: Any) -> TrainingFacts:
         model=type(made.model).__name__,
         parameters=sum(math.prod(shape) for shape in model_shapes(made, vocab_size).values()),
         steps=steps,
-        sequences=made.trainer.batch_schedule.global_data_offset_by_step(steps),
+        sequences=together * made.trainer.batch_schedule.global_data_offset_by_step(steps),
+        together=together,
         length=length,
-        flops_per_token=None if flops is None else _BACKWARD * float(flops),
+        flops_per_token=None if flops is None else passes * float(flops),
         devices=parts.device_count(),
         device_kind=parts.device_kind(),
         device_flops=parts.device_peak(),
@@ -94,14 +103,21 @@ def facts_of(made: Any) -> TrainingFacts:
 
 def beginning(facts: TrainingFacts, made: Any) -> list[str]:
     """What will be trained."""
+    return training_lines(facts, made, mixture(made.data))
+
+
+def training_lines(facts: TrainingFacts, made: Any, data: Sequence[str]) -> list[str]:
+    """What will be trained, with these lines about its data."""
     cost = "unknown" if facts.flops is None else f"{facts.flops_per_token:.3g} a token, {facts.flops:.3g} in all"
     begin = made.initialize_from_hf or made.initialize_from_checkpoint_path or made.trainer.initialize_from
     devices = "one device" if facts.devices == 1 else f"{facts.devices:,} devices"
+    several = f"{facts.sequences // facts.together:,} pairs of sequences"
+    examples = several if facts.together == 2 else f"{facts.sequences:,} sequences"
     lines = [
         f"trains {facts.run_id}: {facts.model} with {facts.parameters:,} parameters, on {devices}",
-        f"  {facts.steps:,} steps, {facts.sequences:,} sequences of {facts.length:,} tokens: {facts.tokens:,} tokens",
+        f"  {facts.steps:,} steps, {examples} of {facts.length:,} tokens: {facts.tokens:,} tokens",
         f"  FLOPs: {cost}",
-        *(f"  {line}" for line in mixture(made.data)),
+        *(f"  {line}" for line in data),
     ]
     if begin:
         lines.append(f"  begins with {made.model.reference_checkpoint if begin is True else begin}")
@@ -136,11 +152,17 @@ def losses(last: Mapping[str, Any]) -> dict[str, Any]:
 
 def ending(result: Mapping[str, Any]) -> list[str]:
     """What came out."""
+    return training_ends(result, ())
+
+
+def training_ends(result: Mapping[str, Any], measured: Sequence[str]) -> list[str]:
+    """What came out, with these lines about what was measured besides the losses."""
     each = ", ".join(f"{name} {value:.3f}" for name, value in result["eval_losses"].items())
     evaluated = _said(result["eval_loss"]) + (f" ({each})" if each else "")
     return [
         f"trained {result['run_id']}: {result['steps']:,} steps, loss {_said(result['train_loss'])}, "
         f"validation loss {evaluated}",
+        *(f"  {line}" for line in measured),
         f"  checkpoint {result['checkpoint']}",
         f"  export {result['export'] or 'none'}",
     ]

@@ -20,6 +20,8 @@ _SOURCES: Final = ("train_urls", "validation_urls")
 class MissingCache:
     """A token cache that a training reads and that is not there."""
 
+    field: str
+    """Of Levanter's config."""
     component: str
     split: str
     path: str
@@ -33,13 +35,13 @@ def check_places(config: Any) -> None:
     Raises:
         ValueError: With the field and what to do.
     """
-    missing = missing_caches(config.train_config.data)
+    missing = missing_caches(config.train_config)
     for cache in missing:
         if not (cache.can_be_built and builds_caches(config)):
             raise ValueError(_not_there(cache))
     given = getattr(config, "allow_out_of_region", None) or ()
     allowed = tuple(field.removeprefix("train_config.") for field in given)
-    built = {cache.component for cache in missing}
+    built = {f"{cache.field}.components.{cache.component.partition('/')[0]}." for cache in missing}
     paths = {"output_path": output_path_of(config)} | {
         f"train_config.{field}": path
         for field, path in bucket_paths(config.train_config)
@@ -73,18 +75,22 @@ def bucket_paths(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
         yield from bucket_paths(each, f"{field}.{name}" if field else str(name))
 
 
-def missing_caches(data: Any) -> list[MissingCache]:
-    """The token caches that a config of data needs and that are not there, as Levanter looks for them."""
-    found = []
-    for name, component in _cached_components(data):
-        for split, can_be_built in _needed(data, name, component).items():
-            root = component.cache_dir or (join(data.cache_dir, name) if data.cache_dir else None)
-            if root is None:
-                raise ValueError(f"train_config.data.components[{name!r}] has no cache_dir, and data has none either.")
-            path = root if component.flat_cache else join(root, split)
-            if not exists(join(path, LEDGER)):
-                found.append(MissingCache(name, split, path, can_be_built))
-    return found
+def missing_caches(given: Any) -> list[MissingCache]:
+    """The token caches that Levanter's config needs and that are not there, as Levanter looks for them."""
+    cuts_validation = getattr(given, "validation_split_fraction", None) is not None  # from what is trained on
+    found = [
+        cache for cache in _missing_of("data", given.data) if not (cuts_validation and cache.split == "validation")
+    ]
+    beside = getattr(given, "lm_validation_data", None)
+    return found if beside is None else [*found, *_missing_of("lm_validation_data", beside)]
+
+
+def cache_path(field: str, data: Any, name: str, component: Any, split: str) -> str:
+    """Where Levanter looks for a token cache. Raises ``ValueError`` if the config does not say."""
+    root = component.cache_dir or (join(data.cache_dir, name) if data.cache_dir else None)
+    if root is None:
+        raise ValueError(f"train_config.{field}.components[{name!r}] has no cache_dir, and {field} has none either.")
+    return str(root if component.flat_cache else join(root, split))
 
 
 def has_weight(data: Any, name: str) -> bool:
@@ -92,6 +98,14 @@ def has_weight(data: Any, name: str) -> bool:
     weights = data.train_weights
     stages = [weights] if isinstance(weights, Mapping) else [stage for _, stage in weights or ()]
     return weights is None or any(stage.get(name, 0) > 0 for stage in stages)
+
+
+def _missing_of(field: str, data: Any) -> Iterator[MissingCache]:
+    for name, component in _cached_components(data):
+        for split, can_be_built in _needed(data, name, component).items():
+            path = cache_path(field, data, name, component, split)
+            if not exists(join(path, LEDGER)):
+                yield MissingCache(field, name, split, path, can_be_built)
 
 
 def _cached_components(data: Any) -> Iterator[tuple[str, Any]]:
@@ -118,9 +132,10 @@ def _needed(data: Any, name: str, component: Any) -> dict[str, bool]:
 
 def _not_there(cache: MissingCache) -> str:
     how = "or set auto_build_caches=True" if cache.can_be_built else "as its component does not say what it is made of"
+    component = f"train_config.{cache.field}.components[{cache.component!r}]"
     return (
-        f"train_config.data.components[{cache.component!r}]: there is no finished token cache for {cache.split} at "
-        f"{cache.path}: run the step that makes it, {how}."
+        f"{component}: there is no finished token cache for {cache.split} at {cache.path}: run the step that makes it, "
+        f"{how}."
     )
 
 
@@ -128,4 +143,4 @@ def _is_read_no_more(field: str, built: Collection[str]) -> bool:
     """Whether a field says what a token cache was made of, which is there already."""
     if not any(f".{source}" in field for source in _SOURCES):
         return False
-    return not any(field.startswith(f"data.components.{name.partition('/')[0]}.") for name in built)
+    return not field.startswith(tuple(built))

@@ -32,20 +32,43 @@ def prepared(config: Any) -> Any:
     Raises:
         ValueError: The tokenizer's folder or the checkpoint to begin with is not there.
     """
+    made = with_places(config)
+    return dataclasses.replace(made, eval_harness=_harness(made.eval_harness))
+
+
+def with_places(config: Any) -> Any:
+    """The same of any config of a training, as far as they are alike."""
     given = config.train_config
-    tokenizer = given.data.tokenizer
-    if is_remote(tokenizer) or os.path.isabs(tokenizer):  # and no name on a hub
-        tokenizer = local_tokenizer(tokenizer, "train_config.data.tokenizer")
-    data = dataclasses.replace(given.data, auto_build_caches=builds_caches(config), tokenizer=tokenizer)
+    data = data_with_places(config, given.data, "data")
+    begin = given.initialize_from_checkpoint_path
     return dataclasses.replace(
         given,
         data=data,
         model=_model(given, data.tokenizer),
         trainer=_trainer(config),
         hf_save_path=_export(config),
-        initialize_from_checkpoint_path=_begin(given.initialize_from_checkpoint_path),
-        eval_harness=_harness(given.eval_harness),
+        initialize_from_checkpoint_path=begin and newest_under(begin, "initialize_from_checkpoint_path"),
     )
+
+
+def data_with_places(config: Any, data: Any, field: str) -> Any:
+    """A config of data with a tokenizer that is here. Raises ``ValueError`` if there is none."""
+    tokenizer = data.tokenizer
+    if is_remote(tokenizer) or os.path.isabs(tokenizer):  # and no name on a hub
+        tokenizer = local_tokenizer(tokenizer, f"train_config.{field}.tokenizer")
+    return dataclasses.replace(data, auto_build_caches=builds_caches(config), tokenizer=tokenizer)
+
+
+def newest_under(path: str, field: str) -> str:
+    """The checkpoint itself, if the output of a training or the folder of its checkpoints is given.
+
+    Raises:
+        ValueError: There is none.
+    """
+    found = newest_checkpoint([path, join(path, "checkpoints")])
+    if found is None:
+        raise ValueError(f"There is no complete checkpoint under train_config.{field} {path}.")
+    return found.path
 
 
 def sized(made: Any) -> Any:
@@ -84,7 +107,11 @@ def _model(given: Any, tokenizer: str) -> Any:
     """
     fields = {field.name for field in dataclasses.fields(given.model)}
     ours = {"tokenizer": tokenizer} if "tokenizer" in fields and given.model.tokenizer is None else {}
-    is_reference = given.initialize_from_hf or given.pad_tokenizer_to_match_model or not os.path.isdir(tokenizer)
+    is_reference = (
+        given.initialize_from_hf
+        or getattr(given, "pad_tokenizer_to_match_model", False)
+        or not os.path.isdir(tokenizer)
+    )
     if "reference_checkpoint" in fields and not is_reference:
         ours["reference_checkpoint"] = tokenizer
     return dataclasses.replace(given.model, **ours) if ours else given.model
@@ -97,16 +124,6 @@ def _export(config: Any) -> str | None:
     given = config.train_config
     is_whole = type(given.adapter).__name__ == "NoAdaptorConfig" and isinstance(given.model, HFCompatConfig)
     return export_path(output_path_of(config)) if is_whole and given.hf_save_steps else None
-
-
-def _begin(path: str | None) -> str | None:
-    """The checkpoint itself, if the output of a training or the folder of its checkpoints is given."""
-    if path is None:
-        return None
-    found = newest_checkpoint([path, join(path, "checkpoints")])
-    if found is None:
-        raise ValueError(f"There is no complete checkpoint under train_config.initialize_from_checkpoint_path {path}.")
-    return found.path
 
 
 def _harness(given: Any) -> Any:

@@ -16,11 +16,22 @@ WITHOUT_KEY: Final = ("offline", "disabled", "dryrun")
 """Modes of W&B that ask nobody."""
 
 
-def with_all_trackers(made: Any, output_path: str, first_step: int) -> Any:
-    """The same config with its trackers placed under the output, and ours; ``first_step`` is the one to go on with."""
+def with_all_trackers(
+    made: Any, output_path: str, first_step: int, together: int = 1, also_kept: tuple[str, ...] = ()
+) -> Any:
+    """The same config with its trackers placed under the output, and ours.
+
+    Args:
+        made: The config.
+        output_path: Of the training.
+        first_step: The one to go on with.
+        together: Sequences in each example of a step.
+        also_kept: What is kept besides the losses, as patterns.
+    """
     given = made.trainer.tracker
     placed = [_placed(each, output_path, first_step) for each in (given if isinstance(given, Sequence) else [given])]
-    trackers = [tracker_config(_options(made, output_path)), *(each for each in placed if each is not None)]
+    options = dataclasses.replace(_options(made, output_path, together), also_kept=also_kept)
+    trackers = [tracker_config(options), *(each for each in placed if each is not None)]
     return dataclasses.replace(made, trainer=dataclasses.replace(made.trainer, tracker=tuple(trackers)))
 
 
@@ -57,14 +68,14 @@ def _wandb(tracker: Any, output_path: str) -> Any:
     return dataclasses.replace(tracker, name=tracker.name or basename(output_path), mode=mode, save_code=code)
 
 
-def _options(made: Any, output_path: str) -> TrackingOptions:
+def _options(made: Any, output_path: str, together: int) -> TrackingOptions:
     sizes = made.trainer.train_batch_size
     stages = ((0, sizes),) if isinstance(sizes, int) else tuple((each.start, each.value) for each in sizes)
     steps, length = made.trainer.num_train_steps, made.train_seq_len or made.model.max_seq_len
     return TrackingOptions(
         metrics_path=metrics_path(output_path),
         total_steps=steps,
-        tokens_per_step=stages[0][1] * length,
+        tokens_per_step=stages[0][1] * length * together,
         steps_per_line=max(10, steps // 1000),
         examples_per_step=stages[0][1],
         batch_sizes=stages if len(stages) > 1 else (),

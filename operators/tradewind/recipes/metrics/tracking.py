@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -38,6 +39,8 @@ class TrackingOptions:
     """First step -> examples of each step from there on, where that changes; the two numbers above are of the first."""
     each_set: bool = False
     """Whether the loss of each validation set is kept, beside that of all together, and the bits per byte."""
+    also_kept: tuple[str, ...] = ()
+    """What is kept besides, as patterns such as ``train/dpo_*``."""
 
     def examples(self, before: int, done: int) -> int:
         """How many examples the steps from ``before`` up to ``done`` take."""
@@ -49,7 +52,9 @@ class TrackingOptions:
 
     def is_kept(self, key: str) -> bool:
         """Whether what Levanter measures under that name is written down."""
-        return key in KEPT or (self.each_set and key.startswith("eval/") and key.endswith(("/loss", "/bpb")))
+        if key in KEPT or any(fnmatchcase(key, pattern) for pattern in self.also_kept):
+            return True
+        return self.each_set and key.startswith("eval/") and key.endswith(("/loss", "/bpb"))
 
 
 def tracker_config(options: TrackingOptions) -> Any:
@@ -161,6 +166,10 @@ class ProgressReporter:
             print(f"{place}  validation loss {values['eval/loss']:.3f}", flush=True)
         if AVERAGED_LOSS in values:
             print(f"{place}  validation loss {values[AVERAGED_LOSS]:.3f} of the averaged weights", flush=True)
+        for key in () if "eval/loss" in values or AVERAGED_LOSS in values else values:
+            if key.startswith("eval/") and key.endswith("/loss"):  # of a set that Levanter measures by itself
+                name = key.removeprefix("eval/").removesuffix("/loss")
+                print(f"{place}  validation loss {values[key]:.3f} ({name})", flush=True)
         if "train/loss" not in values:
             return
         self.last_step = step

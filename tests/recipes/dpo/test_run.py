@@ -1,0 +1,304 @@
+"""Direct preference optimization, from lines of pairs to a trained model: its output, a cut, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from tests.prepared import prepared_to_train
+from tests.recipes.workbench import Workbench
+from tradewind.recipes.metrics.file import series
+from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.verdicts import NOTICED
+
+pytestmark = [pytest.mark.slow]
+
+STEPS, LENGTH = 8, 48
+PAIRS, CUT = 40, 8
+
+PREPARE = """
+import json, os, sys
+import haliax as hax
+import jax
+from levanter.checkpoint import save_checkpoint
+from levanter.data.text import PreferenceChatLmDatasetFormat
+from levanter.models.llama import LlamaConfig
+from levanter.tokenizers import load_tokenizer
+from levanter.trainer import TrainerConfig
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
+from tradewind.recipes.levanter.stored_models import ModelAxes, write_export
+from transformers import PreTrainedTokenizerFast
+root = sys.argv[1]
+MARKED = "{% for m in messages %}{% if m.role == 'user' %}?{{ m.content }}{% else %}" \\
+    "{% generation %}={{ m.content }}<end>{% endgeneration %}{% endif %}{% endfor %}"
+UNMARKED = MARKED.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+for name, template in (("tokenizer", MARKED), ("unmarked", UNMARKED), ("bare", None)):
+    made = Tokenizer(models.BPE({each: number for number, each in enumerate([*letters, "<end>"])}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    kept = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+    kept.chat_template = template
+    kept.save_pretrained(f"{root}/{name}")
+for split, pairs in (("train", 40), ("validation", 4)):
+    with open(f"{root}/{split}.jsonl", "w") as file:
+        for number in range(pairs):
+            asked = {"role": "user", "content": f"{number} and 1?"}
+            sides = {"chosen": f"{number + 1}, of course", "rejected": "who knows"}
+            file.write(json.dumps({
+                side: [asked, {"role": "assistant", "content": said}] for side, said in sides.items()}) + "\\n")
+told = tokenize(TokenizeFilesConfig(
+    [f"{root}/train.jsonl"], [f"{root}/validation.jsonl"], f"{root}/pairs", f"{root}/tokenizer",
+    format=PreferenceChatLmDatasetFormat()))
+assert (told["train_documents"], told["validation_documents"]) == (40, 4), told
+os.mkdir(f"{root}/undivided")
+os.symlink(f"{root}/pairs/train", f"{root}/undivided/train")
+for name, width in (("base", 32), ("other", 16)):
+    axes = ModelAxes(LlamaConfig(
+        max_seq_len=64, hidden_dim=width, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2,
+        tokenizer=f"{root}/tokenizer", reference_checkpoint=f"{root}/tokenizer"), hax.Axis("vocab", 257), {})
+    model = axes.config.build(axes.vocab, key=jax.random.PRNGKey(1))
+    save_checkpoint({"model": model}, 3, f"{root}/{name}/checkpoints/step-3")
+    save_checkpoint({"model": {"policy": model}}, 3, f"{root}/out/of-{name}/checkpoints/step-3")
+    with TrainerConfig().use_device_mesh():
+        write_export(axes, model, load_tokenizer(f"{root}/tokenizer"), f"{root}/{name}/hf")
+"""
+MADE = """
+import dataclasses, json, os, sys
+from datetime import timedelta
+from levanter.adaptor import LoraAdaptorConfig
+from levanter.callbacks.watch import WatchConfig
+from levanter.checkpoint import CheckpointerConfig
+from levanter.data.text import DatasetComponent, PreferenceChatLmDatasetFormat, PreferenceLmDataConfig
+from levanter.dpo import ReferenceEvalCacheConfig
+from levanter.main.train_dpo import AdapterBaseReferenceConfig, SeparateReferenceConfig, TrainDpoConfig
+from levanter.models.llama import LlamaConfig
+from levanter.optim.config import AdamConfig
+from levanter.trainer import TrainerConfig
+from tradewind.recipes.dpo.run import LevanterTrainConfig, run_levanter_train_dpo
+root = sys.argv[1]
+
+def component(**fields):
+    return DatasetComponent(**{"cache_dir": f"{root}/pairs", "format": PreferenceChatLmDatasetFormat()} | fields)
+
+def made(name, steps=8, data={}, model={}, trainer={}, **more):
+    data = PreferenceLmDataConfig(**{
+        "tokenizer": f"{root}/tokenizer", "auto_build_caches": False, "mixture_block_size": 8,
+        "components": {"pairs": component()}} | data)
+    model = LlamaConfig(**{
+        "max_seq_len": 64, "hidden_dim": 32, "intermediate_dim": 64, "num_layers": 1, "num_heads": 2,
+        "num_kv_heads": 2, "gradient_checkpointing": False} | model)
+    trainer = TrainerConfig(**{
+        "num_train_steps": steps, "train_batch_size": 4, "steps_per_eval": 4,
+        "checkpointer": CheckpointerConfig(base_path="elsewhere", save_interval=timedelta(hours=1), keep=[]),
+        "watch": WatchConfig(watch_targets=[])} | trainer)
+    config = TrainDpoConfig(**{
+        "data": data, "model": model, "trainer": trainer, "train_seq_len": 48, "validation_split_fraction": 0.2,
+        "hf_save_steps": 10**6, "optimizer": AdamConfig(learning_rate=1e-3, warmup=0.1),
+        "initialize_from_checkpoint_path": f"{root}/base",
+        "reference": SeparateReferenceConfig(f"{root}/base", is_hf=False)} | more)
+    return LevanterTrainConfig(config, f"{root}/out/{name}")
+"""
+END = """
+sys.stdout.flush()
+os._exit(0)
+"""
+TRAIN = MADE + "run_levanter_train_dpo(made(sys.argv[2]))" + END
+BY_HELPERS = (
+    """
+import json, os, sys
+from pathlib import Path
+from tradewind import Cpu, lazy
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import step_spec
+from tradewind.marin.defaults import SimpleDPOConfig, default_dpo, default_tokenize
+from tradewind.marin.era.building import builder
+from tradewind.steps import resolve
+root, find = sys.argv[1], builder().find
+pairs = default_tokenize(
+    "helpers", f"{root}/train.jsonl", f"{root}/tokenizer",
+    format=lazy("levanter.data.text:PreferenceChatLmDatasetFormat"))
+pairs.config.validation_paths.append(f"{root}/validation.jsonl")
+model = find("levanter.models.llama.LlamaConfig")(
+    seq_len=64, hidden_dim=32, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2)
+step = default_dpo("helped", pairs, model, SimpleDPOConfig(
+    Cpu(), 4, 4, 1e-3, model_name_or_path=f"{root}/base/hf", validation_split_fraction=None, steps_per_hf_export=-1,
+    reference_eval_cache=lazy("levanter.dpo:ReferenceEvalCacheConfig", mode="build_or_load")))
+resolved = resolve([step], f"{root}/store")
+for each in resolved.steps:
+    spec = step_spec(each, CodeFolder(Path("/nonexistent")))
+    function, config = spec.load_function(), spec.load_config()
+    if hasattr(function, "preflight"):
+        function.preflight(config, 4)
+    function(config)
+Path(root, "helped").symlink_to(resolved.of(step).output_path)
+"""
+    + END
+)
+REFUSE = (
+    MADE
+    + """
+def compared_with(path, is_hf=False):
+    return made("r", reference=SeparateReferenceConfig(path and f"{root}/{path}", is_hf=is_hf))
+
+def of_tokenizer(name):
+    return made("r", data={"tokenizer": f"{root}/{name}"})
+
+undivided = {"components": {"pairs": component(cache_dir=f"{root}/undivided")}}
+two = {"components": {"a": component(), "b": component()}, "train_weights": {"a": 1.0, "b": 1.0}}
+cases = {
+    "fits": lambda: made("r"),
+    "fits with an adapter": lambda: made("r", reference=AdapterBaseReferenceConfig(), adapter=LoraAdaptorConfig()),
+    "fits one of two": lambda: made("r", data=two | {"train_weights": {"a": 1.0, "b": 0.0}}),
+    "fits without a validation split": lambda: made("r", data=undivided),
+    "no validation split": lambda: made("r", data=undivided, validation_split_fraction=None),
+    "no weights": lambda: made("r", initialize_from_checkpoint_path=None),
+    "two weights": lambda: made("r", initialize_from_hf=f"{root}/base/hf"),
+    "state to begin with": lambda: made(
+        "r", initialize_from_checkpoint_path=None, trainer={"initialize_from": f"{root}/base"}),
+    "no reference": lambda: compared_with(""),
+    "no reference there": lambda: compared_with("nowhere"),
+    "no export there": lambda: compared_with("nowhere", True),
+    "other reference": lambda: compared_with("other"),
+    "other export": lambda: compared_with("other/hf", True),
+    "other weights": lambda: made("r", initialize_from_checkpoint_path=f"{root}/other"),
+    "fits to go on": lambda: made("of-base"),
+    "other model to go on with": lambda: made("of-other"),
+    "no adapter": lambda: made("r", reference=AdapterBaseReferenceConfig()),
+    "batch": lambda: made("r", trainer={"train_batch_size": 6}),
+    "too long": lambda: made("r", train_seq_len=65),
+    "too long a pair": lambda: made("r", train_seq_len=20),
+    "no generation marks": lambda: of_tokenizer("unmarked"),
+    "no template": lambda: of_tokenizer("bare"),
+    "no cache": lambda: made("r", data={"components": {"pairs": component(cache_dir="/nowhere")}}),
+    "two components": lambda: made("r", data=two),
+    "beta": lambda: made("r", beta=0.0),
+    "fraction": lambda: made("r", validation_split_fraction=1.0),
+}
+for name, case in cases.items():
+    try:
+        run_levanter_train_dpo.preflight(case(), 4)
+        print(json.dumps([name, "fits"]))
+    except ValueError as error:
+        print(json.dumps([name, str(error)]))
+"""
+    + END
+)
+REFUSED = {
+    "fits": "fits",
+    "fits to go on": "fits",
+    "fits with an adapter": "fits",
+    "fits one of two": "fits",
+    "fits without a validation split": "fits",
+    "no validation split": "train_config.data.components['pairs']: there is no finished token cache for validation at ",
+    "no weights": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path are missing: give",
+    "two weights": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path both say what to",
+    "state to begin with": "train_config.trainer.initialize_from is the whole state of a training, which one of DPO",
+    "no reference": "train_config.reference.model_path is missing: give the model that preferences are compared with",
+    "no reference there": "There is no complete checkpoint under train_config.reference.model_path ROOT/nowhere.",
+    "no export there": "train_config.reference.model_path='ROOT/nowhere' cannot be read (",
+    "other reference": "train_config.reference.model_path: the checkpoint ROOT/other/checkpoints/step-3 is of another",
+    "other export": "train_config.reference.model_path: the model ROOT/other/hf is another: embeddings/",
+    "other weights": "train_config.initialize_from_checkpoint_path: the checkpoint ROOT/other/checkpoints/step-3 is of",
+    "other model to go on with": "output_path: the checkpoint ROOT/out/of-other/checkpoints/step-3 is of another "
+    "model: policy/embeddings/",
+    "no adapter": "train_config.reference is a AdapterBaseReferenceConfig, and train_config.adapter is none: give a",
+    "batch": "train_config.trainer.train_batch_size=6 is not a positive multiple of the number of devices, 4.",
+    "too long": "train_config.train_seq_len=65: give at least 2 and at most the model's max_seq_len, 64.",
+    "too long a pair": "train_config.data.components['pairs']: pair 10 of train has 25 chosen tokens, and sequences",
+    "no generation marks": "train_config.data.components['pairs'].format: Chat template must contain {%generation%}",
+    "no template": "train_config.data.components['pairs'].format: No chat template provided and tokenizer has no",
+    "no cache": "train_config.data.components['pairs']: there is no finished token cache for train at /nowhere/train: ",
+    "two components": "train_config.data.train_weights has weights for a, b: DPO trains on one component, so put all",
+    "beta": "train_config.beta=0.0: give a number above 0, such as 0.1.",
+    "fraction": "train_config.validation_split_fraction=1.0: give at least 0 and less than 1, or None to validate on",
+}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    """With pairs that ``tokenize`` made and models."""
+    root = tmp_path_factory.mktemp("bench")
+    with prepared_to_train(root) as python:
+        made = Workbench(root, python)
+        made.run(PREPARE)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def told(bench: Workbench) -> list[str]:
+    """The log of an undisturbed training, whose output is ``whole``."""
+    return bench.run(TRAIN, "whole")
+
+
+def test_what_cannot_work_is_refused_with_its_field_before_there_is_a_slice(bench: Workbench) -> None:
+    answers = dict(json.loads(line) for line in bench.run(REFUSE) if line.startswith('["'))
+    assert answers.keys() == REFUSED.keys()
+    for name, expected in REFUSED.items():
+        assert answers[name].startswith(expected.replace("ROOT", str(bench.root))), (name, answers[name])
+
+
+def test_pairs_that_were_tokenized_teach_a_model_to_prefer(bench: Workbench, told: list[str]) -> None:
+    result, rows = bench.result("whole"), bench.metrics("whole")
+    assert rows[0]["train/dpo_loss"] == pytest.approx(math.log(2), abs=1e-4), "it begins with the reference itself"
+    assert 0 < result["train_loss"] < math.log(2) and 0 < result["eval_loss"] < math.log(2)
+    assert result["eval_losses"] == {"pairs": result["eval_loss"]}
+    assert result["accuracy"] == result["train_accuracy"] == 1.0
+    assert result["margin"] == rows[-1]["eval/pairs/dpo_chosen_reward"] - rows[-1]["eval/pairs/dpo_rejected_reward"] > 0
+    assert (result["steps"], result["tokens"]) == (STEPS, STEPS * 4 * 2 * LENGTH)
+    assert 4 * result["parameters"] * result["tokens"] < result["flops"] < 8 * result["parameters"] * result["tokens"]
+    path = bench.root / "out/whole"
+    assert result["checkpoint"] == str(path / f"checkpoints/step-{STEPS - 1}")
+    assert result["export"] == str(path / f"hf/step-{STEPS - 1}") and (path / f"hf/step-{STEPS - 1}").is_dir()
+    assert not (bench.root / "elsewhere").exists()
+
+
+def test_the_log_says_what_is_preferred_and_what_came_out(bench: Workbench, told: list[str]) -> None:
+    result = bench.result("whole")
+    begin = told.index(f"trains whole: LlamaConfig with {result['parameters']:,} parameters, on one device")
+    assert told[begin + 1] == "  8 steps, 32 pairs of sequences of 48 tokens: 3,072 tokens"
+    base = bench.root / "base/checkpoints/step-3"
+    assert told[begin + 3 : begin + 6] == [
+        f"  {PAIRS - CUT} pairs to train on, {CUT} cut off for validation",
+        f"  beta 0.1, reference {base}",
+        f"  begins with {base}",
+    ]
+    assert f"step {STEPS}/{STEPS}  validation loss {result['eval_loss']:.3f} (pairs)" in told
+    assert told[-5] == (
+        f"trained whole: 8 steps, loss {result['train_loss']:.3f}, validation loss {result['eval_loss']:.3f} "
+        f"(pairs {result['eval_loss']:.3f})"
+    )
+    margin = f"{result['margin']:.3f}"
+    assert told[-3] == f"  validation: 100.0% of the pairs preferred as chosen, margin of rewards {margin}"
+
+
+def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
+    bench: Workbench, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = bench.root / "notice.json"
+    write_notice(str(notice), Notice(4e9, "maintenance"))
+    monkeypatch.setenv(NOTICE_VARIABLE, str(notice))
+    assert bench.run(TRAIN, "cut", exit_code=NOTICED)[-1].startswith("step 3 is saved, because of a notice")
+    notice.unlink()
+    assert f"goes on after step 3/{STEPS}" in bench.run(TRAIN, "cut")
+    for measure in ("train/loss", "train/dpo_chosen_reward", "eval/pairs/loss", "eval/pairs/dpo_rejected_reward"):
+        assert series(bench.metrics("cut"), measure) == series(bench.metrics("whole"), measure) != ([], [])
+    placed = ("run_id", "checkpoint", "export")
+    one, other = ({k: v for k, v in bench.result(name).items() if k not in placed} for name in ("cut", "whole"))
+    assert one == other
+    assert bench.run(TRAIN, "cut") == [], "one that has ended is only read"
+
+
+def test_marins_helpers_teach_preferences_from_an_export_and_validate_on_the_split(bench: Workbench) -> None:
+    told = bench.run(BY_HELPERS)
+    assert f"  beta 0.1, reference {bench.root}/base/hf" in told and f"  begins with {bench.root}/base/hf" in told
+    assert f"  {PAIRS} pairs to train on, 0 cut off for validation" in told
+    result = json.loads((bench.root / "helped/result.json").read_text())
+    assert (result["steps"], result["export"], list(result["eval_losses"])) == (4, None, ["helpers"])
+    assert result["eval_loss"] < math.log(2)
+    assert [each.parts[-4] for each in (bench.root / "store").rglob("reference_logprobs/*/shard_ledger.json")] == [
+        (bench.root / "helped").resolve().name
+    ], "nothing is written into another step's output"

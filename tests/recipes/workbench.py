@@ -1,0 +1,38 @@
+"""A folder with tokenizers and token caches, and programs that train from them, as a cluster's hosts would."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.prepared import PreparedPython
+from tradewind.recipes.metrics.file import read_metrics
+
+
+class Workbench:
+    """A folder with tokenizers and token caches, and programs that train from them."""
+
+    def __init__(self, root: Path, python: PreparedPython) -> None:
+        self.root = root
+        self.python = python
+
+    def run(self, code: str, *arguments: str, exit_code: int = 0) -> list[str]:
+        env = {name: value for name, value in os.environ.items() if name not in ("RUN_ID", "WANDB_API_KEY")}
+        process = self.python.start(
+            code, str(self.root), *arguments, env=env | {"HOME": str(self.root), "HF_HUB_OFFLINE": "1"}
+        )
+        try:
+            out, errors = process.communicate()
+        finally:
+            process.kill()  # does nothing to a process that has ended
+        assert process.returncode == exit_code, errors[-3000:]
+        return out.splitlines()
+
+    def result(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.root / "out" / name / "result.json").read_text())
+        return found
+
+    def metrics(self, name: str) -> list[dict[str, Any]]:
+        return read_metrics(str(self.root / "out" / name / "metrics.jsonl"))
