@@ -36,8 +36,8 @@ for seed, name in enumerate(("web", "code")):
         with SerialCacheWriter(f"{root}/{name}/{split}", {"input_ids": np.zeros(0, np.int32)}) as writer:
             ids = [chance.integers(40 * seed, 40 * seed + 40, 64).astype(np.int32) for _ in range(texts)]
             writer.write_batch([{"input_ids": each} for each in ids])
-os.makedirs(f"{root}/raw")
-with open(f"{root}/raw/a.jsonl", "w") as file:
+os.makedirs(f"{root}/texts")
+with open(f"{root}/texts/a.jsonl", "w") as file:
     file.writelines(json.dumps({"text": "raw text " * 40}) + "\\n" for _ in range(8))
 """
 MADE = """
@@ -85,7 +85,7 @@ TRAIN = MADE + "run_levanter_train_lm(made(sys.argv[2]))" + END
 BEGIN = (
     MADE
     + """
-raw = DatasetComponent(source=UrlDatasetSourceConfig(train_urls=[f"{root}/raw/a.jsonl"]))
+raw = DatasetComponent(source=UrlDatasetSourceConfig(train_urls=[f"{root}/texts/a.jsonl"]))
 run_levanter_train_lm(made(
     "begun", 4, {"components": {"web": DatasetComponent(), "raw": raw}, "train_weights": {"web": 1.0, "raw": 1.0}},
     trainer={
@@ -190,7 +190,7 @@ marin = "marin.processing.tokenize.tokenize"
 def decoded(given):
     return decode(json.loads(json.dumps(Encoder(CodeFolder(Path("/nonexistent"))).encode(given, "config"))))
 written = find(f"{marin}.TokenizeConfig")(
-    [f"{root}/raw"], [f"{root}/raw/*.jsonl"], f"{root}/mine", f"{root}/tokenizer", tags=["mine"],
+    [f"{root}/texts"], [f"{root}/texts/*.jsonl"], f"{root}/mine", f"{root}/tokenizer", tags=["mine"],
     format=find("levanter.data.text.TextLmDatasetFormat")(text_key="text"))
 tokenize(decoded(written))
 try:
