@@ -45,6 +45,14 @@ def test_a_folder_that_somebody_changed_is_not_used(cloud: LocalCloudStorage) ->
     assert other != first and contents(other)["tokenizer.json"] == b"{1}"
 
 
+def test_the_weights_beside_a_tokenizer_are_not_read(cloud: LocalCloudStorage) -> None:
+    write("gs://bucket/model")
+    for name in ("model.safetensors", "original/tokenizer.json"):
+        with fsspec.open(f"gs://bucket/model/{name}", "wb") as file:
+            file.write(b"large")
+    assert contents(local_tokenizer("gs://bucket/model")) == FILES
+
+
 def test_no_half_written_folder_is_left(cloud: LocalCloudStorage, temporary: Path) -> None:
     first = local_tokenizer(write("gs://bucket/e"))
     assert [str(path) for path in temporary.iterdir()] == [first]

@@ -16,6 +16,8 @@ from tradewind.storage import file_system_at
 PREFIX: Final = "tradewind-tokenizer-"
 MAIN_FILE: Final = "tokenizer.json"
 _ON_THE_HUB: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_ENDINGS: Final = (".json", ".jinja", ".model", ".txt")
+"""What a tokenizer may need of its folder, where a model's weights may lie, too."""
 _OF_A_TOKENIZER: Final = ("tokenizer*", "chat_template*", "special_tokens*", "added_tokens*", "vocab*", "merges*")
 
 
@@ -32,7 +34,8 @@ def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
         raise ValueError(f"There is no tokenizer under {field} {path}: {MAIN_FILE} is missing.")
     if not is_remote(path):
         return str(root)
-    return kept_folder({basename(name): fs.cat_file(name) for name in fs.find(root)})
+    names = [name for name in fs.ls(root, detail=False) if name.endswith(_ENDINGS)]
+    return kept_folder({basename(name): fs.cat_file(name) for name in names})
 
 
 def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
