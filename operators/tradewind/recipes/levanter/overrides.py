@@ -13,8 +13,14 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tradewind.steps import VersionedValue
+
 OURS: Mapping[str, str] = {
-    "data": "cache_path",
+    "data.auto_build_caches": "cache_path",
+    "data.cache_dir": "cache_path",
+    "data.components": "cache_path",
+    "data.tokenizer": "tokenizer_path",
+    "data.train_weights": "cache_path",
     "model": "model or model_size",
     "train_seq_len": "seq_len",
     "hf_save_path": "output_path",
@@ -64,8 +70,11 @@ def check_names(overrides: Mapping[str, Any]) -> None:
                 raise ValueError(f"levanter[{name!r}] is decided by {field} of the config: set it there.")
         if (why := REFUSED.get(name.partition(".")[0])) is not None:
             raise ValueError(f"levanter[{name!r}] is not taken: {why}.")
-        if isinstance(value, Mapping) and any(taken.startswith(f"{name}.") for taken in OURS):
-            check_names({f"{name}.{key}": inner for key, inner in value.items() if key != _KIND})
+        given = value.value if isinstance(value, VersionedValue) else value
+        if name == "data" and not isinstance(given, Mapping):
+            raise ValueError("levanter['data'] is given whole: give its fields, such as {'data.shuffle': False}.")
+        if isinstance(given, Mapping) and any(taken.startswith(f"{name}.") for taken in OURS):
+            check_names({f"{name}.{key}": inner for key, inner in given.items() if key != _KIND})
 
 
 def with_overrides(config: Any, overrides: Mapping[str, Any]) -> Any:

@@ -22,6 +22,7 @@ from tradewind.steps.values.shortened import shortened
 
 BLOCK: Final = 2048
 """Sequences that have their shares of each component, in a random order: Levanter's own default."""
+_BLOCK_SIZE: Final = "data.mixture_block_size"
 _BY_NAME: Final = FieldRule(
     "a mapping of names to token caches, such as {'web': tokens}",
     lambda value: isinstance(value, Mapping) and len(value) > 0 and all(map(_is_name, value)),
@@ -142,7 +143,7 @@ def levanter_mixture(config: MixtureTrainConfig) -> LevanterTrainConfig:
     data = dataclasses.replace(
         made.data,
         cache_dir=None,
-        mixture_block_size=BLOCK,
+        mixture_block_size=config.levanter.get(_BLOCK_SIZE, BLOCK),
         components={name: DatasetComponent(cache_dir=join(path, COMPONENT)) for name, path in config.caches.items()},
         train_weights=dict(config.weights) if config.weights else dict.fromkeys(config.caches, 1.0),
     )
