@@ -18,6 +18,7 @@ from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.marin.defaults import SimpleTrainConfig, default_train, simulated_epoching_train
 from tradewind.marin.names.data_configs import lm_varying_mixture_data_config
 from tradewind.recipes.metrics.file import read_metrics, series
+from tradewind.recipes.steps import evaluate
 from tradewind.steps import Cpu
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -79,6 +80,11 @@ def test_a_second_component_of_the_mixture_helps_on_its_own_texts(maker: Maker) 
     head, best, other = csv.reader((compared / "comparison.csv").open())
     assert (best[0], other[0]) == ("mixed", "alone")
     assert {"eval_losses.email", "eval_losses.asyncio"} <= set(head)
+    mixed, tokens = pipeline.runs["mixed"], pipeline.components["asyncio"]
+    given = {"tokenizer": pipeline.tokenizer, "model": "tiny", "seq_len": 64, "sample_tokens": 0}
+    evaluated = maker.make(evaluate("mixture/evaluate", mixed, tokens=tokens, **given))
+    results = json.loads((evaluated / "results.json").read_text())
+    assert results["hf"]["loss"] == pytest.approx(float(best[head.index("eval_losses.asyncio")]), abs=0.2)
 
 
 def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(maker: Maker) -> None:

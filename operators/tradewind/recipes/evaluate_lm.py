@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.datasets.files import exists, join, write_json
+from tradewind.datasets.files import basename, exists, join, write_json
 from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
@@ -15,9 +16,13 @@ from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted
 from tradewind.recipes.sampling import SamplingOptions, sample
 from tradewind.recipes.train_lm import checkpoints_path, export_path
 from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields, number, one_of, whole
+from tradewind.storage import file_system_at
 
 if TYPE_CHECKING:
     from levanter.data.text import LmDataConfig
+
+_STEP: Final = re.compile(r"step-(\d+)")
+"""Of a training with several exports, the folder of one."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class LmEvalConfig:
     """Which model ``evaluate_lm`` judges, on what, and what sample it draws."""
 
     train_path: str
-    """Output of ``train_lm``."""
+    """Output of a training."""
     cache_path: str
     """Output of ``build_token_cache``; its validation split is what is predicted."""
     tokenizer_path: str
@@ -72,24 +77,34 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte, as ``tradewind.recipes.levanter.validation_loss``
     defines them. Runs in one process. Raises ``ValueError`` for a missing input.
     """
-    _check_inputs(config)
+    export = _export_under(config.train_path)
     quiet_libraries()
     parts.keep_compilations(config.output_path)
     parts.check_batch_size(config.batch_size, parts.device_count())
     tokenizer = local_tokenizer(config.tokenizer_path)
-    results = _evaluate(config, parts.cached_data(config.cache_path, tokenizer), tokenizer)
+    results = _evaluate(config, export, parts.cached_data(config.cache_path, tokenizer), tokenizer)
     write_json(join(config.output_path, "results.json"), results)
     return results
 
 
-def _check_inputs(config: LmEvalConfig) -> None:
-    if not exists(checkpoints_path(config.train_path)):
-        raise ValueError(f"There are no checkpoints under train_path {config.train_path}.")
-    if not exists(join(export_path(config.train_path), "config.json")):
-        raise ValueError(f"There is no Hugging Face export under train_path {config.train_path}.")
+def _export_under(train_path: str) -> str:
+    """The one export of ``train_lm``, or the last of a training that exports in between, too."""
+    if not exists(checkpoints_path(train_path)):
+        raise ValueError(f"There are no checkpoints under train_path {train_path}.")
+    fs, root = file_system_at(export_path(train_path))
+    steps = {int(found[1]): found[0] for name in _names(fs, root) if (found := _STEP.fullmatch(name))}
+    folders = [export_path(train_path), *(join(export_path(train_path), steps[step]) for step in sorted(steps)[-1:])]
+    for folder in folders:
+        if exists(join(folder, "config.json")):
+            return folder
+    raise ValueError(f"There is no Hugging Face export under train_path {train_path}.")
 
 
-def _evaluate(config: LmEvalConfig, data: LmDataConfig, tokenizer: str) -> dict[str, Any]:
+def _names(fs: Any, root: str) -> list[str]:
+    return [basename(name) for name in fs.ls(root, detail=False)] if fs.exists(root) else []
+
+
+def _evaluate(config: LmEvalConfig, export: str, data: LmDataConfig, tokenizer: str) -> dict[str, Any]:
     from haliax.partitioning import set_mesh
     from levanter.utils.mesh import create_mesh_from_axis_specs
 
@@ -101,7 +116,7 @@ def _evaluate(config: LmEvalConfig, data: LmDataConfig, tokenizer: str) -> dict[
         axes = model_axes(model, len(data.the_tokenizer), mesh_config.resolved_param_mapping)
         scorer = _Scorer(config, data, axes, mesh, mesh_config.resolved_compute_mapping)
         checkpointed = load_checkpointed(axes, checkpoints_path(config.train_path))
-        exported = load_export(axes, data.the_tokenizer, export_path(config.train_path), parts.precision())
+        exported = load_export(axes, data.the_tokenizer, export, parts.precision())
         scores = {"checkpoint": scorer.score(checkpointed), "hf": scorer.score(exported)}
         sample = _sample(config, data.the_tokenizer, checkpointed, axes)
     first = scores["checkpoint"]
