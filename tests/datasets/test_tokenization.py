@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
+from tradewind.datasets.files import write_json
+from tradewind.datasets.tokenization import RECORD_FILE, TokenizeFilesConfig, tokenize
 from tradewind.recipes.token_cache import own_scratch
 
 pytestmark = [pytest.mark.slow]
@@ -247,6 +248,30 @@ def test_a_list_that_is_another_takes_the_shards_of_its_own_files_alone(attempts
     assert attempts.tokenized() == "c"
     ledger = json.loads((attempts.folder / "out/train/shard_ledger.json").read_text())
     assert ledger["shard_rows"] == {"00000_b_jsonl": 1, "00001_c_jsonl": 1}
+
+
+def test_a_cache_that_was_written_over_is_not_taken_for_the_one_before(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt at another state of a file ends between its caches and what is written down of them."""
+
+    def ends(path: str, value: Any) -> None:
+        if path.endswith(RECORD_FILE):
+            raise KeyboardInterrupt
+        write_json(path, value)
+
+    attempts.write("c.jsonl", lines(["whole"]))
+    assert attempts.tokenized() == "c"
+    file = attempts.folder / "a.jsonl"
+    content, times = file.read_bytes(), file.stat()
+    attempts.write("a.jsonl", lines(["other"]))
+    monkeypatch.setattr("tradewind.datasets.tokenization.write_json", ends)
+    with pytest.raises(KeyboardInterrupt):
+        attempts.tokenized()
+    monkeypatch.undo()
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert attempts.tokenized() == "a"
 
 
 def test_leftovers_that_are_half_written_are_removed(attempts: Attempts) -> None:

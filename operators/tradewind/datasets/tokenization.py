@@ -30,6 +30,8 @@ from tradewind.storage import file_system_at
 RESUMABLE: Final = ("**",)
 """For ``ExecutorStep(resumable=...)``: an attempt goes on from all shards that the one before has finished."""
 RECORD_FILE: Final = "tokenization.json"
+STATE_FILE: Final = ".tokenization"
+"""Of which files, in which state, the caches were made; the other files of the output do not depend on that."""
 SHARDS_FOLDER: Final = "shards"
 SMALL_BYTES: Final = 8_000_000
 """What is no larger in all is tokenized in the driver, before workers would have started."""
@@ -92,7 +94,6 @@ class _Split:
             "tokens": sum(shard.counts[0] for shard in shards),
             "files": len(self.files),
             "bytes": sum(file.size_bytes for file in self.files),
-            "fingerprint": self.fingerprint,
         }
 
 
@@ -125,8 +126,10 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES) -> dict[str, Any]:
     done = _finished(config.cache_path, splits)
     missing = [split for split in splits if split.name not in done]
     if missing:
+        _write_state(config.cache_path, [split for split in splits if split.name in done])
         done |= _make(config, missing, key, name, files, small_bytes)
         write_json(join(config.cache_path, RECORD_FILE), {split.name: done[split.name] for split in splits})
+        _write_state(config.cache_path, splits)
     _remove_shards(config.cache_path)
     for split in splits:
         told = done[split.name]
@@ -188,13 +191,22 @@ def _recipe_key(config: Any, files: Mapping[str, bytes]) -> str:
 
 def _finished(cache_path: str, splits: Sequence[_Split]) -> dict[str, Any]:
     """What is written down of the splits that are tokenized already, from these files and in this way."""
-    path = join(cache_path, RECORD_FILE)
-    record = read_json(path) if exists(path) else {}
+    made_of, record = (_read(join(cache_path, name)) for name in (STATE_FILE, RECORD_FILE))
     return {
         split.name: record[split.name]
         for split in splits
-        if record.get(split.name, {}).get("fingerprint") == split.fingerprint and is_built(join(cache_path, split.name))
+        if made_of.get(split.name) == split.fingerprint and is_built(join(cache_path, split.name))
     }
+
+
+def _write_state(cache_path: str, splits: Sequence[_Split]) -> None:
+    """Of the splits whose caches are there; of no other, before its cache is written over."""
+    write_json(join(cache_path, STATE_FILE), {split.name: split.fingerprint for split in splits})
+
+
+def _read(path: str) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(path) if exists(path) else {}
+    return found
 
 
 def _make(

@@ -101,4 +101,5 @@ def test_what_neither_has_is_the_steps_error(monkeypatch: pytest.MonkeyPatch) ->
 def test_each_of_ours_can_be_loaded_and_goes_on_from_what_an_attempt_has_left() -> None:
     for ours in OURS.values():
         assert callable(Reference.parse(ours.name).load())
-        assert ours.is_placed or ours.resumable == ("**",)
+        writes_one_file = ours.name.endswith(":report_marins_speedrun")
+        assert ours.is_placed or writes_one_file or ours.resumable == ("**",)

@@ -22,6 +22,8 @@ from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import read_text
 
 _LEFT_OUT: Final = ("checkpoints/", "logs/", "tensorboard/", "wandb/")
+_OF_INPUTS: Final = ".tokenization"
+"""Says of which files, by path and time of writing, tokens were made."""
 _OF_THE_CLOCK: Final = frozenset({"time", "step_seconds"})
 _LOSS: Final = "train/loss"
 
@@ -116,11 +118,15 @@ def _verdict(output: str, first: _Tree, second: _Tree) -> OutputVerdict:
         return OutputVerdict(output, 0, (str(error),))
     if not others:
         return OutputVerdict(output, 0, ("the whole output is missing",))
-    paths = [path for path in sorted(files.keys() | others.keys()) if not path.startswith(_LEFT_OUT)]
+    paths = [path for path in sorted(files.keys() | others.keys()) if not _is_left_out(path)]
     different = [text for path in paths for text in _differences(output, path, files, others, first, second)]
     metrics = posixpath.join(output, METRICS_FILE)
     losses = [_last_loss(tree, metrics) if METRICS_FILE in files else None for tree in (second, first)]
     return OutputVerdict(output, len(paths), tuple(different), *losses)
+
+
+def _is_left_out(path: str) -> bool:
+    return path.startswith(_LEFT_OUT) or posixpath.basename(path) == _OF_INPUTS
 
 
 def _differences(
