@@ -126,10 +126,9 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES) -> dict[str, Any]:
     done = _finished(config.cache_path, splits)
     missing = [split for split in splits if split.name not in done]
     if missing:
-        _write_state(config.cache_path, [split for split in splits if split.name in done])
         done |= _make(config, missing, key, name, files, small_bytes)
         write_json(join(config.cache_path, RECORD_FILE), {split.name: done[split.name] for split in splits})
-        _write_state(config.cache_path, splits)
+        write_json(join(config.cache_path, STATE_FILE), {split.name: split.fingerprint for split in splits})
     _remove_shards(config.cache_path)
     for split in splits:
         told = done[split.name]
@@ -199,9 +198,13 @@ def _finished(cache_path: str, splits: Sequence[_Split]) -> dict[str, Any]:
     }
 
 
-def _write_state(cache_path: str, splits: Sequence[_Split]) -> None:
-    """Of the splits whose caches are there; of no other, before its cache is written over."""
-    write_json(join(cache_path, STATE_FILE), {split.name: split.fingerprint for split in splits})
+def _take_back(cache_path: str, splits: Sequence[_Split]) -> None:
+    """Say no more of which files the caches were made that are about to be written over."""
+    path = join(cache_path, STATE_FILE)
+    made_of = _read(path)
+    left = {name: state for name, state in made_of.items() if name not in {split.name for split in splits}}
+    if left != made_of:
+        write_json(path, left)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -222,6 +225,7 @@ def _make(
     _make_shards(config.cache_path, splits, recipe, small_bytes)
     metadata = processor.metadata
     metadata |= {"tokenizer": name} if "tokenizer" in metadata else {}
+    _take_back(config.cache_path, splits)
     for split in splits:
         print(f"{split.name}: puts the cache together", flush=True)
         names = ledger_names([file.path for file in split.files])
