@@ -6,11 +6,6 @@ import gzip
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.datasets.tokenizing.caches import config, contents, lines, with_tokenizers
 from tradewind.datasets.files import write_json
 from tradewind.datasets.tokenization import RECORD_FILE, TokenizeFilesConfig, tokenize
 from tradewind.recipes.token_cache import own_scratch
@@ -41,23 +37,8 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with tokenizers: ``begin`` begins and ends texts, ``end`` ends them, ``endless`` does neither."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    made = tmp_path_factory.mktemp("tokens")
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    special = {"begin": {"bos_token": "<s>", "eos_token": "<end>"}, "end": {"eos_token": "<end>"}, "endless": {}}
-    for name, tokens in special.items():
-        vocabulary = {each: number for number, each in enumerate([*letters, "<end>", "<s>", "th"])}
-        tokenizer = Tokenizer(models.BPE(vocabulary, [("t", "h")] if name == "begin" else []))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens).save_pretrained(str(made / name))
-    return made
-
-
-def lines(texts: list[Any], key: str = "text") -> bytes:
-    return "".join(json.dumps({"id": 1, key: text}) + "\n" for text in texts).encode()
+    """A folder with the three tokenizers."""
+    return with_tokenizers(tmp_path_factory.mktemp("tokens"))
 
 
 def write_parquet(path: Path, texts: list[str]) -> None:
@@ -95,23 +76,6 @@ def levanters(path: Path, files: list[str], format: Any, tokenizer: Path) -> str
     with own_scratch():
         build_lm_dataset_cache(str(path / "train"), UrlDataSource(files), format, load_tokenizer(str(tokenizer)))
     return str(path)
-
-
-def contents(path: str, fields: tuple[str, ...] = ("input_ids",)) -> dict[str, Any]:
-    """All that is in a cache; to be compared."""
-    import numpy as np
-    from levanter.store.cache import TreeCache
-
-    cache = TreeCache.load(f"{path}/train", {name: np.zeros(0, np.int32) for name in fields})
-    found: dict[str, Any] = {"ledger": json.loads(Path(path, "train/shard_ledger.json").read_text())}
-    for name, array in cache.store.tree.items():
-        found[name] = array.data[: array.data_size].read().result().tobytes()
-        found[f"{name} ends"] = array.offsets[: len(cache) + 1].read().result().tobytes()
-    return found
-
-
-def config(root: Path, files: list[str], name: str, tokenizer: str = "end", **more: Any) -> TokenizeFilesConfig:
-    return TokenizeFilesConfig(files, [], str(root / name), str(root / tokenizer), **more)
 
 
 @pytest.mark.parametrize("tokenizer", ["begin", "end"])
@@ -398,57 +362,3 @@ def test_a_data_set_of_the_hub_is_refused_with_what_to_do(root: Path) -> None:
     asked = SimpleNamespace(id="a/b", name=None, cache_path=str(root / "hub"), tokenizer=str(root / "end"), format=None)
     with pytest.raises(ValueError, match=r"id='a/b': .*default_download"):
         tokenize(asked)
-
-
-SPREAD = """
-import sys
-import ray
-from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
-ray.init(num_cpus=2, include_dashboard=False)
-print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
-folder, tokenizer = sys.argv[1:]
-print(tokenize(TokenizeFilesConfig([folder], [], folder + "/out", tokenizer), small_bytes=0), flush=True)
-"""
-
-
-def holder(path: Path) -> int | None:
-    """The process that has a file open."""
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(link) == str(path):
-                return int(link.parts[2])
-        except OSError:
-            continue
-    return None
-
-
-@pytest.mark.ray
-def test_a_killed_worker_repeats_no_finished_shard_and_the_cache_is_the_same(
-    root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("spread")
-    for number in range(4):
-        (folder / f"small{number}.jsonl").write_bytes(lines([f"text {number}"] * 9))
-    (folder / "large.jsonl").write_bytes(lines(["the large one " * 100] * 5_000))
-    env = os.environ | {"HOME": str(folder), "RAY_AUTH_MODE": "disabled"}
-    command = [sys.executable, "-c", SPREAD, str(folder), str(root / "end")]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            killed = None
-            while killed is None and process.poll() is None:
-                if list(folder.glob("out/shards/train/*.tokens")):
-                    killed = holder(folder / "large.jsonl")
-                time.sleep(0.02)
-            assert killed is not None
-            os.kill(killed, signal.SIGKILL)
-            told, _ = process.communicate()
-        finally:
-            process.kill()
-    assert process.returncode == 0, told
-    session = next(line for line in told.splitlines() if "/session_" in line)
-    logs = "".join(log.read_text() for log in Path(session, "logs").glob("worker-*.out"))
-    begun = Counter(Path(line.split()[1]).stem for line in logs.splitlines() if line.startswith("tokenizes "))
-    assert begun == {**{f"small{number}": 1 for number in range(4)}, "large": 2}
-    here = tokenize(config(root, [str(folder / "*.jsonl")], "here"))
-    assert contents(str(folder / "out")) == contents(str(root / "here"))
-    assert str(here) in told
