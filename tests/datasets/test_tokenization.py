@@ -309,6 +309,10 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
         lambda root: {"train_paths": path_of(root, "b.jsonl", b'{"text": "\xff"}\n')},
         "/b.jsonl line 1 is malformed",
     ),
+    "brackets without end": (
+        lambda root: {"train_paths": path_of(root, "b.jsonl", b'{"text": ' + b"[" * 100_000)},
+        "/b.jsonl line 1 is malformed: maximum recursion depth",
+    ),
     "a cut archive": (
         lambda root: {"train_paths": path_of(root, "b.jsonl.gz", gzip.compress(lines(["a"] * 9))[:-9])},
         "/b.jsonl.gz cannot be read on after line ",

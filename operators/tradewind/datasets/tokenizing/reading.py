@@ -51,7 +51,7 @@ def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
                     yield number, json.loads(line)
         except (OSError, EOFError, zlib.error) as error:
             raise TokenizingError(f"{path} cannot be read on after line {number:,}: {error}.") from error
-        except ValueError as error:  # no JSON, or no UTF-8
+        except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
             raise TokenizingError(f"{row_place(path, number)} is malformed: {error}.") from error
 
 
