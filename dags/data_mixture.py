@@ -15,8 +15,9 @@ weights = {
     "alone": {"email": 1, "asyncio": 0},  # of weight 0: measured, and not trained on
     "mixed": {"email": 3, "asyncio": 1},
 }
+settings = {"num_train_steps": 20, "learning_rate": 0.01, "batch_size": 8, "seq_len": 64}
 runs = {
-    name: train_mixture(f"mixture/{name}", components, "tiny", weights=shares, num_train_steps=20, seq_len=64)
+    name: train_mixture(f"mixture/{name}", components, "tiny", weights=shares, **settings)
     for name, shares in weights.items()
 }
 

@@ -11,8 +11,9 @@ cleaned = clean("tiny/clean", sources, validation_fraction=0.1)
 tokenizer = train_tokenizer("tiny/tokenizer", sources, vocab_size=512)
 tokens = tokenize("tiny/tokens", cleaned, tokenizer)
 
+settings = {"num_train_steps": 20, "batch_size": 8, "seq_len": 64}
 points = {
-    f"lr={rate}": train(f"sweep/lr_{rate}", tokens, "tiny", learning_rate=rate, num_train_steps=20, seq_len=64)
+    f"lr={rate}": train(f"sweep/lr_{rate}", tokens, "tiny", learning_rate=rate, **settings)
     for rate in (0.001, 0.01, 0.1)
 }
 

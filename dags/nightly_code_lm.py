@@ -71,6 +71,8 @@ trained = train(
     run_param("model_size"),
     num_train_steps=run_param("train_steps"),
     learning_rate=run_param("learning_rate"),
+    batch_size=8,
+    seq_len=128,
     resources=TpuSlice("v4-16"),  # one slice of two hosts
     steps_per_eval=20,  # these two are for a model as small as this
     checkpoint_seconds=60,

@@ -10,14 +10,14 @@ tokenizer = train_tokenizer("tiny/tokenizer", sources, vocab_size=512)
 tokens = tokenize("tiny/tokens", cleaned, tokenizer)
 
 tries = {
-    "short": ("A fifth of the steps.", {"num_train_steps": 8}),
+    "short": ("A fifth of the steps.", {"num_train_steps": 8, "learning_rate": 0.01}),
     "hot": ("A high learning rate.", {"num_train_steps": 24, "learning_rate": 0.05}),
-    "long": ("As many steps as fit.", {"num_train_steps": 40}),
+    "long": ("As many steps as fit.", {"num_train_steps": 40, "learning_rate": 0.01}),
 }
 runs = {
     name: speedrun(
         f"speedrun/{name}-results",
-        train(f"speedrun/{name}", tokens, "tiny", seq_len=64, **options),
+        train(f"speedrun/{name}", tokens, "tiny", batch_size=8, seq_len=64, **options),
         author="Ada Lovelace",
         description=about,
     )

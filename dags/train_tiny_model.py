@@ -7,7 +7,15 @@ sources = python_sources("tiny/sources", below="email")
 cleaned = clean("tiny/clean", sources, validation_fraction=0.1)
 tokenizer = train_tokenizer("tiny/tokenizer", sources, vocab_size=512)
 tokens = tokenize("tiny/tokens", cleaned, tokenizer)
-trained = train("tiny/train", tokens, "tiny", num_train_steps=run_param("train_steps"), seq_len=64)
+trained = train(
+    "tiny/train",
+    tokens,
+    "tiny",
+    num_train_steps=run_param("train_steps"),
+    learning_rate=0.01,
+    batch_size=8,
+    seq_len=64,
+)
 
 experiment_dag(
     "train_tiny_model",

@@ -17,7 +17,16 @@ from tradewind.recipes.train_lm import LmTrainConfig
 from tradewind.steps import RunValues, TpuSlice, resolve
 from tradewind.tasks.errors import BadInputError
 
-CONFIG = LmTrainConfig("/tokens", "/tokenizer", this_output_path(), learning_rate=versioned(run_param("lr")))  # type: ignore[arg-type]
+CONFIG = LmTrainConfig(
+    "/tokens",
+    "/tokenizer",
+    this_output_path(),
+    "tiny",
+    num_train_steps=60,
+    learning_rate=versioned(run_param("lr")),  # type: ignore[arg-type]
+    batch_size=8,
+    seq_len=128,
+)
 
 
 def operator(**given: Any) -> TpuPodTrainOperator:

@@ -25,7 +25,8 @@ from tradewind import (
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.report import ReportConfig, write_report
-from tradewind.recipes.steps import clean, evaluate, report, tokenize, train, train_tokenizer
+from tradewind.recipes.steps import clean, evaluate, report, tokenize, train_tokenizer
+from tradewind.recipes.steps import train as train_of
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
 from tradewind.recipes.train_lm import RESUMABLE, LmTrainConfig, train_lm
@@ -33,15 +34,23 @@ from tradewind.steps import ParseTimeValues, ResolvedStep, RunValues, StepConfig
 
 OUT = this_output_path()
 RAW = ExecutorStep("raw", None, {"n": versioned(3)})
+SETTINGS: Any = {"learning_rate": 0.01, "batch_size": 8, "seq_len": 128}
 CLEANED = clean("clean", RAW, validation_fraction=0.05)
 TOKENIZER = train_tokenizer("tokenizer", RAW, vocab_size=300)
 TOKENS = tokenize("tokens", CLEANED, TOKENIZER)
+
+
+def train(name: str, tokens: Any, model: Any = "small", **options: Any) -> ExecutorStep:
+    return train_of(name, tokens, model, **{"num_train_steps": 7, **SETTINGS, **options})
+
+
 TRAINED = train("train", TOKENS, run_param("size"), num_train_steps=7, checkpoint_seconds=2.0)
 EVALUATED = evaluate("evaluate", TRAINED)
 REPORTED = report("report", EVALUATED, title="Mine")
 
 _clean, _tokens, _train, _evaluate = (output_path_of(step) for step in (CLEANED, TOKENS, TRAINED, EVALUATED))
 _raw, _tokenizer, _size = output_path_of(RAW), output_path_of(TOKENIZER), versioned(run_param("size"))
+_GIVEN: Any = {name: versioned(value) for name, value in SETTINGS.items()}
 WRITTEN_OUT = [
     (CLEANED, clean_and_shard, CleanAndShardConfig(_raw, OUT, validation_fraction=versioned(0.05))),
     (TOKENIZER, train_bpe_tokenizer, BpeTokenizerConfig(_raw, OUT, versioned(300))),
@@ -49,9 +58,9 @@ WRITTEN_OUT = [
     (
         TRAINED,
         train_lm,
-        LmTrainConfig(_tokens, _tokenizer, OUT, _size, num_train_steps=versioned(7), checkpoint_seconds=2.0),
+        LmTrainConfig(_tokens, _tokenizer, OUT, _size, num_train_steps=versioned(7), checkpoint_seconds=2.0, **_GIVEN),
     ),
-    (EVALUATED, evaluate_lm, LmEvalConfig(_train, _tokens, _tokenizer, OUT, model_size=_size)),
+    (EVALUATED, evaluate_lm, LmEvalConfig(_train, _tokens, _tokenizer, OUT, model_size=_size, seq_len=versioned(128))),
     (REPORTED, write_report, ReportConfig(_train, _evaluate, OUT, "Mine")),
 ]
 
@@ -89,9 +98,9 @@ def test_the_nightly_pipeline_finds_the_outputs_of_when_its_configs_were_written
         "clean": "6f4762",
         "tokenizer": "8f1199",
         "tokens": "c0ded4",
-        "train": "36e1e7",
-        "evaluate": "5f5b15",
-        "report": "5096e0",
+        "train": "64787e",
+        "evaluate": "6ce3c6",
+        "report": "dcf2aa",
     }
 
 
@@ -145,7 +154,7 @@ def test_an_evaluation_is_of_the_model_that_was_trained() -> None:
 
 
 def test_what_no_step_says_can_be_said() -> None:
-    config = evaluate("b", "gs://trained", tokens="gs://tokens", tokenizer=TOKENIZER, model="tiny").config
+    config = evaluate("b", "gs://trained", tokens="gs://tokens", tokenizer=TOKENIZER, model="tiny", seq_len=8).config
     assert config.train_path == InputName.hardcoded("gs://trained")
     assert (config.cache_path, config.tokenizer_path) == (InputName.hardcoded("gs://tokens"), _tokenizer)
     assert report("c", "gs://evaluated", trained="gs://trained").config.train_path == config.train_path
@@ -167,6 +176,14 @@ def test_the_step_is_ready_to_run() -> None:
         (lambda: clean("a", RAW, resource=TpuSlice("v4-16")), "did you mean resources"),
         (lambda: train("a", TOKENS, levanter={"hf_save_steps": 10}), "'hf_save_steps'. is not taken"),
         (lambda: train("a", "gs://tokens"), "tokenizer is missing"),
+        (
+            lambda: train_of("a", TOKENS, "tiny", batch_size=8),
+            "^Step 'a': train has no default for num_train_steps, learning_rate, seq_len: give a value for each.$",
+        ),
+        (
+            lambda: evaluate("a", "gs://x", tokens=TOKENS, tokenizer=TOKENIZER, model="tiny"),
+            "^Step 'a': evaluate has no default for seq_len: give a value for each.$",
+        ),
         (lambda: evaluate("a", "gs://x"), "tokens is missing: what is evaluated is no step of train"),
         (lambda: evaluate("a", "gs://x", tokens=TOKENS, tokenizer=TOKENIZER), "model is missing"),
         (lambda: report("a", "gs://x"), "trained is missing"),

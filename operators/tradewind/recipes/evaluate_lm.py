@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import basename, exists, join, write_json
@@ -37,9 +37,9 @@ class LmEvalConfig:
     """The tokenizer of that cache and that model; byte-level, as ``train_bpe_tokenizer`` makes them."""
     output_path: str
     """Gets ``results.json``."""
-    model_size: str = "tiny"
+    model_size: str = ""
     """As in training."""
-    seq_len: int = 128
+    seq_len: int = field(kw_only=True)
     """As in training."""
     batch_size: int = 8
     """Sequences at a time; a multiple of the number of devices. Does not change the result."""

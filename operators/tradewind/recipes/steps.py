@@ -142,7 +142,7 @@ def tokenize(name: str, documents: Any, tokenizer: Any, **options: Any) -> Execu
 
 
 @naming_step
-def train(name: str, tokens: Any, model: Any = None, *, tokenizer: Any = None, **options: Any) -> ExecutorStep:
+def train(name: str, tokens: Any, model: Any, *, tokenizer: Any = None, **options: Any) -> ExecutorStep:
     """A language model, trained with Levanter.
 
     Args:
@@ -163,7 +163,7 @@ def train(name: str, tokens: Any, model: Any = None, *, tokenizer: Any = None, *
 def training(
     maker: str, name: str, tokens: Any, tokenizer: Any, model: Any, options: Mapping[str, Any]
 ) -> ExecutorStep:
-    """What ``train`` and ``default_train`` have in common; ``maker`` is the one that options are refused for."""
+    """What ``train`` and Marin's ``default_train`` share; ``maker`` is the one that options are refused for."""
     cache = _input("tokens", tokens)
     found = _tokenizer_of(tokens) if tokenizer is None else _input("tokenizer", tokenizer)
     overrides = options.get("levanter", {})
@@ -322,6 +322,7 @@ class _Recipe:
     def step(self, name: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> ExecutorStep:
         """The step that has these inputs; raises ``ValueError`` for an option that is unknown."""
         self._check_names(inputs, options)
+        self._check_complete({*inputs, *options, "output_path"})
         settings = {
             field: value if field in self.uncounted else _counted(value)
             for field, value in options.items()
@@ -347,6 +348,15 @@ class _Recipe:
                 fits = ", ".join(known or _OF_STEP)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"the fields are {fits}."
                 raise ValueError(f"{self.maker}({name}=...) is no field of {self.config.__name__}; {hint}")
+
+    def _check_complete(self, given: Collection[str]) -> None:
+        missing = [
+            each.name
+            for each in dataclasses.fields(self.config)
+            if each.default is each.default_factory is dataclasses.MISSING and each.name not in given
+        ]
+        if missing:
+            raise ValueError(f"{self.maker} has no default for {', '.join(missing)}: give a value for each.")
 
 
 def _input(argument: str, value: Any) -> Any:

@@ -20,7 +20,10 @@ RESUMABLE = ("checkpoints/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
 
 @dataclass(frozen=True)
 class LmTrainConfig:
-    """What ``train_lm`` trains, on what, and for how long."""
+    """What ``train_lm`` trains, on what, and for how long.
+
+    Length, learning rate, batch and sequences have no defaults: none fits every model.
+    """
 
     cache_path: str
     """Output of ``build_token_cache``."""
@@ -28,14 +31,14 @@ class LmTrainConfig:
     """Output of ``train_bpe_tokenizer``; goes into the export too."""
     output_path: str
     """Gets ``checkpoints/``, ``hf/``, ``metrics.jsonl`` and, last of all, ``result.json``."""
-    model_size: str = "tiny"
+    model_size: str = ""
     """A name in ``tradewind.recipes.levanter.model_sizes.MODEL_SIZES``; not read when there is a ``model``."""
-    num_train_steps: int = 60
-    learning_rate: float = 1e-2
+    num_train_steps: int = field(kw_only=True)
+    learning_rate: float = field(kw_only=True)
     """The highest one: a tenth of the steps warm up to it, the rest follows a cosine down to a tenth of it."""
-    batch_size: int = 8
+    batch_size: int = field(kw_only=True)
     """Sequences per step, over all hosts; a multiple of the number of devices."""
-    seq_len: int = 128
+    seq_len: int = field(kw_only=True)
     """Tokens per sequence, at least the two that one prediction needs; the context length of a model that is named by
     its size."""
     weight_decay: float = 0.1

@@ -172,7 +172,8 @@ def test_a_name_that_is_too_long_for_wandb_keeps_its_end() -> None:
 
 
 def test_without_a_config_of_marins_it_is_the_short_form() -> None:
-    made = default_train("run", "/tokens", "tiny", tokenizer="/tokenizer", num_train_steps=7, cluster="b")
+    settings = {"num_train_steps": 7, "learning_rate": 0.1, "batch_size": 8, "seq_len": 32}
+    made = default_train("run", "/tokens", "tiny", tokenizer="/tokenizer", cluster="b", **settings)
     assert (made.name, made.config.num_train_steps.value, made.cluster) == ("checkpoints/run", 7, "b")
 
 

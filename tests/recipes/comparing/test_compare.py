@@ -131,7 +131,8 @@ def test_a_sweep_is_drawn_over_its_one_number() -> None:
 
 RAW = ExecutorStep("raw", None, {"n": versioned(3)})
 TOKENS = tokenize("tokens", RAW, RAW)
-POINTS = {f"lr={rate}": train(f"lr-{rate}", TOKENS, "tiny", learning_rate=rate) for rate in (0.1, 0.2)}
+SETTINGS = {"num_train_steps": 9, "batch_size": 8, "seq_len": 32}
+POINTS = {f"lr={rate}": train(f"lr-{rate}", TOKENS, "tiny", learning_rate=rate, **SETTINGS) for rate in (0.1, 0.2)}
 
 
 def test_a_step_that_compares_waits_for_all_runs_and_needs_none_of_them() -> None:

@@ -138,9 +138,9 @@ def test_where_too_few_are_left_both_are_told(tmp_path: Path) -> None:
 
 
 def test_the_step_waits_for_all_trainings_and_needs_none_of_them() -> None:
+    settings = {"tokenizer": "tokenizer", "learning_rate": 0.1, "batch_size": 8, "seq_len": 32}
     runs = {
-        f"{steps}": train(f"t{steps}", "tokens", "tiny", tokenizer="tokenizer", num_train_steps=steps)
-        for steps in (10, 20, 40)
+        f"{steps}": train(f"t{steps}", "tokens", "tiny", num_train_steps=steps, **settings) for steps in (10, 20, 40)
     }
     step = scaling_law("law", runs, budgets=[1e18], title="Lengths")
     [resolved] = [each for each in resolve([step], "/p").steps if each.name == "law"]

@@ -21,6 +21,7 @@ from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
 from tradewind.recipes.train_lm import LmTrainConfig, train_lm
 
+SETTINGS: Any = {"model_size": "tiny", "num_train_steps": 9, "learning_rate": 0.1, "batch_size": 8, "seq_len": 32}
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 import tradewind.datasets, tradewind.marin.defaults, tradewind.recipes
@@ -50,11 +51,11 @@ def test_no_module_loads_more_than_the_standard_library() -> None:
 )
 def test_training_settings_out_of_range_are_named(tmp_path: Path, setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        train_lm(LmTrainConfig("cache", "tokenizer", str(tmp_path), **setting))
+        train_lm(LmTrainConfig("cache", "tokenizer", str(tmp_path), **{**SETTINGS, **setting}))
 
 
 def test_evaluation_names_what_is_missing(tmp_path: Path) -> None:
-    config = LmEvalConfig(str(tmp_path / "train"), "cache", "tokenizer", str(tmp_path / "eval"))
+    config = LmEvalConfig(str(tmp_path / "train"), "cache", "tokenizer", str(tmp_path / "eval"), "tiny", seq_len=32)
     with pytest.raises(ValueError, match="no checkpoints under train_path"):
         evaluate_lm(config)
     (tmp_path / "train" / "checkpoints").mkdir(parents=True)

@@ -8,7 +8,7 @@ import pytest
 
 from tradewind import ExecutorStep, run_param, versioned
 from tradewind.recipes.lm.mixture import MixtureTrainConfig
-from tradewind.recipes.lm.steps import train_mixture
+from tradewind.recipes.lm.steps import train_mixture as train_mixture_of
 from tradewind.recipes.speedruns.steps import leaderboard, speedrun
 from tradewind.recipes.steps import clean, tokenize, train_tokenizer
 from tradewind.steps import RunValues, resolve
@@ -17,6 +17,11 @@ RAW = ExecutorStep("raw", None, {"n": versioned(3)})
 ONE, OTHER = train_tokenizer("one", RAW, vocab_size=300), train_tokenizer("other", RAW, vocab_size=400)
 WEB, CODE = tokenize("web", RAW, ONE), tokenize("code", RAW, ONE)
 BOTH = {"web": WEB, "code": CODE}
+SETTINGS: dict[str, Any] = {"num_train_steps": 20, "learning_rate": 0.01, "batch_size": 8, "seq_len": 64}
+
+
+def train_mixture(name: str, components: Any, model: Any = "tiny", **options: Any) -> ExecutorStep:
+    return train_mixture_of(name, components, model, **{**SETTINGS, **options})
 
 
 def version(step: ExecutorStep) -> dict[str, Any]:
@@ -26,11 +31,11 @@ def version(step: ExecutorStep) -> dict[str, Any]:
 
 
 def test_components_and_what_is_given_count_and_how_often_it_is_measured_does_not() -> None:
-    given: dict[str, Any] = {"weights": {"web": 3, "code": 1}, "num_train_steps": 20}
+    given: dict[str, Any] = {"weights": {"web": 3, "code": 1}}
     step = train_mixture("m", BOTH, "tiny", **given, steps_per_eval=5)
     assert version(step) == {
         "caches.web": "DEP[0]", "caches.code": "DEP[1]", "tokenizer_path": "DEP[2]",
-        "weights": {"web": 3, "code": 1}, "model_size": "tiny", "num_train_steps": 20,
+        "weights": {"web": 3, "code": 1}, "model_size": "tiny", **SETTINGS,
     }  # fmt: skip
     assert version(train_mixture("m", BOTH, "tiny", **given)) == version(step)
     assert "weights" not in version(train_mixture("m", BOTH, "tiny"))

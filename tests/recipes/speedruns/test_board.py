@@ -107,7 +107,8 @@ def test_a_result_that_says_no_author_is_shown_without_one(tmp_path: Path) -> No
 
 
 RAW = ExecutorStep("raw", None, {"n": versioned(3)})
-TRAINED = train("trained", tokenize("tokens", RAW, RAW), "tiny")
+TOKENS = tokenize("tokens", RAW, RAW)
+TRAINED = train("trained", TOKENS, "tiny", num_train_steps=9, learning_rate=0.1, batch_size=8, seq_len=32)
 SPEEDRUNS = {label: speedrun(label, TRAINED, author="Ada", description=label) for label in ("a", "b")}
 
 

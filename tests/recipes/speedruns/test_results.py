@@ -132,6 +132,7 @@ def test_bad_input_is_refused_when_the_dag_is_parsed(trained: Any, options: dict
 
 
 def test_another_author_is_another_file() -> None:
-    step = speedrun("s", train("t", TOKENS, "tiny"), author="Ada", description="New.")
+    trained = train("t", TOKENS, "tiny", num_train_steps=9, learning_rate=0.1, batch_size=8, seq_len=32)
+    step = speedrun("s", trained, author="Ada", description="New.")
     assert (step.config.author, step.config.summary) == (versioned("Ada"), versioned("New."))
     assert step.description == "New."

@@ -17,11 +17,11 @@ from typing import Any, Final
 from tradewind.marin.defaults.configs import AnnealConfig, SimpleSFTConfig, SimpleTrainConfig
 from tradewind.marin.defaults.data import training_data, unversioned
 from tradewind.marin.defaults.models import llama
+from tradewind.marin.defaults.short_form import short_form
 from tradewind.marin.defaults.tasks import CORE_TASKS, MMLU_TASKS, harness
 from tradewind.marin.era.behaviour.tokenizers import known_sizes
 from tradewind.marin.era.building import builder
 from tradewind.marin.names.steps import MarinStep
-from tradewind.recipes.default_train import default_train as short_form
 from tradewind.recipes.lm.run import run_levanter_train_lm
 from tradewind.steps import ExecutorStep, InputName, this_output_path
 from tradewind.steps.values.shortened import shortened
@@ -68,8 +68,9 @@ def default_train(
         name: Of the run; what is longer than 64 characters is cut before its last ``-``.
         tokenized: A step of ``default_tokenize``, or a mixture (``lm_mixture_data_config``).
         model_config: Levanter's, such as ``llama("llama_150m")``.
-        train_config: How long, how fast and where. Without one this is ``tradewind.recipes.default_train``, which
-            takes these as ``settings``, and none of the two next.
+        train_config: How long, how fast and where. Without one this is ``tradewind.recipes.steps.train`` with Marin's
+            name of the step: ``tokenized`` and ``model_config`` are as there, and ``settings`` are its options. It has
+            no validation sets and no tasks.
         tags: For the run at W&B.
         use_default_validation: Whether to validate on Paloma and Uncheatable Eval, too.
         eval_harness_tasks: Tasks to be measured inside the training; none with ``()``.
@@ -87,7 +88,7 @@ def default_train(
         "secrets": dict(secrets or {}),
     }
     if train_config is None:
-        return short_form(name, tokenized, model_config, tags=tags, **of_step, **settings)
+        return short_form(name, tokenized, model_config, tags=tags, of_step=of_step, **settings)
     if settings:
         raise ValueError(f"default_train({next(iter(settings))}=...) has train_config beside it: say it in there.")
     data = training_data(tokenized, use_default_validation)

@@ -49,11 +49,11 @@ class MixtureTrainConfig:
     """Gets ``checkpoints/``, ``hf/step-N/``, ``metrics.jsonl`` and, last of all, ``result.json``."""
     weights: Mapping[str, float] | None = None
     """Component → its share of the sequences, relative to those of the others; all the same if not given."""
-    model_size: str = LmTrainConfig.model_size
-    num_train_steps: int = LmTrainConfig.num_train_steps
-    learning_rate: float = LmTrainConfig.learning_rate
-    batch_size: int = LmTrainConfig.batch_size
-    seq_len: int = LmTrainConfig.seq_len
+    model_size: str = ""
+    num_train_steps: int = field(kw_only=True)
+    learning_rate: float = field(kw_only=True)
+    batch_size: int = field(kw_only=True)
+    seq_len: int = field(kw_only=True)
     weight_decay: float = LmTrainConfig.weight_decay
     seed: int = LmTrainConfig.seed
     steps_per_eval: int = LmTrainConfig.steps_per_eval

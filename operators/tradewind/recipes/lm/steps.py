@@ -19,7 +19,7 @@ _ABOUT: Final = "Trains a language model with Levanter on a mixture of token cac
 def train_mixture(
     name: str,
     components: Mapping[str, Any],
-    model: Any = None,
+    model: Any,
     *,
     weights: Mapping[str, float] | None = None,
     tokenizer: Any = None,

@@ -39,8 +39,10 @@ data = ExecutorStep(
 trained = train(
     "drill/train",
     data / "tokens",
+    "tiny",
     tokenizer=data / "tokenizer",
     num_train_steps=run_param("steps"),
+    learning_rate=0.01,
     batch_size=8,
     seq_len=32,
     steps_per_eval=1000,

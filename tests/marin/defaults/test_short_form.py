@@ -1,4 +1,4 @@
-"""``default_train``: what counts in the version, what it passes on, and what it refuses."""
+"""``default_train`` without a config of Marin's: what counts in the version, what it passes on, and what it refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tradewind import ExecutorStep, InputName, TpuSlice, lazy, output_path_of, run_param, this_output_path, versioned
-from tradewind.recipes.default_train import default_train
+from tradewind.marin.defaults import default_train
 from tradewind.recipes.metrics.trackers import WandbOptions
 from tradewind.recipes.steps import train_tokenizer
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
@@ -22,11 +22,12 @@ TOKENS = ExecutorStep(
 )
 OTHER = ExecutorStep("other", None, {"seed": versioned(1)})
 TOKENIZED_BY = train_tokenizer("made", "gs://bucket/documents")
+SETTINGS = {"num_train_steps": 60, "learning_rate": 1e-2, "batch_size": 8, "seq_len": 128}
 LLAMA = "levanter.models.llama:LlamaConfig"
 
 
 def path_of(model: Any = "tiny", tokenized: Any = TOKENS, **settings: Any) -> str:
-    step = default_train("mine", tokenized, model, **settings)
+    step = default_train("mine", tokenized, model, **{**SETTINGS, **settings})
     return resolve([step], "gs://bucket", RunValues(params={"lr": 0.01})).of(step).output_path
 
 
@@ -53,7 +54,7 @@ def test_what_the_weights_depend_on_counts(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"learning_rate": 1e-2},  # the default, said aloud
+        {"weight_decay": 0.1, "seed": 0},  # the defaults, said aloud
         {"learning_rate": run_param("lr")},
         {"steps_per_eval": 7, "checkpoint_seconds": 1.0, "steps_per_checkpoint": 3, "max_eval_batches": None},
         {"resources": TpuSlice("v4-16"), "tensorboard": True, "wandb": WandbOptions("project")},
@@ -84,9 +85,8 @@ def test_a_lazy_model_counts_with_its_class_and_fields() -> None:
 
 
 def test_the_step_is_ready_to_run_on_a_slice() -> None:
-    step = default_train(
-        "mine", TOKENS, resources=TpuSlice("v4-16"), wandb=WandbOptions("project", tags=("a",)), tags=("b",)
-    )
+    wandb = WandbOptions("project", tags=("a",))
+    step = default_train("mine", TOKENS, "tiny", resources=TpuSlice("v4-16"), wandb=wandb, tags=("b",), **SETTINGS)
     assert (step.name, step.fn, step.resources) == ("checkpoints/mine", train_lm, TpuSlice("v4-16"))
     assert tuple(step.resumable) == RESUMABLE
     assert step.config.tokenizer_path == output_path_of(TOKENIZER)
