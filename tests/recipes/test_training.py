@@ -80,7 +80,7 @@ with made.trainer.use_device_mesh():
         told[name] = all(bool((a == b.astype(jnp.bfloat16)).all()) for a, b in pairs)
 told["axes"] = made.trainer.device_mesh.shape["replica_dcn"]
 fields = (config.output_path, config.cache_path, config.tokenizer_path, config.output_path + "-eval")
-judged = evaluate_lm(LmEvalConfig(*fields, seq_len=config.seq_len, batch_size=4, sample_tokens=1))
+judged = evaluate_lm(LmEvalConfig(*fields, config.model_size, seq_len=config.seq_len, batch_size=4, sample_tokens=1))
 told |= {"checkpoint": judged["checkpoint"]["loss"], "hf": judged["hf"]["loss"]}
 print(json.dumps(told))
 sys.stdout.flush()

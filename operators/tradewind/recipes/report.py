@@ -70,7 +70,7 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
         ("Parameters", f"{training['parameters']:,}"),
         ("Speed", _speed(training, metrics)),
     ]
-    given = {name: value for name, value in training["settings"].items() if value not in (None, False, {})}
+    given = {name: value for name, value in training["settings"].items() if value not in (None, "", False, {})}
     settings = [(f"`{name}`", f"`{value}`") for name, value in given.items()]
     fence = "`" * max(3, _longest_run_of_backticks(results["sample"]) + 1)
     return "\n\n".join(
