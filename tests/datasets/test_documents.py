@@ -13,6 +13,8 @@ from fsspec.core import url_to_fs
 from tradewind.datasets.documents import Document, document_files, read_documents, write_documents
 from tradewind.datasets.files import atomic_writer, join, parent, read_text, remove_unfinished, write_text
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest
+from tradewind.storage.trees import list_files
 
 DOCUMENTS = [Document(f"file-{n}.py", f"value = {n}\nname = 'Zoë'\n") for n in range(7)]
 
@@ -109,3 +111,32 @@ def test_paths_are_joined_whether_local_or_remote() -> None:
     assert join("/", "b") == "/b"
     assert parent("gs://bucket/a/b/") == "gs://bucket/a"
     assert parent("name") == "."
+
+
+@pytest.mark.parametrize("name", ["a[1].txt", "what?.txt", "st*r.txt", "per%20cent #1.txt"])
+def test_a_name_is_a_name_and_no_pattern(name: str, any_folder: str) -> None:
+    for text in ("old", "new"):
+        write_text(join(any_folder, name), text)
+    remove_unfinished(any_folder)
+    assert [file.path for file in list_files(any_folder)] == [name]
+    assert read_text(join(any_folder, name)) == "new"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [1, 2, 3], ids=["written aside", "copied to its place", "removed aside"])
+def test_an_answer_that_is_lost_on_the_way_costs_nothing(
+    lost: int, gcs: LocalCloudStorage, gs_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, changes = gcs.answer, []
+
+    def answers(call: HttpRequest) -> Answer:
+        given = answer(call)
+        if given.kind in gcs.writes:
+            changes.append(given.kind)
+            gcs.lost_answers = int(len(changes) == lost)
+        return given
+
+    monkeypatch.setattr(gcs, "answer", answers)
+    write_text(join(gs_folder, "x"), "text")
+    assert changes[lost - 1] == ("write", "copy", "delete")[lost - 1] and len(changes) > 3
+    assert [file.path for file in list_files(gs_folder)] == ["x"]

@@ -70,6 +70,15 @@ def test_another_generation_is_not_copied_and_nothing_is_written_over(gcs: Local
     assert file_system_at(f"{gs_folder}/out/x")[0].cat_file(f"{gs_folder}/out/x") == b"theirs"
 
 
+def test_a_copy_is_known_again_when_the_answer_to_it_was_lost(gcs: LocalCloudStorage, gs_folder: str) -> None:
+    put(f"{gs_folder}/from/x", b"text")
+    file = listed(f"{gs_folder}/from")
+    gcs.lost_answers = 1
+    copy(f"{gs_folder}/from", file, gs_folder)
+    assert gcs.lost_answers == 0
+    assert listed(f"{gs_folder}/out").checksum == file.checksum
+
+
 def test_an_object_that_the_store_copies_in_many_steps_is_waited_for(
     gcs: LocalCloudStorage, gs_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

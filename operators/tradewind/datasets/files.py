@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
@@ -18,6 +18,9 @@ from tradewind.storage import file_system_at, open_file
 
 UNFINISHED: Final = re.compile(r"\.[0-9a-f]{8}\.part$")
 """The end of the name of a file that an ``atomic_writer`` is writing."""
+
+_STATES: Final = ("generation", "etag", "ETag", "md5Hash", "mtime", "LastModified", "last_modified")
+"""Names under which stores tell one state of a file from another, the surest first."""
 
 
 def join(folder: str, *names: str) -> str:
@@ -43,6 +46,7 @@ def is_remote(path: str) -> bool:
 @contextmanager
 def atomic_writer(path: str) -> Iterator[IO[bytes]]:
     """A binary file that becomes ``path`` when the block ends well, and vanishes when it raises. Makes the folders."""
+    from tradewind.storage.copying import remove_file, rename_file
 
     fs, target = file_system_at(path)
     fs.makedirs(parent(target), exist_ok=True)
@@ -50,21 +54,21 @@ def atomic_writer(path: str) -> Iterator[IO[bytes]]:
     try:
         with fs.open(aside, "wb") as file:
             yield file
-        fs.mv(aside, target)
+        rename_file(fs, aside, target)
     except BaseException:
-        if fs.exists(aside):
-            fs.rm(aside)
+        remove_file(fs, aside)
         raise
 
 
 def remove_unfinished(folder: str) -> None:
     """Remove what a process that was killed in an ``atomic_writer`` has left in ``folder``, where nobody writes now."""
+    from tradewind.storage.copying import remove_file
 
     fs, root = file_system_at(folder)
     fs.invalidate_cache()
     for name in fs.ls(root, detail=False) if fs.exists(root) else []:
         if UNFINISHED.search(name):
-            fs.rm(name)
+            remove_file(fs, name)
 
 
 def write_text(path: str, text: str) -> None:
@@ -89,6 +93,19 @@ def read_text(path: str) -> str:
 def read_json(path: str) -> Any:
     """The file's JSON value; raises ``FileNotFoundError`` if it is not there."""
     return json.loads(read_text(path))
+
+
+def told_state(entry: Mapping[str, Any]) -> str:
+    """What a store says of a file that differs, as a rule, when the file is written again."""
+    return next((f"{key}={entry[key]}" for key in _STATES if entry.get(key) is not None), "")
+
+
+def state_of(path: str) -> tuple[int, str]:
+    """Size and state of a file, as its store has it now; raises ``FileNotFoundError`` if it is not there."""
+    fs, name = file_system_at(path)
+    fs.invalidate_cache()
+    entry = fs.info(name)
+    return int(entry["size"]), told_state(entry)
 
 
 def exists(path: str) -> bool:

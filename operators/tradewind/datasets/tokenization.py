@@ -19,7 +19,7 @@ from typing import Any, Final
 from tradewind.datasets.files import exists, join, read_json, write_json
 from tradewind.datasets.tokenizing.caches import build_cache, is_built, ledger_names
 from tradewind.datasets.tokenizing.encoding import TokenRecipe, check_first_row, encoded, levanter_processor
-from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files
+from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files, unchanged
 from tradewind.datasets.tokenizing.progress import TokenizingProgress
 from tradewind.datasets.tokenizing.shards import Shard, finished_shards, shard_key, write_shard
 from tradewind.datasets.tokenizing.spreading import spread
@@ -291,4 +291,5 @@ def _tokenize_piece(piece: _Piece, cache_path: str, recipe: TokenRecipe) -> tupl
     """What a worker does."""
     print(f"tokenizes {piece.file.path}", flush=True)
     folder = join(cache_path, SHARDS_FOLDER, piece.split)
-    return piece, write_shard(folder, piece.key, recipe.fields, encoded(piece.file.path, recipe))
+    batches = unchanged(piece.file, encoded(piece.file.path, recipe))
+    return piece, write_shard(folder, piece.key, recipe.fields, batches)

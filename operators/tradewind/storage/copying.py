@@ -12,13 +12,15 @@ import base64
 import hashlib
 import os
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import IO, Any, Final
 
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.storage import Location, file_system_at
-from tradewind.storage.errors import StorageError
+from tradewind.storage.errors import StorageError, StoreUnavailableError
 from tradewind.storage.failures import failures_told
 from tradewind.storage.trees import StoredFile, is_near, kept_checksum
 
@@ -59,13 +61,14 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
         found = rewrite_object(source, file.tag, target, go_on)
         if found is None:
             raise SourceChangedError(f"{source} has changed, or is gone, since it was listed.")
-        if not found:
-            raise TargetOccupiedError(f"{target} was written by somebody else meanwhile.")
-        is_composite = (file.checksum or "").startswith("crc32c:")  # the copy may have an MD5 too
-        got = f"crc32c:{found['crc32c']}" if is_composite else kept_checksum(found)
-        if int(found["size"]) != file.size or file.checksum not in (None, got):
+        if not found:  # something is there: our own copy, if the answer to it was lost
+            if not _is_there(target, file):
+                raise TargetOccupiedError(f"{target} was written by somebody else meanwhile.")
+            return
+        size, got = _kept(found, file)
+        if size != file.size or file.checksum not in (None, got):
             _remove(target)
-            raise DamagedCopyError(_told(source, file, int(found["size"]), got))
+            raise DamagedCopyError(_told(source, file, size, got))
         return
     try:
         md5 = _copy_aside(source, file, aside, go_on)
@@ -82,6 +85,43 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
             raise
 
 
+def _is_there(target: str, file: StoredFile) -> bool:
+    """Whether what is at the target has the size and the checksum of the file."""
+    fs, name = file_system_at(target)
+    with failures_told(target):
+        fs.invalidate_cache()
+        try:
+            about = fs.info(name)
+        except FileNotFoundError:
+            return False
+    return file.checksum is not None and _kept(about, file) == (file.size, file.checksum)
+
+
+def _kept(about: Mapping[str, Any], file: StoredFile) -> tuple[int, str | None]:
+    """Size and checksum that Cloud Storage keeps of an object, the checksum of the kind that the file has."""
+    is_composite = (file.checksum or "").startswith("crc32c:")  # a copy of it may have an MD5 too
+    return int(about["size"]), f"crc32c:{about['crc32c']}" if is_composite else kept_checksum(about)
+
+
+def rename_file(fs: AbstractFileSystem, name: str, to_name: str) -> None:
+    """Give a file of a store another name, whatever has it. In a bucket that is a copy, which appears whole.
+
+    fsspec's own ``mv`` takes names with brackets, asterisks or question marks for patterns, and fails if it is not told
+    that it has removed the file.
+    """
+    if isinstance(fs, LocalFileSystem):
+        os.replace(name, to_name)
+    else:
+        fs.cp_file(name, to_name)
+        remove_file(fs, name)
+
+
+def remove_file(fs: AbstractFileSystem, name: str) -> None:
+    """Remove a file of a store; one that is gone is fine, for so it is when an answer was lost."""
+    with suppress(FileNotFoundError):
+        fs.rm_file(name)
+
+
 def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], object]) -> str:
     """Copy the file; ``md5:`` and what was read."""
     from_fs, from_name = file_system_at(source)
@@ -92,6 +132,9 @@ def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], o
             with from_fs.open(from_name, "rb") as reader, to_fs.open(to_name, "wb") as writer:
                 size, sums = _pour(reader, writer, (file.checksum or "").startswith("crc32c:"), go_on)
     except FileNotFoundError as error:
+        from_fs.invalidate_cache()
+        if from_fs.exists(from_name):  # so it is the target's store that has lost what was written
+            raise StoreUnavailableError(f"{aside} could not be written: {error}") from error
         raise SourceChangedError(f"{source} is gone since it was listed: {error}") from error
     wanted = file.checksum
     got = next((each for each in sums if _has_same_kind(wanted, each)), None)
@@ -133,17 +176,13 @@ def _move(aside: str, target: str) -> None:
     with failures_told(target):
         if isinstance(fs, LocalFileSystem):
             os.makedirs(posixpath.dirname(to_name), exist_ok=True)
-            os.replace(name, to_name)
-        else:
-            fs.mv(name, to_name)
+        rename_file(fs, name, to_name)
 
 
 def _remove(path: str) -> None:
     fs, name = file_system_at(path)
     with failures_told(path):
-        fs.invalidate_cache()
-        if fs.exists(name):
-            fs.rm(name)
+        remove_file(fs, name)
 
 
 def _has_same_kind(checksum: str | None, other: str | None) -> bool:

@@ -26,7 +26,7 @@ from tests.datasets.downloading.hub_server import (
     wrong,
 )
 from tradewind.datasets.downloading import hub as hub_side
-from tradewind.datasets.downloading.copies import LIST_FILE, Copies
+from tradewind.datasets.downloading.copies import LIST_FILE, Copies, read_store
 from tradewind.datasets.downloading.http_reader import (
     CHUNK_BYTES,
     LONGEST_PAUSE_ASKED_FOR_S,
@@ -296,6 +296,17 @@ def test_a_file_that_becomes_another_one_while_it_is_read_is_refused(hub: HubSer
     reader = HttpReader(pause=lambda _: setattr(hub, "etag", '"another"'))
     with pytest.raises(DownloadError, match="it may be another file than at first"):
         list(reader.read(SourceFile("a.jsonl", url)))
+
+
+def test_a_file_of_a_store_that_is_written_over_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    """A store gives each part of a file by itself, of whichever file is there then."""
+    there = tmp_path / "there.txt"
+    there.write_bytes(b"a" * 3 * CHUNK_BYTES)
+    parts = read_store(SourceFile("there.txt", str(there)))
+    assert next(parts) == b"a" * CHUNK_BYTES
+    there.write_bytes(b"b" * (3 * CHUNK_BYTES + 1))
+    with pytest.raises(DownloadError, match="there.txt changed while it was read"):
+        list(parts)
 
 
 def test_a_file_without_a_version_is_not_read_on(hub: HubServer) -> None:

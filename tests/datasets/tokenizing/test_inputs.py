@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files
+from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files, unchanged
+from tradewind.datasets.tokenizing.reading import TokenizingError
 from tradewind.datasets.tokenizing.shards import shard_key
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.storage import file_system_at
@@ -65,6 +66,22 @@ def test_a_file_that_is_written_again_is_in_another_state(
             fs.invalidate_cache()
             keys.add(shard_key("recipe", input_files([folder], "train_paths")[0]))
         assert len(keys) == 2
+
+
+def test_a_file_that_another_one_replaces_while_it_is_read_is_refused(
+    tmp_path: Path, gcs: LocalCloudStorage, gs_folder: str
+) -> None:
+    for folder in (str(tmp_path), gs_folder):
+        fs, root = file_system_at(folder)
+        fs.pipe_file(f"{root}/a.jsonl", b"{}")
+        [file] = input_files([folder], "train_paths")
+        assert list(unchanged(file, "ab")) == ["a", "b"]
+        for happens in (lambda: fs.pipe_file(f"{root}/a.jsonl", b"{ }"), lambda: fs.rm(f"{root}/a.jsonl")):
+            read = unchanged(file, "ab")
+            assert next(read) == "a"
+            happens()
+            with pytest.raises(TokenizingError, match="a.jsonl changed while it was tokenized"):
+                list(read)
 
 
 def test_the_key_of_a_shard_says_recipe_and_file() -> None:

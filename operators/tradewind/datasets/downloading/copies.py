@@ -15,8 +15,9 @@ from typing import Final
 
 from tradewind.datasets.downloading.http_reader import CHUNK_BYTES
 from tradewind.datasets.downloading.source import DamagedDownloadError, DownloadError, SourceFile
-from tradewind.datasets.files import UNFINISHED, atomic_writer, join, read_text, write_text
+from tradewind.datasets.files import UNFINISHED, atomic_writer, join, read_text, state_of, write_text
 from tradewind.storage import file_system_at, open_file
+from tradewind.storage.copying import remove_file
 
 LIST_FILE: Final = ".download"
 MOST_AT_ONCE: Final = 16
@@ -27,10 +28,19 @@ Reader = Callable[[SourceFile], Iterator[bytes]]
 
 
 def read_store(file: SourceFile) -> Iterator[bytes]:
-    """The bytes of a file in a store, such as ``gs://``."""
+    """The bytes of a file in a store, such as ``gs://``, which reads each part of it by itself.
+
+    Raises:
+        DownloadError: Its end may be that of another file than its beginning.
+    """
+    before = state_of(file.url)
     with open_file(file.url) as opened:
         while chunk := opened.read(CHUNK_BYTES):
             yield chunk
+    if not file.is_checked and state_of(file.url) != before:
+        raise DownloadError(
+            f"{file.url} changed while it was read. Give its sha256, or an address whose file does not change."
+        )
 
 
 class Copies:
@@ -101,7 +111,7 @@ def _begin(files: Sequence[SourceFile], folder: str) -> Mapping[str, int]:
     begun = read_text(join(folder, LIST_FILE)) if LIST_FILE in found else None
     others = _names(begun) if begun is not None and begun != wanted else set()
     for name in [name for name in found if UNFINISHED.search(name) or name in others]:
-        fs.rm(f"{root}/{name}")
+        remove_file(fs, f"{root}/{name}")
         del found[name]
     if begun != wanted:
         write_text(join(folder, LIST_FILE), wanted)

@@ -17,6 +17,7 @@ from tradewind.datasets.files import exists, join, write_text
 from tradewind.datasets.tokenizing.shards import Shard
 from tradewind.datasets.tokenizing.spreading import spread
 from tradewind.storage import file_system_at
+from tradewind.storage.copying import remove_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,8 +70,7 @@ def build_cache(
     from levanter.store.tree_store import TreeStore
 
     fs, root = file_system_at(join(path, LEDGER_FILE_NAME))
-    if fs.exists(root):
-        fs.rm(root)
+    remove_file(fs, root)
     exemplar = processor.output_exemplar
     TreeStore.open(exemplar, path, mode="w", cache_metadata=True)
     ordered = [shard for shard in shards.values() if shard.documents]

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tradewind.datasets.files import is_remote, parent
+from tradewind.datasets.files import is_remote, parent, state_of, told_state
+from tradewind.datasets.tokenizing.reading import TokenizingError
 from tradewind.steps.values.shortened import shortened
 from tradewind.storage import file_system_at
 
@@ -22,11 +23,12 @@ ENDINGS: Final = tuple(
 ) + (".parquet",)  # fmt: skip
 LEFT_OUT: Final = frozenset({"provenance.json"})
 """What a download writes beside its files."""
-_STATES: Final = ("generation", "etag", "ETag", "md5Hash", "mtime", "LastModified", "last_modified")
-"""Names under which stores tell one state of a file from another, the surest first."""
 _FEW: Final = 4
 """Files of one folder that are asked for one by one; more are looked up in one listing."""
 _TEST_DATA: Final = re.compile(r"[^a-zA-Z]test[^a-zA-Z]|validation")
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,23 @@ def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
     return list(found.values())
 
 
+def unchanged(file: InputFile, read: Iterable[_T]) -> Iterator[_T]:
+    """What is read of a file; the end comes only if the file is then still the one that was listed.
+
+    Raises:
+        TokenizingError: It is another one, or gone.
+    """
+    yield from read
+    try:
+        is_same = state_of(file.path) == (file.size_bytes, file.state)
+    except FileNotFoundError:
+        is_same = False
+    if not is_same:
+        raise TokenizingError(
+            f"{file.path} changed while it was tokenized: tokenize what nobody writes to, and clear the task."
+        )
+
+
 def check_no_test_data(paths: Iterable[str], is_allowed: bool) -> None:
     """Refuse to train on what looks like test data, as Marin does; if it is allowed, say so.
 
@@ -100,7 +119,7 @@ def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | No
         if not name.endswith(ENDINGS):
             raise ValueError(f"{field}: {name} has an unknown ending: there are {', '.join(ENDINGS)}.")
         full = str(fs.unstrip_protocol(name)) if is_remote(path) else name
-        yield InputFile(full, entries[name]["size"], _state(entries[name]))
+        yield InputFile(full, entries[name]["size"], told_state(entries[name]))
 
 
 def _entry(fs: AbstractFileSystem, name: str, listings: dict[str, Mapping[str, Any]] | None) -> Any:
@@ -120,7 +139,3 @@ def _entry(fs: AbstractFileSystem, name: str, listings: dict[str, Mapping[str, A
 def _is_of_folder(name: str, folder: str) -> bool:
     below = name[len(folder) :].strip("/") if folder else posixpath.basename(name)
     return not any(part.startswith(".") for part in below.split("/")) and posixpath.basename(name) not in LEFT_OUT
-
-
-def _state(entry: Mapping[str, Any]) -> str:
-    return next((f"{key}={entry[key]}" for key in _STATES if entry.get(key) is not None), "")

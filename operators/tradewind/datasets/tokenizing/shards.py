@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.datasets.files import UNFINISHED, atomic_writer, basename, join
 from tradewind.datasets.tokenizing.inputs import InputFile
 from tradewind.storage import file_system_at, open_file
+from tradewind.storage.trees import remove_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,9 +81,8 @@ def finished_shards(folder: str, keys: Iterable[str]) -> dict[str, Shard]:
         if shard is not None and shard.key in wanted:
             found[shard.key] = shard
         else:
-            others.append(name)
-    if others:
-        fs.rm(others)
+            others.append(basename(name))
+    remove_files(folder, others)
     return found
 
 

@@ -44,6 +44,8 @@ class LocalCloudStorage(LoopbackServer):
         self.rewrite_bytes = 1 << 40
         """So much of an object is copied at a time; whoever copies a larger one asks on."""
         self._uploads: dict[str, _Upload] = {}
+        self._uploaded: dict[str, Answer] = {}
+        """What was said at the end of each resumable upload: whoever has not heard it asks again."""
         routes: list[tuple[str, str, str, Callable[..., Answer]]] = [
             ("GET", _OBJECT, "get", self._get),
             ("GET", _OBJECTS, "list", self._list),
@@ -101,7 +103,10 @@ class LocalCloudStorage(LoopbackServer):
         return Answer("bucket", headers={"Location": location})
 
     def _continue_upload(self, call: HttpRequest, bucket: str) -> Answer:
-        upload = self._uploads.get(call.query.get("upload_id", ""))
+        upload_id = call.query.get("upload_id", "")
+        if upload_id in self._uploaded:
+            return self._uploaded[upload_id]
+        upload = self._uploads.get(upload_id)
         piece = _PIECE.fullmatch(call.headers.get("Content-Range", f"bytes 0-0/{len(call.body)}"))
         if upload is None or piece is None:
             raise RefusedError(404, "No such upload.")
@@ -111,8 +116,9 @@ class LocalCloudStorage(LoopbackServer):
         if piece[2] == "*" or int(piece[2]) > len(upload.data):
             arrived = {"Range": f"bytes=0-{len(upload.data) - 1}"} if upload.data else {}
             return Answer("piece", 308, headers=arrived)
-        del self._uploads[call.query["upload_id"]]
-        return self._put(upload.bucket, upload.fields, bytes(upload.data), upload.query)
+        del self._uploads[upload_id]
+        self._uploaded[upload_id] = self._put(upload.bucket, upload.fields, bytes(upload.data), upload.query)
+        return self._uploaded[upload_id]
 
     def _cancel_upload(self, call: HttpRequest, bucket: str) -> Answer:
         self._uploads.pop(call.query.get("upload_id", ""), None)
