@@ -52,14 +52,15 @@ def s3(s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalS3]
 
 @pytest.fixture
 def gs_folder(gcs: LocalCloudStorage) -> str:
-    """A folder in a bucket of its own."""
-    return f"gs://{gcs.buckets.create(_new_bucket()).name}/some/folder"
+    """A folder in a bucket of its own, to which the faults that the test plays are bound."""
+    gcs.faults_in = _new_bucket()
+    return f"gs://{gcs.buckets.create(gcs.faults_in).name}/some/folder"
 
 
 @pytest.fixture
 def s3_folder(s3: LocalS3) -> str:
-    """A folder in a bucket of its own."""
-    bucket = _new_bucket()
+    """A folder in a bucket of its own, to which the faults that the test plays are bound."""
+    bucket = s3.faults_in = _new_bucket()
     s3.buckets[bucket] = {}
     return f"s3://{bucket}/some/folder"
 
@@ -90,3 +91,4 @@ def _calm(server: LoopbackServer) -> None:
     server.latency_s = server.clock_offset_s = 0.0
     server.failures = server.lost_answers = 0
     server.failure_status = 503
+    server.faults_in = ""

@@ -133,16 +133,42 @@ def test_its_clock_stamps_objects_and_answers(bucket: Any, gcs: LocalCloudStorag
     assert abs(gcs.clock() - date.timestamp()) < 30
 
 
-def test_a_failure_changes_nothing_and_a_lost_answer_does(bucket: Any, gcs: LocalCloudStorage) -> None:
-    def upload() -> None:  # without a client, which asks for other things of its own accord
-        url = f"{gcs.url}/upload/storage/v1/b/{bucket.name}/o?uploadType=media&name=x"
-        urllib.request.urlopen(urllib.request.Request(url, data=b"a", method="POST"))
+def upload_to(bucket: str, gcs: LocalCloudStorage) -> None:
+    """Without a client, which asks for other things of its own accord."""
+    url = f"{gcs.url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name=x"
+    urllib.request.urlopen(urllib.request.Request(url, data=b"a", method="POST")).close()
 
+
+def test_what_others_ask_for_meanwhile_takes_no_fault_away(bucket: Any, gcs: LocalCloudStorage) -> None:
+    others = gcs.buckets.create("of-others").name
+    gcs.failures = gcs.lost_answers = 1
+    upload_to(others, gcs)
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        upload_to(bucket.name, gcs)
+    upload_to(others, gcs)
+    with pytest.raises(OSError):
+        upload_to(bucket.name, gcs)
+
+
+def test_who_has_not_heard_the_end_of_an_upload_is_told_it_again(bucket: Any, gcs: LocalCloudStorage) -> None:
+    begin = f"{gcs.url}/upload/storage/v1/b/{bucket.name}/o?uploadType=resumable&name=x"
+    with urllib.request.urlopen(urllib.request.Request(begin, data=b"{}", method="POST")) as begun:
+        url = begun.headers["Location"]
+    told = []
+    for _ in range(2):
+        request = urllib.request.Request(url, data=b"a", method="PUT", headers={"Content-Range": "bytes 0-0/1"})
+        with urllib.request.urlopen(request) as answer:
+            told.append(answer.read())
+    assert told[0] == told[1]
+    assert bucket.blob("x").download_as_text() == "a"
+
+
+def test_a_failure_changes_nothing_and_a_lost_answer_does(bucket: Any, gcs: LocalCloudStorage) -> None:
     gcs.failures = 1
     with pytest.raises(urllib.error.HTTPError, match="503"):
-        upload()
+        upload_to(bucket.name, gcs)
     assert not bucket.blob("x").exists()
     gcs.lost_answers = 1
     with pytest.raises(OSError):
-        upload()
+        upload_to(bucket.name, gcs)
     assert bucket.blob("x").download_as_text() == "a"

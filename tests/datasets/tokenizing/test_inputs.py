@@ -76,10 +76,10 @@ def test_a_file_that_another_one_replaces_while_it_is_read_is_refused(
         fs.pipe_file(f"{root}/a.jsonl", b"{}")
         [file] = input_files([folder], "train_paths")
         assert list(unchanged(file, "ab")) == ["a", "b"]
-        for happens in (lambda: fs.pipe_file(f"{root}/a.jsonl", b"{ }"), lambda: fs.rm(f"{root}/a.jsonl")):
+        for happens, content in ((fs.pipe_file, [b"{ }"]), (fs.rm_file, [])):
             read = unchanged(file, "ab")
             assert next(read) == "a"
-            happens()
+            happens(f"{root}/a.jsonl", *content)
             with pytest.raises(TokenizingError, match="a.jsonl changed while it was tokenized"):
                 list(read)
 

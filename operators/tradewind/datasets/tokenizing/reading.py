@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from tradewind.datasets.files import is_remote
+from tradewind.datasets.files import basename, is_remote
 from tradewind.storage import open_file
 
 _READ_BYTES: Final = 1 << 20
@@ -44,10 +45,12 @@ def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
     with _uncompressed(path) as file:
         try:
             for number, line in enumerate(file, start=1):
-                if number == 1 and not path.partition(".jsonl")[1] and line.lstrip()[:1] == b"[":
-                    yield from enumerate(json.loads(line + file.read()), start=1)
-                    return
-                if not line.isspace():
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                    if ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
+                        yield from enumerate(json.loads(line + file.read()), start=1)
+                        return
+                if line.strip():
                     yield number, json.loads(line)
         except (OSError, EOFError, zlib.error) as error:
             raise TokenizingError(f"{path} cannot be read on after line {number:,}: {error}.") from error
@@ -85,5 +88,5 @@ def _parquet_rows(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise TokenizingError(f"{path} cannot be read on after row {number:,}: {error}.") from error

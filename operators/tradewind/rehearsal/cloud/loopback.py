@@ -51,6 +51,7 @@ class LoopbackServer(ABC):
         latency_s: How long every answer takes.
         failures: How many of the next requests are answered with ``failure_status`` and change nothing.
         lost_answers: How many of the next writes are done, but their connection is cut without an answer.
+        faults_in: Only requests whose path has this text fail, or lose their answer: others may ask at the same time.
         clock_offset_s: How far its clock is ahead of this machine's.
         requests: How many requests were answered, by kind.
     """
@@ -63,6 +64,7 @@ class LoopbackServer(ABC):
         self.failures = 0
         self.failure_status = 503
         self.lost_answers = 0
+        self.faults_in = ""
         self.clock_offset_s = 0.0
         self.requests: Counter[str] = Counter()
         self._port = 0
@@ -129,14 +131,15 @@ class LoopbackServer(ABC):
         if self.latency_s:
             await asyncio.sleep(self.latency_s)
         answer = self._answer_or_fail(call)
-        if self.lost_answers > 0 and answer.kind in self.writes and answer.status < 300 and request.transport:
+        is_lost = self.lost_answers > 0 and self.faults_in in path
+        if is_lost and answer.kind in self.writes and answer.status < 300 and request.transport:
             self.lost_answers -= 1
             request.transport.abort()
         headers = {"Date": formatdate(self.clock(), usegmt=True), **answer.headers}
         return web.Response(status=answer.status, body=answer.body, headers=headers)
 
     def _answer_or_fail(self, call: HttpRequest) -> Answer:
-        if self.failures > 0:
+        if self.failures > 0 and self.faults_in in call.path:
             self.failures -= 1
             answer = self.refusal("failed", self.failure_status, "try again")
         else:
