@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tradewind.records.leases.lease import Phase
 from tradewind.records.leases.store import LeaseClaim, LeaseStore
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.runtime.mirrors.bring import Bringer
+from tradewind.runtime.mirrors.copies import MirrorCopy
 from tradewind.runtime.mirrors.errors import (
     MirrorBudgetError,
     MirrorCopyError,
@@ -33,7 +35,7 @@ from tradewind.runtime.mirrors.errors import (
     MirrorOccupiedError,
     MirrorOutsideError,
 )
-from tradewind.runtime.mirrors.places import is_here, record_of
+from tradewind.runtime.mirrors.places import found_source, is_here, record_of
 from tradewind.storage import file_system_at
 from tradewind.storage.errors import LeaseLostError
 from tradewind.storage.trees import list_files
@@ -253,7 +255,7 @@ def test_whoever_waits_for_a_copy_goes_on_with_it_after_a_kill_and_copies_no_who
     first = lease_of_copy(mirror)
     assert first.phase is Phase.RUNNING
     assert not is_here(mirror)
-    root = f"{record_of(here, 'data')}/copy" if place == "local" else f"{here}/data"
+    root = str(next(Path(record_of(here, "data")).glob("copy-*"))) if place == "local" else f"{here}/data"
     before = {file.path: file.tag for file in list_files(root)}
     assert len(before) == 4
     if place == "local":
@@ -293,10 +295,54 @@ def test_what_somebody_put_among_the_files_of_an_unfinished_copy_is_not_shown(tm
     here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
     put(f"{there}/data", {"a": "a", "b": "b"})
     record = record_of(here, "data")
-    put(record, {"copy/a": "other", "copy/deep/c": "c", "parts/x": "x", "files.json": "?"})
+    put(record, {"copy-0/a": "a", "copy-0/deep/c": "c", "dropped-0/d": "d", "parts/x": "x", "files.json": "?"})
     bring(mirror_of("data", here, there))
     assert texts(f"{here}/data") == {"a": "a", "b": "b"}
     assert not list_files(f"{record}/parts")
+    assert not list(Path(record).glob("*-*"))
+
+
+class FrozenBeforeItShows(OwnTurn):
+    """Its turn is over while it is frozen behind its last look at it: meanwhile another copy is begun."""
+
+    def __init__(self, whole: Callable[[], bool], meanwhile: Callable[[], object]) -> None:
+        self._whole, self._meanwhile = whole, meanwhile
+
+    def check(self) -> None:
+        if self._whole():
+            self._whole = bool  # once
+            self._meanwhile()
+
+
+class KilledHalfWay(OwnTurn):
+    looks = 0
+
+    def check(self) -> None:
+        self.looks += 1
+        if self.looks == 3:  # at the begin, and before one of two files
+            raise LeaseLostError("killed")
+
+
+def test_who_wakes_up_after_another_copy_was_begun_shows_no_part_of_it(tmp_path: Path) -> None:
+    here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
+    mirror, record = mirror_of("data", here, there), Path(record_of(here, "data"))
+    put(f"{there}/data", {"a": "old", "b": "old"})
+
+    def begin_another() -> None:
+        put(f"{there}/data", {"a": "newer", "b": "newer"})
+        with pytest.raises(LeaseLostError, match="killed"):
+            MirrorCopy(mirror, found_source(mirror), KilledHalfWay()).make()
+
+    def is_whole() -> bool:
+        return len(list(record.glob("copy-*/*"))) == 2
+
+    frozen = MirrorCopy(mirror, found_source(mirror), FrozenBeforeItShows(is_whole, begin_another))
+    with pytest.raises(LeaseLostError, match="is gone: somebody else has begun another copy"):
+        frozen.make()
+    assert texts(f"{here}/data") == {}
+    bring(mirror)
+    assert texts(f"{here}/data") == {"a": "newer", "b": "newer"}
+    assert [file.name for file in record.iterdir() if file.is_dir()] == ["parts"]
 
 
 # ---- where it may come from

@@ -33,6 +33,9 @@ from tradewind.storage.trees import StoredFile, list_files, remove_files
 
 LIST_FILE: Final = "files.json"
 MOST_AT_ONCE: Final = 8
+_STAGED: Final = "copy-"
+"""Before the digest of a list: the folder with its copy, on a disk. So what is shown is no part of another copy."""
+_DROPPED: Final = "dropped-"
 _KINDS: Final = {"path": RAW_TEXT}
 
 
@@ -52,8 +55,8 @@ class MirrorCopy:
         self._parts = posixpath.join(self._record, "parts")
         self._is_staged = is_on_disk(mirror.path)
         place = posixpath.dirname(mirror.path) if found.is_file else mirror.path
-        self._root = posixpath.join(self._record, "copy") if self._is_staged else place
         self._list = json.dumps({"name": mirror.name, "from": found.prefix, "files": _told(found.files)})
+        self._root = posixpath.join(self._record, f"{_STAGED}{self.digest[:16]}") if self._is_staged else place
         self._has_ended = threading.Event()
 
     @property
@@ -111,9 +114,9 @@ class MirrorCopy:
         there, wanted = self._there(), {file.path: file for file in self._found.files}
         other = [path for path, file in there.items() if path not in wanted or not _is_copy(file, wanted[path])]
         if self._is_staged:
-            stale = other if before == self._list else list(there)
-            remove_files(self._root, stale)
-            there = {path: file for path, file in there.items() if path not in stale}
+            self._drop_other_copies()
+            remove_files(self._root, other)
+            there = {path: file for path, file in there.items() if path not in other}
         elif other := [path for path in other if path in wanted]:
             raise MirrorOccupiedError(
                 f"{self._mirror.field}: {posixpath.join(self._root, other[0])} is another file than "
@@ -122,6 +125,16 @@ class MirrorCopy:
         if before != self._list:
             write_text(posixpath.join(self._record, LIST_FILE), self._list)
         return [file for file in self._found.files if file.path not in there]
+
+    def _drop_other_copies(self) -> None:
+        """Remove those of other lists; renamed first, so that whoever wakes up to show one shows all of it or none."""
+        _, record = file_system_at(self._record)
+        mine = posixpath.basename(self._root)
+        for name in os.listdir(record) if os.path.isdir(record) else []:
+            if name.startswith((_STAGED[:-1], _DROPPED)) and name != mine:
+                dropped = posixpath.join(record, f"{_DROPPED}{uuid.uuid4().hex}")
+                os.rename(posixpath.join(record, name), dropped)
+                shutil.rmtree(dropped)
 
     def _there(self) -> dict[str, StoredFile]:
         if self._found.is_file and not self._is_staged:  # its folder may hold a million others
@@ -160,6 +173,8 @@ class MirrorCopy:
                 shutil.rmtree(root)
             else:
                 os.rename(root, place)
+        except FileNotFoundError as error:
+            raise LeaseLostError(f"{self._root} is gone: somebody else has begun another copy.") from error
         except OSError as error:
             raise MirrorOccupiedError(
                 f"{self._mirror.field}: the copy cannot be put at {self._mirror.path}: {error}. Move what is there "
