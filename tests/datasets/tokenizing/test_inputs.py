@@ -69,9 +69,9 @@ def test_a_file_that_is_written_again_is_in_another_state(
 
 
 def test_a_file_that_another_one_replaces_while_it_is_read_is_refused(
-    tmp_path: Path, gcs: LocalCloudStorage, gs_folder: str
+    tmp_path: Path, gs_folder: str, s3_folder: str
 ) -> None:
-    for folder in (str(tmp_path), gs_folder):
+    for folder in (str(tmp_path), gs_folder, s3_folder):
         fs, root = file_system_at(folder)
         fs.pipe_file(f"{root}/a.jsonl", b"{}")
         [file] = input_files([folder], "train_paths")

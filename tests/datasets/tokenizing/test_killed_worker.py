@@ -1,4 +1,4 @@
-"""A worker that tokenizes is killed: what it had in hand is done again, and nothing else."""
+"""A worker that tokenizes is killed: what it had in hand is done again, and nothing else; workers make the cache."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ SPREAD = """
 import sys
 import ray
 from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
+from tradewind.datasets.tokenizing import caches
+caches._FEW_VALUES = 0  # so that workers put the cache together, as they do a large one
 ray.init(num_cpus=2, include_dashboard=False)
 print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
 folder, tokenizer = sys.argv[1:]

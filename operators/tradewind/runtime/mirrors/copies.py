@@ -17,6 +17,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Final
 
@@ -133,8 +134,9 @@ class MirrorCopy:
         for name in os.listdir(record) if os.path.isdir(record) else []:
             if name.startswith((_STAGED[:-1], _DROPPED)) and name != mine:
                 dropped = posixpath.join(record, f"{_DROPPED}{uuid.uuid4().hex}")
-                os.rename(posixpath.join(record, name), dropped)
-                shutil.rmtree(dropped)
+                with suppress(FileNotFoundError):  # it has just been shown
+                    os.rename(posixpath.join(record, name), dropped)
+                    shutil.rmtree(dropped)
 
     def _there(self) -> dict[str, StoredFile]:
         if self._found.is_file and not self._is_staged:  # its folder may hold a million others
