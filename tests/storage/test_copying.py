@@ -10,9 +10,10 @@ import pytest
 
 from tests.storage.s3_server import LocalS3, S3Object
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest
 from tradewind.storage import file_system_at
 from tradewind.storage.copying import DamagedCopyError, SourceChangedError, TargetOccupiedError, copy_file
-from tradewind.storage.errors import LeaseLostError
+from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
 from tradewind.storage.trees import StoredFile, list_files
 
 
@@ -77,6 +78,20 @@ def test_a_copy_is_known_again_when_the_answer_to_it_was_lost(gcs: LocalCloudSto
     copy(f"{gs_folder}/from", file, gs_folder)
     assert gcs.lost_answers == 0
     assert listed(f"{gs_folder}/out").checksum == file.checksum
+
+
+def test_a_store_that_has_lost_an_upload_is_no_source_that_is_gone(
+    gcs: LocalCloudStorage, gs_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(f"{tmp_path}/from/x", b"text")
+    answer = gcs.answer
+
+    def answers(call: HttpRequest) -> Answer:
+        return gcs.refusal("write", 404, "No such upload.") if "upload_id" in call.query else answer(call)
+
+    monkeypatch.setattr(gcs, "answer", answers)
+    with pytest.raises(StoreUnavailableError, match="parts/aside could not be written"):
+        copy(f"{tmp_path}/from", listed(f"{tmp_path}/from"), gs_folder)
 
 
 def test_an_object_that_the_store_copies_in_many_steps_is_waited_for(
