@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -295,8 +296,13 @@ def test_what_somebody_put_among_the_files_of_an_unfinished_copy_is_not_shown(tm
     here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
     put(f"{there}/data", {"a": "a", "b": "b"})
     record = record_of(here, "data")
+    mirror = mirror_of("data", here, there)
+    with pytest.raises(LeaseLostError):
+        MirrorCopy(mirror, found_source(mirror), KilledHalfWay()).make()
+    [begun] = Path(record).glob("copy-*")
+    put(str(begun), {"a": "other", "deep/c": "c"})
     put(record, {"copy-0/a": "a", "copy-0/deep/c": "c", "dropped-0/d": "d", "parts/x": "x", "files.json": "?"})
-    bring(mirror_of("data", here, there))
+    bring(mirror)
     assert texts(f"{here}/data") == {"a": "a", "b": "b"}
     assert not list_files(f"{record}/parts")
     assert not list(Path(record).glob("*-*"))
@@ -315,11 +321,11 @@ class FrozenBeforeItShows(OwnTurn):
 
 
 class KilledHalfWay(OwnTurn):
-    looks = 0
+    def __init__(self) -> None:
+        self._looks = itertools.count(1)
 
     def check(self) -> None:
-        self.looks += 1
-        if self.looks == 3:  # at the begin, and before one of two files
+        if next(self._looks) == 3:  # the first is at the begin, and so one of two files is copied
             raise LeaseLostError("killed")
 
 
