@@ -115,3 +115,31 @@ def test_a_repository_that_is_not_there_is_named(github: GitHub, tmp_path: Path)
     config = UncheatableEvalConfig(str(tmp_path), "owner", "texts", "data", "gone", github.url)
     with pytest.raises(DownloadError, match=r"contents/data\?ref=gone answered 404: is it there\?$"):
         download_uncheatable_eval(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"download_url": "http://169.254.169.254/computeMetadata/v1/"}, "sends on to '169.254.169.254'"),
+        ({"download_url": "http://["}, "has no address of 'bbc_news"),
+        ({"size": "8"}, "has no size"),
+        ({"size": 1 << 40}, "has no size, one above"),
+        ({"sha": 7}, "no checksum"),
+    ],
+)
+def test_a_list_that_leads_elsewhere_or_says_nothing_is_refused(
+    github: GitHub, tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    github.put("bbc_news_20250701to20250715.json", ["a text"]).update(changes)
+    with pytest.raises(DownloadError) as error:
+        download(github, tmp_path)
+    assert told in str(error.value)
+
+
+def test_a_file_of_brackets_without_end_is_told(github: GitHub, tmp_path: Path) -> None:
+    body = b"[" * 100_000
+    entry = github.put("bbc_news_20250701to20250715.json", [])
+    entry |= {"size": len(body), "sha": hashlib.sha1(f"blob {len(body)}\0".encode() + body).hexdigest()}
+    github.pages["/raw/0"] = body
+    with pytest.raises(DownloadError, match="is no JSON"):
+        download(github, tmp_path)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tradewind.datasets.downloading.source import SourceFile, check_name
+from tradewind.datasets.downloading.source import SourceFile, check_apart, check_name
 from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, one_of
 from tradewind.steps.values.shortened import shortened
 
@@ -154,6 +154,7 @@ def _copied(
     from tradewind.datasets.downloading.progress import DownloadProgress
     from tradewind.datasets.files import join, write_json
 
+    check_apart({PROVENANCE_FILE: None, **{file.name: None for file in files}}, "What is to be downloaded")
     sizes = [file.size_bytes for file in files]
     progress = DownloadProgress(len(files), None if None in sizes else sum(size or 0 for size in sizes))
     print(f"{len(files)} files to have in {output_path}", flush=True)

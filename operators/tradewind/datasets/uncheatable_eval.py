@@ -14,12 +14,15 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tradewind.datasets.documents import SUFFIX, Document, write_document_file
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name, in_a_line
 from tradewind.datasets.files import join, write_json
 from tradewind.steps.values.fields import PATH, SOME_TEXT, check_fields
 from tradewind.steps.values.shortened import shortened
 
 _FILE: Final = re.compile(r"(?P<set>.+)_(?P<first>\d{8})to(?P<last>\d{8})\.json")
+_LARGEST_LIST_BYTES: Final = 64 << 20
+_LARGEST_FILE_BYTES: Final = 1 << 30
+"""Of texts, which are read whole; those of half a month have some megabytes."""
 _TEXT_KEYS: Final = ("text", "body", "content", "article", "code")
 
 
@@ -64,14 +67,34 @@ def download_uncheatable_eval(config: UncheatableEvalConfig) -> dict[str, Any]:
 
 def _listed(config: UncheatableEvalConfig, reader: Any) -> Iterator[SourceFile]:
     """The files of the repository's folder (https://docs.github.com/rest/repos/contents)."""
+    from tradewind.datasets.downloading.redirects import check_sent_on
+
     repository = f"{config.api}/repos/{quote(config.repo_owner)}/{quote(config.repo_name)}"
     url = f"{repository}/contents/{quote(config.data_path)}?ref={quote(config.branch, safe='')}"
-    listed = _parsed(b"".join(reader.read(SourceFile("contents", url))), url)
+    listed = _parsed(_bounded(reader.read(SourceFile("contents", url)), url), url)
     for entry in listed:
         if not isinstance(entry, dict) or not isinstance(entry.get("download_url"), str):
             continue
-        name = check_name(str(entry.get("name")), url)
-        yield SourceFile(name, entry["download_url"], size_bytes=entry.get("size"), git_blob=entry.get("sha"))
+        name, address = check_name(str(entry.get("name")), url), entry["download_url"]
+        if _FILE.fullmatch(name) is None:
+            continue
+        size, blob = entry.get("size"), entry.get("sha")
+        if type(size) is not int or not 0 <= size <= _LARGEST_FILE_BYTES or not isinstance(blob, str):
+            raise DownloadError(f"{url} has no size, one above {_LARGEST_FILE_BYTES:,}, or no checksum of {name!r}.")
+        try:
+            check_sent_on(url, address)
+        except ValueError as error:
+            raise DownloadError(f"{url} has no address of {name!r}: {in_a_line(error)}") from error
+        yield SourceFile(name, address, size_bytes=size, git_blob=blob)
+
+
+def _bounded(chunks: Iterator[bytes], url: str) -> bytes:
+    content = bytearray()
+    for chunk in chunks:
+        content += chunk
+        if len(content) > _LARGEST_LIST_BYTES:
+            raise DownloadError(f"{url} gives more than {_LARGEST_LIST_BYTES:,} bytes.")
+    return bytes(content)
 
 
 def _newest(files: Iterator[SourceFile]) -> dict[str, SourceFile]:
@@ -91,8 +114,8 @@ def _newest(files: Iterator[SourceFile]) -> dict[str, SourceFile]:
 def _parsed(content: bytes, url: str) -> list[Any]:
     try:
         found = json.loads(content)
-    except ValueError as error:
-        raise DownloadError(f"{url} is no JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise DownloadError(f"{url} is no JSON: {in_a_line(error)}.") from error
     if not isinstance(found, list):
         raise DownloadError(f"{url} holds a {type(found).__name__}, and should hold a list.")
     return found

@@ -126,5 +126,5 @@ def _begin(files: Sequence[SourceFile], folder: str) -> Mapping[str, int]:
 def _names(listed: str) -> set[str]:
     try:
         return {str(each["name"]) for each in json.loads(listed)}
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DownloadError(f"{LIST_FILE} in the output is not what a download writes ({error}). Remove it.") from error

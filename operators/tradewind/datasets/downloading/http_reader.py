@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tradewind.datasets.downloading.source import DownloadError, SourceFile
+from tradewind.datasets.downloading.redirects import guarded_session
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, in_a_line
 
 if TYPE_CHECKING:
     import requests
@@ -24,7 +25,8 @@ LONGEST_PAUSE_ASKED_FOR_S: Final = 300.0
 _TIMEOUT_S: Final = (15.0, 60.0)
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _QUERY: Final = re.compile(r"\?[^\s'\")]+")
-_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
+_COUNT: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class PassingError(Exception):
@@ -103,14 +105,12 @@ class HttpReader:
                         yield fresh
         except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
             raise PassingError(f"{type(error).__name__}: {_without_query(error)}") from None
-        except requests.RequestException as error:
+        except (requests.RequestException, ValueError) as error:  # an address that cannot be parsed is the latter
             raise DownloadError(f"{file.url} cannot be read: {_without_query(error)}") from None
 
     def _session(self) -> requests.Session:
-        import requests
-
         if not hasattr(self._sessions, "own"):
-            self._sessions.own = requests.Session()
+            self._sessions.own = guarded_session()
         session: requests.Session = self._sessions.own
         return session
 
@@ -124,7 +124,13 @@ def pause_s(failures: int, asked_for_s: float | None) -> float:
 
 def retry_after_s(value: str | None) -> float | None:
     """The header's seconds; None if it is not there or a date, which clocks may differ about."""
-    return float(value) if value is not None and value.strip().isdigit() else None
+    seconds = _count(value)
+    return None if seconds is None else float(seconds)
+
+
+def _count(value: str | None) -> int | None:
+    """A header's number; None if it is not there, is none, or is larger than anything that is counted."""
+    return int(value) if value is not None and _COUNT.fullmatch(value.strip()) else None
 
 
 def _check_status(file: SourceFile, response: requests.Response, position: int) -> None:
@@ -139,25 +145,26 @@ def _check_status(file: SourceFile, response: requests.Response, position: int) 
     if status not in (200, 206):
         raise DownloadError(f"{file.url} answered {status}: is it there?")
     if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
-        raise DownloadError(f"{file.url} came in the encoding {encoding!r}, and was asked for as it is.")
+        raise DownloadError(f"{file.url} came in the encoding {in_a_line(encoding)!r}, and was asked for as it is.")
     if status == 206:
         found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if found is None or int(found[1]) != position:
-            told = response.headers.get("Content-Range")
+            told = in_a_line(response.headers.get("Content-Range"))
             raise PassingError(f"it was asked for what begins at byte {position:,}, and gave {told!r}")
 
 
 def _check_same(file: SourceFile, response: requests.Response, position: int, known: _Answer) -> int:
     """How many bytes to leave out at the beginning: all that came before, if the server gives the whole file again."""
     is_rest = response.status_code == 206
-    length = response.headers.get("Content-Length")
-    size = int(length) + (position if is_rest else 0) if length is not None and length.isdigit() else None
+    length = _count(response.headers.get("Content-Length"))
+    size = None if length is None else length + (position if is_rest else 0)
     version = response.headers.get("ETag") or response.headers.get("Last-Modified")
     may_be_another = position > 0 and not file.is_checked and (version is None or version != known.version)
     if may_be_another or (None not in (size, known.size) and size != known.size):
         raise DownloadError(
-            f"{file.url} has {size} bytes and the version {version}, and had {known.size} and {known.version}: it may "
-            "be another file than at first. Give its sha256, or an address whose file does not change."
+            f"{file.url} has {size} bytes and the version {in_a_line(version)}, and had {known.size} and "
+            f"{in_a_line(known.version)}: it may be another file than at first. Give its sha256, or an address whose "
+            "file does not change."
         )
     known.size, known.version = known.size if size is None else size, version
     return 0 if is_rest else position
@@ -165,4 +172,4 @@ def _check_same(file: SourceFile, response: requests.Response, position: int, kn
 
 def _without_query(error: Exception) -> str:
     """An address that the hub sends on to is signed: whoever has it may read the file for a while."""
-    return _QUERY.sub("?...", str(error))
+    return in_a_line(_QUERY.sub("?...", str(error)))

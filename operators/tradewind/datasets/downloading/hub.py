@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tradewind.datasets.downloading.http_reader import MOST_FAILURES, PASSING, HttpReader, pause_s, retry_after_s
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name
+from tradewind.datasets.downloading.http_reader import (
+    MOST_FAILURES,
+    PASSING,
+    HttpReader,
+    PassingError,
+    pause_s,
+    retry_after_s,
+)
+from tradewind.datasets.downloading.listing import Listing
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_apart, in_a_line
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -53,10 +61,7 @@ class Hub:
 
     def reader(self) -> HttpReader:
         """Reads its files; the token goes to the hub, and not to the servers that it sends on to."""
-        from huggingface_hub import get_token
-
-        token = get_token()
-        return HttpReader({"Authorization": f"Bearer {token}"} if token else {}, self._endpoint, self._pause)
+        return HttpReader(self._headers(), self._endpoint, self._pause)
 
     def revision(self, repo: str, revision: str, repo_type: str, globs: Sequence[str] = ()) -> HubRevision:
         """The files that one of ``globs`` matches, all without globs; those whose path begins with a dot are left out.
@@ -73,25 +78,23 @@ class Hub:
         commit = str(info.sha or "")
         if not _COMMIT.fullmatch(commit):
             raise DownloadError(f"The hub gave the {what} the commit {commit[:60]!r}, which is none.")
-        tree = self._asked(what, lambda: self._tree(repo, commit, repo_type))
+        tree = self._tree(what, repo, commit, repo_type)
         names = {file.name for file in tree}
         wanted = _matching(names, globs, what)
         return HubRevision(repo, commit, tuple(sorted((f for f in tree if f.name in wanted), key=lambda f: f.name)))
 
-    def _tree(self, repo: str, commit: str, repo_type: str) -> list[SourceFile]:
-        from huggingface_hub import hf_hub_url
-        from huggingface_hub.hf_api import RepoFile
+    def _tree(self, what: str, repo: str, commit: str, repo_type: str) -> list[SourceFile]:
+        listing = Listing(self._endpoint, repo, commit, repo_type, self._headers())
+        while not listing.is_complete:
+            self._asked(what, listing.read_page)
+        check_apart((file.name for file in listing.files), f"The hub's list of {repo}")
+        return listing.files
 
-        def files() -> Iterator[SourceFile]:
-            for entry in self._api.list_repo_tree(repo, recursive=True, revision=commit, repo_type=repo_type):
-                if isinstance(entry, RepoFile) and not entry.path.startswith("."):
-                    name = check_name(entry.path, f"The hub's list of {repo}")
-                    url = hf_hub_url(repo, name, repo_type=repo_type, revision=commit, endpoint=self._endpoint)
-                    sha256 = entry.lfs.sha256 if entry.lfs is not None else None
-                    size = entry.lfs.size if entry.lfs is not None else entry.size
-                    yield SourceFile(name, url, size, sha256, None if sha256 else entry.blob_id)
+    def _headers(self) -> dict[str, str]:
+        from huggingface_hub import get_token
 
-        return list(files())
+        token = get_token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _asked(self, what: str, ask: Callable[[], _T]) -> _T:
         """What the hub answers, asked again while it cannot answer now."""
@@ -103,7 +106,7 @@ class Hub:
                 asked_for_s = _pause_asked_for_s(what, error)
                 failures += 1
                 if failures > MOST_FAILURES:
-                    told = f"The hub does not list the {what}: {error}; asked {failures} times."
+                    told = f"The hub does not list the {what}: {in_a_line(error)}; asked {failures} times."
                     raise DownloadError(told) from error
             self._pause(pause_s(failures, asked_for_s))
 
@@ -117,11 +120,16 @@ def _pause_asked_for_s(what: str, error: Exception) -> float | None:
         if error.response.status_code not in PASSING:
             raise DownloadError(_refusal(what, error)) from error
         return retry_after_s(error.response.headers.get("Retry-After"))
+    if isinstance(error, PassingError):
+        return error.pause_s
+    if isinstance(error, (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)):
+        return None
     if isinstance(error, (HFValidationError, OfflineModeIsEnabled)):
         raise DownloadError(f"The {what} cannot be listed: {error}") from error
-    if isinstance(error, (requests.ConnectionError, requests.Timeout)):
-        return None
-    raise error
+    if isinstance(error, DownloadError):
+        raise error
+    told = f"What the hub answers about the {what} cannot be read: {type(error).__name__}: {in_a_line(error)}"
+    raise DownloadError(told) from error
 
 
 def _refusal(what: str, error: Any) -> str:
@@ -139,7 +147,7 @@ def _refusal(what: str, error: Any) -> str:
         )
     if isinstance(error, RevisionNotFoundError):
         return f"The hub has no such revision: {what}. Look for one under 'Files and versions' on its page."
-    return f"The hub refused to list the {what}: {error}"
+    return f"The hub refused to list the {what}: {in_a_line(error)}"
 
 
 def _matching(names: set[str], globs: Sequence[str], what: str) -> set[str]:

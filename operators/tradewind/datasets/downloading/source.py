@@ -6,10 +6,14 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+_RECORD: Final = ".executor_"
+"""How the records of an output begin: a folder that has one counts as the output of another step."""
+_LONGEST_TOLD: Final = 300
 
 
 class DownloadError(RuntimeError):
@@ -51,12 +55,16 @@ class SourceFile:
         """The same chunks; the end comes only if all of them together are the file.
 
         Raises:
-            DamagedDownloadError: They are not.
+            DamagedDownloadError: They are not. What goes on behind the end of the file is not read.
         """
         digests = self._digests()
         size = 0
         for chunk in chunks:
             size += len(chunk)
+            if self.size_bytes is not None and size > self.size_bytes:
+                raise DamagedDownloadError(
+                    f"{self.url} gave more than the {self.size_bytes:,} bytes that it should have."
+                )
             for digest, _ in digests:
                 digest.update(chunk)
             yield chunk
@@ -90,8 +98,41 @@ def check_name(name: str, where: str) -> str:
     """
     parts = PurePosixPath(name).parts
     is_inside = bool(parts) and not name.startswith("/") and ".." not in parts and "\\" not in name
-    if not is_inside or not name.isprintable() or name != "/".join(parts) or parts[0].startswith("."):
-        is_hidden = is_inside and parts[0].startswith(".")
-        why = "begins with a dot, as the records of a step do" if is_hidden else "is no path below the output"
-        raise UnusableNameError(f"{where} names the file {name[:200]!r}, which {why}.")
+    if not is_inside or not name.isprintable() or name != "/".join(parts):
+        raise UnusableNameError(f"{where} names the file {name[:200]!r}, which is no path below the output.")
+    if parts[0].startswith("."):
+        raise UnusableNameError(
+            f"{where} names the file {name[:200]!r}, which begins with a dot, as the records of a step do."
+        )
+    if is_hidden(name):
+        raise UnusableNameError(f"{where} names the file {name[:200]!r}, which is called like a record of a step.")
     return name
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file could be taken for a record of a step: it begins with a dot, or is called like one further in."""
+    return name.startswith(".") or any(part.startswith(_RECORD) for part in name.split("/"))
+
+
+def check_apart(names: Iterable[str], where: str) -> None:
+    """Refuse files of which one would lie where another one is, or needs a folder.
+
+    Raises:
+        UnusableNameError: Two of the names, which came from ``where``, are so.
+    """
+    known: set[str] = set()
+    for name in names:
+        if name in known:
+            raise UnusableNameError(f"{where} names the file {name[:200]!r} twice.")
+        known.add(name)
+    for name in known:
+        for folder in PurePosixPath(name).parents:
+            if str(folder) in known:
+                raise UnusableNameError(f"{where} names {str(folder)[:200]!r} as a file, and {name[:200]!r} within it.")
+
+
+def in_a_line(text: object) -> str:
+    """What a server or a library said, in one line of bounded length and without control characters."""
+    line = " ".join(str(text)[: 10 * _LONGEST_TOLD].split())
+    shown = "".join(sign if sign.isprintable() else "?" for sign in line)
+    return shown if len(shown) <= _LONGEST_TOLD else f"{shown[: _LONGEST_TOLD - 1]}…"
