@@ -323,7 +323,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "no column": (
         lambda root: {"train_paths": [str(root / "texts/a.parquet")], "text_key": "content"},
-        "/a.parquet row 1 has no 'content': its columns are number, text",
+        "/a.parquet row 1 has no 'content': its columns are 'number', 'text'",
     ),
     "no Parquet": (
         lambda root: {"train_paths": path_of(root, "b.parquet", b"PAR1")},

@@ -45,6 +45,12 @@ def test_a_folder_that_somebody_changed_is_not_used(cloud: LocalCloudStorage) ->
     assert other != first and contents(other)["tokenizer.json"] == b"{1}"
 
 
+def test_a_folder_with_a_file_more_is_not_used(cloud: LocalCloudStorage) -> None:
+    first = local_tokenizer(write("gs://bucket/f", tokenizer=b"{3}"))
+    Path(first, "chat_template.jinja").write_text("another's")
+    assert "chat_template.jinja" not in contents(local_tokenizer("gs://bucket/f"))
+
+
 def test_the_weights_beside_a_tokenizer_are_not_read(cloud: LocalCloudStorage) -> None:
     write("gs://bucket/model")
     for name in ("model.safetensors", "original/tokenizer.json"):

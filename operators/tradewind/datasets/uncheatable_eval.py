@@ -14,8 +14,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tradewind.datasets.documents import SUFFIX, Document, write_document_file
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name, in_a_line
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name
 from tradewind.datasets.files import join, write_json
+from tradewind.datasets.one_line import in_a_line
 from tradewind.steps.values.fields import PATH, SOME_TEXT, check_fields
 from tradewind.steps.values.shortened import shortened
 

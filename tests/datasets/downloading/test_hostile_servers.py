@@ -20,9 +20,10 @@ from tests.datasets.downloading.hub_server import (
 )
 from tradewind.datasets.downloading import listing, redirects
 from tradewind.datasets.downloading.redirects import RefusedRedirectError, check_sent_on
-from tradewind.datasets.downloading.source import DownloadError, UnusableNameError, check_apart, check_name, in_a_line
+from tradewind.datasets.downloading.source import DownloadError, UnusableNameError, check_apart, check_name
 from tradewind.datasets.downloads import FilesDownloadConfig, HubDownloadConfig, download_files, download_hf
 from tradewind.datasets.files import write_text
+from tradewind.datasets.one_line import in_a_line
 from tradewind.records.outputs.manifests import RECORDS_OF_AN_OUTPUT
 
 __all__ = ["hub"]

@@ -99,3 +99,10 @@ def test_what_looks_like_test_data_is_not_trained_on(path: str) -> None:
 @pytest.mark.parametrize("path", ["latest/b", "testing/b", "test", "contest_a", "valid"])
 def test_other_words_are_no_test_data(path: str) -> None:
     check_no_test_data([path], is_allowed=False)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    for path in ("a.jsonl", "."):
+        with pytest.raises(ValueError, match=r"a\.jsonl is no regular file|holds no file"):
+            names(tmp_path, path)

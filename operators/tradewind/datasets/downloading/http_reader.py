@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tradewind.datasets.downloading.redirects import guarded_session
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, in_a_line
+from tradewind.datasets.downloading.source import DownloadError, SourceFile
+from tradewind.datasets.one_line import in_a_line
 
 if TYPE_CHECKING:
     import requests

@@ -17,7 +17,8 @@ from tradewind.datasets.downloading.http_reader import (
     retry_after_s,
 )
 from tradewind.datasets.downloading.listing import Listing
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_apart, in_a_line
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_apart
+from tradewind.datasets.one_line import in_a_line
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

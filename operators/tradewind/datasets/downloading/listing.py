@@ -13,7 +13,8 @@ from urllib.parse import quote, urljoin
 
 from tradewind.datasets.downloading.http_reader import PASSING, PassingError, retry_after_s
 from tradewind.datasets.downloading.redirects import guarded_session
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name, in_a_line, is_hidden
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name, is_hidden
+from tradewind.datasets.one_line import in_a_line
 
 LARGEST_PAGE_BYTES: Final = 64 << 20
 """The hub's have a thousand entries."""

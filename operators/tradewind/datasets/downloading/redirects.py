@@ -11,7 +11,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
 
-from tradewind.datasets.downloading.source import DownloadError, in_a_line
+from tradewind.datasets.downloading.source import DownloadError
+from tradewind.datasets.one_line import in_a_line
 
 if TYPE_CHECKING:
     import requests

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 _RECORD: Final = ".executor_"
 """How the records of an output begin: a folder that has one counts as the output of another step."""
-_LONGEST_TOLD: Final = 300
 
 
 class DownloadError(RuntimeError):
@@ -129,10 +128,3 @@ def check_apart(names: Iterable[str], where: str) -> None:
         for folder in PurePosixPath(name).parents:
             if str(folder) in known:
                 raise UnusableNameError(f"{where} names {str(folder)[:200]!r} as a file, and {name[:200]!r} within it.")
-
-
-def in_a_line(text: object) -> str:
-    """What a server or a library said, in one line of bounded length and without control characters."""
-    line = " ".join(str(text)[: 10 * _LONGEST_TOLD].split())
-    shown = "".join(sign if sign.isprintable() else "?" for sign in line)
-    return shown if len(shown) <= _LONGEST_TOLD else f"{shown[: _LONGEST_TOLD - 1]}…"

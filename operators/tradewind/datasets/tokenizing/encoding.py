@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
+from tradewind.datasets.one_line import in_a_line, some_names
 from tradewind.datasets.tokenizing.reading import TokenizingError, row_place, rows_of
 from tradewind.datasets.tokenizing.tokenizer_files import MAIN_FILE, kept_folder
 
@@ -19,7 +20,6 @@ DOCUMENTS_AT_ONCE: Final = 256
 CHARACTERS_AT_ONCE: Final = 4_000_000
 LONGEST_RUN: Final = 25_000
 """Longer runs of letters, or of white space, Levanter cuts before they are cut into tokens."""
-_LONGEST_PROBLEM: Final = 300
 _OVERLONG: Final = re.compile(rf"\s{{{LONGEST_RUN},}}|\S{{{LONGEST_RUN},}}")
 
 Encode = Callable[[Sequence[Any]], list[Mapping[str, Any]]]
@@ -155,20 +155,20 @@ def _encoded(encode: Encode, rows: list[tuple[int, Any]], path: str, text_key: s
             except Exception as problem:
                 where = row_place(path, number)
                 raise TokenizingError(f"{where} {_said(row, text_key, problem)}") from problem
-        raise TokenizingError(f"{path}: {type(error).__name__}: {error}") from error
+        raise TokenizingError(f"{path}: {type(error).__name__}: {in_a_line(error)}") from error
 
 
 def _said(row: Any, text_key: str | None, problem: Exception) -> str:
     if text_key is not None and isinstance(row, dict):
         if text_key not in row:
-            return f"has no {text_key!r}: it has {', '.join(map(repr, row)) or 'nothing'}. Give its format's text_key."
+            return f"has no {text_key!r}: it has {some_names(row) or 'nothing'}. Give its format's text_key."
         if not isinstance(row[text_key], str):
             return f"has a {text_key!r} that is no text but a {type(row[text_key]).__name__}."
     if not isinstance(row, dict):
         return f"is no object but a {type(row).__name__}."
     if isinstance(problem, KeyError):
-        return f"has no {problem.args[0]!r}, which the format asks for."
-    return f"does not fit the format: {str(problem)[:_LONGEST_PROBLEM]}"
+        return f"has no {some_names(problem.args[:1])}, which the format asks for."
+    return f"does not fit the format: {in_a_line(problem)}"
 
 
 def _length(row: Any, text_key: str | None) -> int:

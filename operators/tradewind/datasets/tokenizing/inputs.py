@@ -113,6 +113,8 @@ def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | No
         if entry["type"] == "directory":
             entries = fs.find(root, detail=True)
             names = [name for name in sorted(entries) if name.endswith(ENDINGS) and _is_of_folder(name, root)]
+        if odd := [name for name in names if entries[name]["type"] != "file"]:
+            raise ValueError(f"{field}: {odd[0]} is no regular file, and could be waited for without end.")
     if not names:
         raise ValueError(f"{field}: {path} holds no file that can be tokenized ({', '.join(ENDINGS)}).")
     for name in names:

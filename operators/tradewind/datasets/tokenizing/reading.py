@@ -9,13 +9,19 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Final
 
 from tradewind.datasets.files import basename, is_remote
+from tradewind.datasets.one_line import in_a_line, some_names
 from tradewind.storage import open_file
 
 _READ_BYTES: Final = 1 << 20
 _PARQUET_ROWS: Final = 1024
+LONGEST_LINE_BYTES: Final = 1 << 28
+"""A packed file of some megabytes may hold a line that fills the memory."""
+LARGEST_LIST_BYTES: Final = 1 << 31
+"""Of a file that is one JSON list, which is read whole."""
 
 
 class TokenizingError(ValueError):
@@ -44,18 +50,27 @@ def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
     number = 0
     with _uncompressed(path) as file:
         try:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE_BYTES + 1), b""), start=1):
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
-                        yield from enumerate(json.loads(line + file.read()), start=1)
+                        yield from enumerate(_list(line, file), start=1)
                         return
+                if len(line) > LONGEST_LINE_BYTES:
+                    raise ValueError(f"it has more than {LONGEST_LINE_BYTES:,} bytes")
                 if line.strip():
                     yield number, json.loads(line)
         except (OSError, EOFError, zlib.error) as error:
             raise TokenizingError(f"{path} cannot be read on after line {number:,}: {error}.") from error
         except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
-            raise TokenizingError(f"{row_place(path, number)} is malformed: {error}.") from error
+            raise TokenizingError(f"{row_place(path, number)} is malformed: {in_a_line(error)}.") from error
+
+
+def _list(line: bytes, file: Any) -> Any:
+    content = line + file.read(LARGEST_LIST_BYTES)
+    if len(content) > LARGEST_LIST_BYTES:
+        raise ValueError(f"the list has more than {LARGEST_LIST_BYTES:,} bytes")
+    return json.loads(content)
 
 
 @contextmanager
@@ -83,10 +98,10 @@ def _parquet_rows(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
             opened = parquet.ParquetFile(file)
             names = opened.schema_arrow.names
             if column is not None and column not in names:
-                raise TokenizingError(f"{row_place(path, 1)} has no {column!r}: its columns are {', '.join(names)}.")
+                raise TokenizingError(f"{row_place(path, 1)} has no {column!r}: its columns are {some_names(names)}.")
             for batch in opened.iter_batches(_PARQUET_ROWS, columns=None if column is None else [column]):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise TokenizingError(f"{path} cannot be read on after row {number:,}: {error}.") from error
+            raise TokenizingError(f"{path} cannot be read on after row {number:,}: {in_a_line(error)}.") from error
