@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tradewind.text_table import aligned, as_markdown
+from tradewind.text_table import aligned, as_csv, as_markdown, markdown_text
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() -> None:
@@ -20,3 +20,14 @@ def test_a_row_stays_one_line() -> None:
 def test_a_cell_breaks_no_table_of_markdown() -> None:
     rows = [("run", "why"), ("a|b", "no\ncapacity")]
     assert as_markdown(rows) == "| run | why |\n| --- | --- |\n| a\\|b | no capacity |"
+
+
+def test_a_cell_makes_no_tag_and_no_link() -> None:
+    assert markdown_text("<b> [x](y)\n![z](y)") == r"\<b> \[x\](y) !\[z\](y)"
+    assert markdown_text("`<b>`") == "`<b>`"
+    assert markdown_text("`a` <b>") == r"`a` \<b>"
+
+
+def test_a_cell_is_no_formula_of_a_spreadsheet() -> None:
+    cells = ["=1+1", "+cmd", "-cmd", "@x", "-0.5", "+1e-3", "-inf", "a=1", ""]
+    assert as_csv([cells]) == "'=1+1,'+cmd,'-cmd,'@x,-0.5,+1e-3,-inf,a=1,\n"

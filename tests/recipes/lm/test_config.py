@@ -75,3 +75,9 @@ def test_a_config_without_an_output_path_is_refused() -> None:
         LevanterTrainConfig(Given(), "")
     with pytest.raises(ValueError, match="env_vars='A=1': give a mapping of variables"):
         LevanterTrainConfig(Given(), "out", env_vars="A=1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["../../elsewhere", "a/b", "..", "a\x1b[2J", "x" * 256])
+def test_an_id_that_leads_out_of_the_output_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match=r"train_config\.trainer\.id=.*: give a name"):
+        run_id_of(OfMarins(Given(Trainer(given))))

@@ -136,3 +136,40 @@ def test_another_author_is_another_file() -> None:
     step = speedrun("s", trained, author="Ada", description="New.")
     assert (step.config.author, step.config.summary) == (versioned("Ada"), versioned("New."))
     assert step.description == "New."
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parameters": "many"}, "its parameters is not a whole number from 0 on"),
+        ({"tokens": None}, "its tokens is not a whole number"),
+        ({"steps": float("nan")}, "its steps is not a whole number"),
+        ({"devices": "four"}, "its devices is not"),
+        ({"flops": 10**400}, "its flops is not a number or null"),
+        ({"eval_loss": "low"}, "its eval_loss is not a number or null"),
+        ({"settings": [1]}, "its settings is not an object or null"),
+    ],
+)
+def test_a_result_that_no_training_writes_is_told_with_its_field(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"result.json is not what a training writes, because {message}"):
+        measures_of(training(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "[" * 100_000, "{}"])
+def test_a_file_that_is_no_result_is_told(tmp_path: Path, content: str) -> None:
+    training(tmp_path)
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(ValueError, match="is not what a training writes, because it"):
+        measures_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("key", ["time", "step_seconds"])
+@pytest.mark.parametrize("value", ["x", None, float("nan"), -1.0, 1e30, 10**400])
+def test_metrics_that_are_none_break_nothing(tmp_path: Path, key: str, value: Any) -> None:
+    rows = [{"step": step, "time": 1.7e9, "step_seconds": 0.5} for step in range(2, 10)]
+    numbers = measures_of(training(tmp_path, [*rows, {"step": 10, key: value}], devices=0)).numbers()
+    assert numbers["run_completion_timestamp"] == "2023-11-14 22:13:20 UTC"
+    assert numbers["training_time"] == (5.0 if key == "time" or value != 1e30 else pytest.approx(1e31 / 9))
+    assert numbers["mfu"] is None

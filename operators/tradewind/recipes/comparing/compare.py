@@ -7,19 +7,18 @@ and compares again.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tradewind.datasets.files import atomic_writer, join, write_text
+from tradewind.datasets.one_line import in_a_line
 from tradewind.recipes.comparing.missing import MissingRun, missing_runs, without_number, without_result
 from tradewind.recipes.comparing.pictures import comparison_picture
 from tradewind.recipes.comparing.runs import RUNS, EndedRun, check_run_paths, differing_settings
 from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
-from tradewind.text_table import aligned, as_markdown
+from tradewind.text_table import aligned, as_csv, as_markdown
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def _write(config: CompareConfig, ordered: Sequence[EndedRun], missing: Sequence
     print("\n".join(aligned(rows)), flush=True)
     with atomic_writer(join(config.output_path, "comparison.png")) as file:
         file.write(comparison_picture(ordered, config.metric, config.title))
-    write_text(join(config.output_path, "comparison.csv"), _csv(rows))
+    write_text(join(config.output_path, "comparison.csv"), as_csv(rows))
     write_text(join(config.output_path, "comparison.md"), _markdown(config.title, rows, missing))
 
 
@@ -102,13 +101,7 @@ def _rank(value: float, higher_is_better: bool) -> tuple[bool, float]:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _csv(rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    return f"{value:.6g}" if isinstance(value, float) else in_a_line(value)
 
 
 def _markdown(title: str, rows: Sequence[Sequence[str]], missing: Sequence[MissingRun]) -> str:

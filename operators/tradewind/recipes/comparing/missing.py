@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tradewind.datasets.one_line import in_a_line
+from tradewind.text_table import markdown_text
+
 MOST_NAMED: Final = 10
 LONGEST_REASON: Final = 200
 """Characters."""
@@ -38,10 +41,9 @@ def missing_runs(total: int, missing: Sequence[MissingRun], done: str) -> Missin
 
 def without_result(missing: Sequence[MissingRun]) -> list[str]:
     """The section of a page in Markdown that names them, if there are any."""
-    lines = "\n".join(f"- {run.label}: {_one_line(run.reason)}" for run in missing)
+    lines = "\n".join(f"- {markdown_text(f'{run.label}: {_one_line(run.reason)}')}" for run in missing)
     return [f"## Without a result\n\n{lines}"] if missing else []
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
+    return in_a_line(text, LONGEST_REASON)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from tradewind.datasets.one_line import in_a_line
 from tradewind.recipes.comparing.runs import EndedRun, differing_settings
 from tradewind.recipes.comparing.scaling_law import FLOPS_PER_PARAMETER_AND_TOKEN, Point, ScalingLaw
 
@@ -18,6 +18,9 @@ NAMED_CURVES: Final = 10
 """How many curves have a colour and a name, the best ones; the others are grey."""
 WIDE: Final = 8.0
 """An axis is logarithmic where the largest value is so many times the smallest one."""
+LARGEST_DRAWN: Final = 1e100
+"""Axes are computed in floating point: what is larger would leave no picture at all."""
+_LONGEST_DRAWN: Final = 60
 
 
 def comparison_picture(runs: Sequence[EndedRun], metric: str, title: str) -> bytes:
@@ -26,7 +29,7 @@ def comparison_picture(runs: Sequence[EndedRun], metric: str, title: str) -> byt
 
     has_curves = any(run.curve[0] for run in runs)
     figure = Figure(figsize=(11 if has_curves else 6, 4.5), dpi=140, layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(drawn(title))
     panels = figure.subplots(1, 2 if has_curves else 1, squeeze=False)[0]
     _draw_results(panels[0], runs, metric)
     if has_curves:
@@ -42,7 +45,7 @@ def scaling_picture(law: ScalingLaw, points: Mapping[str, Point], title: str) ->
 
     figure = Figure(figsize=(7, 4.5), dpi=140, layout="constrained")
     axes = figure.subplots()
-    figure.suptitle(title)
+    figure.suptitle(drawn(title))
     ordered = sorted(points.values(), key=lambda point: point.parameters * point.tokens)
     flops = [FLOPS_PER_PARAMETER_AND_TOKEN * point.parameters * point.tokens for point in ordered]
     axes.plot(flops, [point.loss for point in ordered], "o", color="#1f5fa8", label="measured")
@@ -77,7 +80,17 @@ def numeric_setting(runs: Sequence[EndedRun]) -> str | None:
         return None
     values = [run.settings.get(differing[0]) for run in runs]
     is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-    return differing[0] if is_numeric else None
+    return differing[0] if is_numeric and all(map(is_drawable, values)) else None
+
+
+def is_drawable(value: float) -> bool:
+    """Whether an axis can have it."""
+    return -LARGEST_DRAWN < value < LARGEST_DRAWN
+
+
+def drawn(text: str) -> str:
+    """The text as it is to stand in a picture: matplotlib would read formulas between dollars."""
+    return in_a_line(text, _LONGEST_DRAWN).replace("$", r"\$")
 
 
 def is_wide(values: Sequence[float]) -> bool:
@@ -86,16 +99,17 @@ def is_wide(values: Sequence[float]) -> bool:
 
 
 def _draw_results(axes: Axes, runs: Sequence[EndedRun], metric: str) -> None:
-    measured = [run for run in runs if math.isfinite(run.results[metric])]
+    measured = [run for run in runs if is_drawable(run.results[metric])]
     values = [run.results[metric] for run in measured]
     swept = numeric_setting(runs)
     if swept is None:
         axes.plot(values[::-1], range(len(values)), "o", color="#1f5fa8")
-        axes.set(xlabel=metric, yticks=range(len(values)), yticklabels=[run.label for run in measured][::-1])
+        labels = [drawn(run.label) for run in measured][::-1]
+        axes.set(xlabel=drawn(metric), yticks=range(len(values)), yticklabels=labels)
         return
     points = sorted((float(run.settings[swept]), run.results[metric]) for run in measured)
     axes.plot([x for x, _ in points], [y for _, y in points], "o-", color="#1f5fa8")
-    axes.set(xlabel=swept, ylabel=metric)
+    axes.set(xlabel=drawn(swept), ylabel=drawn(metric))
     if is_wide([x for x, _ in points]):
         axes.set_xscale("log")
 
@@ -105,6 +119,6 @@ def _draw_curves(axes: Axes, runs: Sequence[EndedRun]) -> None:
     for run in reversed(with_curves[NAMED_CURVES:]):
         axes.plot(*run.curve, color="#cccccc", linewidth=0.8)
     for run in with_curves[:NAMED_CURVES]:
-        axes.plot(*run.curve, linewidth=1.4, label=run.label)
+        axes.plot(*run.curve, linewidth=1.4, label=drawn(run.label))
     axes.set(xlabel="step", ylabel="loss (nats per token)")
     axes.legend(frameon=False, fontsize="small")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tradewind.datasets.files import exists, join
+from tradewind.datasets.files import join
+from tradewind.datasets.one_line import in_a_line
 from tradewind.recipes.comparing.missing import MissingRun
+from tradewind.recipes.comparing.pictures import is_drawable
 from tradewind.recipes.comparing.runs import EndedRun
-from tradewind.recipes.metrics.file import read_metrics, series
+from tradewind.recipes.metrics.file import LARGEST_BYTES, is_measure, parsed_metrics, series
 from tradewind.recipes.train_config import metrics_path
 from tradewind.records.attempts import told_attempt
 from tradewind.records.outputs.manifests import RESULT_FILE
@@ -17,11 +18,14 @@ from tradewind.records.parsing import Flaw, parse_object
 from tradewind.records.reading import read_records
 from tradewind.records.record import Record, RecordState
 from tradewind.records.step_info import INFO_FILE, BadInfoError, parse_info
+from tradewind.storage import Location, StorageError
 from tradewind.storage.bounded import LARGE, Content
 from tradewind.storage.files import read_contents
 
 CURVES: Final = ("eval/loss", "train/loss")
 """What is drawn of a training, the first that it has."""
+MOST_NUMBERS: Final = 200
+"""How many of a run's numbers are read; each is a column of a table."""
 
 
 def read_runs(paths: Mapping[str, str]) -> tuple[list[EndedRun], list[MissingRun]]:
@@ -44,7 +48,7 @@ def _ended(label: str, path: str, contents: Mapping[str, Content]) -> EndedRun:
     return EndedRun(
         label,
         settings,
-        dict(_numbers(_result(contents.get(join(path, RESULT_FILE))))),
+        dict(_numbers(_result(contents.get(join(path, RESULT_FILE))))[:MOST_NUMBERS]),
         _curve([path, *(info.get("dependencies") or ())]),
     )
 
@@ -90,27 +94,37 @@ def _collect_settings(version: Any, settings: dict[str, Any]) -> None:
             config = each.get("config")
             for path, value in config.items() if isinstance(config, dict) else ():
                 if not (isinstance(value, str) and value.startswith("DEP[")):
-                    settings.setdefault(path, value)
-        level = [inner for each in known for inner in each.get("dependencies") or ()]
+                    settings.setdefault(in_a_line(path), value)
+        below = (each.get("dependencies") for each in known)
+        level = [inner for each in below if isinstance(each, list) for inner in each]
 
 
 def _numbers(value: Any, path: str = "") -> list[tuple[str, float]]:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if is_measure(value):
         return [(path, value)]
     if isinstance(value, dict) and path.count(".") < 3:
         prefix = f"{path}." if path else ""
-        return [number for key, inner in value.items() for number in _numbers(inner, f"{prefix}{key}")]
+        return [number for key, inner in value.items() for number in _numbers(inner, f"{prefix}{in_a_line(key)}")]
     return []
 
 
 def _curve(folders: Sequence[str]) -> tuple[Sequence[int], Sequence[float]]:
     """The losses of the first of the folders that a training wrote."""
     for folder in folders:
-        if exists(file := metrics_path(folder)):
-            metrics = read_metrics(file)
+        if metrics := parsed_metrics(_text_at(metrics_path(folder))):
             for name in CURVES:
                 steps, losses = series(metrics, name)
-                finite = [(step + 1, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
+                finite = [(step + 1, loss) for step, loss in zip(steps, losses, strict=True) if is_drawable(loss)]
                 if finite:
                     return [step for step, _ in finite], [loss for _, loss in finite]
     return (), ()
+
+
+def _text_at(file: str) -> str:
+    """Empty where there is no such file, or none that is read whole; the path may be what somebody has written."""
+    try:
+        Location.of(file)
+    except StorageError:
+        return ""
+    found = read_contents([file], LARGEST_BYTES).get(file)
+    return "" if found is None else found.text

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from tradewind.datasets.files import basename
 from tradewind.steps.values.fields import FLAG, PATH, TEXTS, check_fields, instance
+from tradewind.steps.values.shortened import shortened
 
 _ALREADY_DECIDED: Final = ("JAX_PLATFORMS",)
 """By the step's resources."""
+_LONGEST_ID_BYTES: Final = 255
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,16 @@ def output_path_of(config: Any) -> str:
 
 
 def run_id_of(config: Any) -> str:
-    """The id of the run: the one that is given, or else the last part of the output path, as with Marin."""
+    """The id of the run: the one that is given, or else the last part of the output path, as with Marin.
+
+    Raises:
+        ValueError: It is no name: what Levanter writes beside the training lies in folders that are called so.
+    """
     given = config.train_config.trainer.id or variables_of(config).get("RUN_ID") or os.environ.get("RUN_ID")
-    return str(given or basename(output_path_of(config)))
+    run_id = str(given or basename(output_path_of(config)))
+    if "/" in run_id or run_id in (".", "..") or not run_id.isprintable() or len(run_id.encode()) > _LONGEST_ID_BYTES:
+        raise ValueError(f"train_config.trainer.id={shortened(run_id)}: give a name, without '/', for the run.")
+    return run_id
 
 
 def variables_of(config: Any) -> dict[str, str]:

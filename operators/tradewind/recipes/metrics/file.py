@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tradewind.datasets.files import exists, is_remote, parent, read_text, write_text
+from tradewind.records.parsing import is_count, is_number
 
 REMOTE_S = 20.0
 """How old the file on an object store may be: it cannot be appended to, so all of it is written again."""
+LARGEST_BYTES: Final = 1 << 30
+"""Of the metrics of another training, which are read whole: some million steps."""
 
 
 class MetricsFile:
@@ -52,20 +55,30 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
 
     Raises ``FileNotFoundError`` if there is no file. A last line that was cut off by a kill is ignored.
     """
+    return parsed_metrics(read_text(path))
+
+
+def parsed_metrics(text: str) -> list[dict[str, Any]]:
+    """The same of the file's text; a line that is none of ours is ignored, too."""
     steps: dict[int, dict[str, Any]] = {}
-    for line in read_text(path).splitlines():
+    for line in text.splitlines():
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
+        if isinstance(values, dict) and is_count(values.get("step")):
             steps.setdefault(values["step"], {}).update(values)
     return [steps[step] for step in sorted(steps)]
 
 
+def is_measure(value: Any) -> bool:
+    """Whether something could have been measured: also NaN, and no whole number beyond what can be counted in."""
+    return isinstance(value, float) or is_number(value)
+
+
 def series(metrics: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
     """The steps at which ``key`` was measured, and its values."""
-    points = [(row["step"], row[key]) for row in metrics if key in row]
+    points = [(row["step"], row[key]) for row in metrics if is_measure(row.get(key))]
     return [step for step, _ in points], [value for _, value in points]
 
 

@@ -6,8 +6,6 @@ what is missing, as a comparison does: the next run makes it, and the board agai
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from tradewind.recipes.comparing.runs import BUDGETS, RUNS, check_run_paths
 from tradewind.recipes.speedruns.chart import leaderboard_picture
 from tradewind.recipes.speedruns.ranking import Entry, Rules, named, ranked
 from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
-from tradewind.text_table import aligned, as_markdown
+from tradewind.text_table import aligned, as_csv, as_markdown
 
 _NUMBERS: Final = (
     "model_size", "total_tokens", "model_flops", "training_hardware_flops", "mfu", "training_time", "num_devices"
@@ -102,9 +100,7 @@ def _write(config: LeaderboardConfig, entries: Sequence[Entry], missing: Sequenc
     print("\n".join(aligned(rows)), flush=True)
     with atomic_writer(join(config.output_path, "leaderboard.png")) as file:
         file.write(leaderboard_picture(entries, config.rules, config.title))
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    write_text(join(config.output_path, "leaderboard.csv"), text.getvalue())
+    write_text(join(config.output_path, "leaderboard.csv"), as_csv(rows))
     write_json(join(config.output_path, "leaderboard.json"), [_as_json(entry) for entry in entries])
     order = "highest" if config.higher_is_better else "lowest"
     about = f"By {config.metric}, the {order} first. A star: no run that cost as little ({config.cost}) is better."

@@ -13,12 +13,35 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.cloud_tpu.goodput import STEP_SECONDS
-from tradewind.datasets.files import exists, read_json
-from tradewind.recipes.metrics.file import read_metrics, series
+from tradewind.recipes.metrics.file import LARGEST_BYTES, is_measure, parsed_metrics, series
 from tradewind.recipes.train_config import metrics_path, result_path
+from tradewind.records.parsing import (
+    COUNT,
+    MOMENT,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Flaw,
+    Kind,
+    known_fields,
+    parse_object,
+)
+from tradewind.storage.bounded import LARGE, Content
+from tradewind.storage.files import existing_many, read_contents
 
 C4_BITS_PER_BYTE: Final = "eval/paloma/c4_en/bpb"
 """What Marin ranks speedruns by, where a training has that validation set."""
+
+_LOSS: Final = Kind(lambda value: value is None or is_measure(value), "a number or null")
+_KINDS: Final = {
+    **dict.fromkeys(("parameters", "tokens", "steps"), COUNT),
+    **dict.fromkeys(("flops", "device_flops"), NUMBER.or_null()),
+    **dict.fromkeys(("train_loss", "eval_loss"), _LOSS),
+    "devices": COUNT.or_null(),
+    "device_kind": TEXT.or_null(),
+    "settings": OBJECT.or_null(),
+}
+"""Of ``result.json``."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,7 @@ class TrainingMeasures:
     @property
     def utilisation(self) -> float | None:
         """The share of it that the model needed (model FLOPs utilisation), between 0 and 1."""
-        if self.model_flops is None or self.hardware_flops is None:
+        if self.model_flops is None or not self.hardware_flops:
             return None
         return self.model_flops / self.hardware_flops
 
@@ -94,12 +117,13 @@ def measures_of(train_path: str) -> TrainingMeasures:
         ValueError: It has not ended, was made by something else, or is too short for a step to be timed.
     """
     result_file, metrics_file = result_path(train_path), metrics_path(train_path)
-    if not (exists(result_file) and exists(metrics_file)):
+    if existing_many([result_file, metrics_file]) != {result_file, metrics_file}:
         raise ValueError(
             f"{train_path} is no output of a finished training: give one of train, train_mixture or "
             "run_levanter_train_lm, which ends with result.json beside metrics.jsonl."
         )
-    result, metrics = read_json(result_file), read_metrics(metrics_file)
+    result = _result(result_file, read_contents([result_file], LARGE)[result_file])
+    metrics = parsed_metrics(read_contents([metrics_file], LARGEST_BYTES)[metrics_file].text)
     bits = series(metrics, C4_BITS_PER_BYTE)[1]
     return TrainingMeasures(
         parameters=result["parameters"],
@@ -109,7 +133,7 @@ def measures_of(train_path: str) -> TrainingMeasures:
         device_kind=result.get("device_kind"),
         device_flops=result.get("device_flops"),
         seconds=_seconds(train_path, metrics, result["steps"]),
-        completed=max(row["time"] for row in metrics),
+        completed=max((row["time"] for row in metrics if MOMENT.fits(row.get("time"))), default=0.0),
         train_loss=_finite(result.get("train_loss")),
         eval_loss=_finite(result.get("eval_loss")),
         c4_bits_per_byte=_finite(bits[-1]) if bits else None,
@@ -117,10 +141,24 @@ def measures_of(train_path: str) -> TrainingMeasures:
     )
 
 
+def _result(file: str, found: Content) -> dict[str, Any]:
+    """What the training wrote, whose kinds are checked: everybody who may write its output may have written it.
+
+    Raises:
+        ValueError: It is no result of a training.
+    """
+    try:
+        if found.flaw is not None:
+            raise Flaw(found.flaw)
+        return known_fields(parse_object(found.text), _KINDS, ("parameters", "tokens", "steps"))
+    except Flaw as flaw:
+        raise ValueError(f"{file} is not what a training writes, because {flaw}: give the output of one.") from None
+
+
 def _seconds(train_path: str, metrics: list[dict[str, Any]], steps: int) -> float:
     """A few steps are not timed: the first two, and the first of each attempt. They count as long as the others."""
-    timed = series(metrics, STEP_SECONDS)[1]
-    if not timed or not sum(timed):
+    timed = [seconds for seconds in series(metrics, STEP_SECONDS)[1] if 0 < seconds < math.inf]
+    if not timed:
         raise ValueError(f"{train_path}: no step was timed; train for four steps at least, since the first are not.")
     return sum(timed) / len(timed) * steps
 

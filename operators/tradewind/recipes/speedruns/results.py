@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.datasets.files import basename, join, parent, write_text
+from tradewind.datasets.one_line import in_a_line
 from tradewind.recipes.speedruns.measures import C4_BITS_PER_BYTE, TrainingMeasures, measures_of
 from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields
 
@@ -91,7 +92,8 @@ def _lines(measured: TrainingMeasures) -> list[str]:
     flops = "unknown" if measured.model_flops is None else f"{measured.model_flops:.3g}"
     share = "" if measured.utilisation is None else f", {measured.utilisation:.1%} of what the devices can do"
     loss = "not measured" if measured.eval_loss is None else f"{measured.eval_loss:.4f}"
+    devices = f"{measured.devices} × {in_a_line(measured.device_kind)}"
     return [
         f"{measured.parameters:,} parameters, {measured.tokens:,} tokens, validation loss {loss}",
-        f"  {measured.seconds:.1f} s on {measured.devices} × {measured.device_kind}; model FLOPs: {flops}{share}",
+        f"  {measured.seconds:.1f} s on {devices}; model FLOPs: {flops}{share}",
     ]

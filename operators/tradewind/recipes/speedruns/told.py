@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tradewind.datasets.files import join
+from tradewind.datasets.one_line import in_a_line
 from tradewind.records.outputs.manifests import RESULT_FILE
 from tradewind.records.parsing import Flaw, parse_object
 from tradewind.storage.bounded import LARGE, Content
@@ -37,4 +38,4 @@ def _told(found: Content | None) -> dict[str, Any]:
 
 
 def _line(value: Any) -> str:
-    return " ".join(value.split()) if isinstance(value, str) else ""
+    return in_a_line(value) if isinstance(value, str) else ""

@@ -1,0 +1,124 @@
+"""Runs whose files somebody else has written: none keeps the others from being compared, or speaks for the page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recipes.comparing.ended_runs import failed, made
+from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
+from tradewind.recipes.comparing.missing import MissingRunsError
+from tradewind.recipes.comparing.pictures import drawn, is_drawable
+from tradewind.recipes.comparing.reading import MOST_NUMBERS, read_runs
+from tradewind.recipes.metrics.file import parsed_metrics, series
+from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
+from tradewind.records.step_info import INFO_FILE
+
+HUGE = 10**400
+GOOD = {"eval_loss": 1.5, "model_flops": 1e9}
+
+
+def compared(folder: Path, **runs: str) -> dict[str, Any]:
+    return compare_runs(CompareConfig({"good": made(folder, "good", GOOD), **runs}, str(folder / "out")))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 1, "eval/loss": "x"}',
+        '{"step": 1, "eval/loss": null}',
+        f'{{"step": 1, "eval/loss": {HUGE}}}',
+        f'{{"step": {HUGE}, "eval/loss": 1.0}}',
+        '{"step": 1, "eval/loss": -1e308}\n{"step": 2, "eval/loss": 1e308}',
+    ],
+)
+def test_metrics_that_are_none_spoil_no_comparison(tmp_path: Path, line: str) -> None:
+    assert compared(tmp_path, odd=made(tmp_path, "odd", GOOD | {"eval_loss": 2.0}, curve=line))["best"] == "good"
+    assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308])
+def test_a_number_that_no_axis_has_is_in_the_table_alone(tmp_path: Path, value: float) -> None:
+    odd = made(tmp_path, "odd", {"eval_loss": value, "model_flops": value})
+    assert compared(tmp_path, odd=odd)["runs"]["odd"] == value
+    runs = {"good": str(next(tmp_path.glob("good-*"))), "odd": odd}
+    write_leaderboard(LeaderboardConfig(runs, str(tmp_path / "board")))
+    assert (tmp_path / "board" / "leaderboard.png").exists()
+
+
+def test_a_whole_number_beyond_all_counting_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(MissingRunsError, match=r"1 of 2 runs have no result: odd \(returned no 'eval_loss'"):
+        compared(tmp_path, odd=made(tmp_path, "odd", {"eval_loss": HUGE, "n": 1}))
+
+
+def test_a_run_of_endless_numbers_has_some_columns(tmp_path: Path) -> None:
+    many = made(tmp_path, "many", {f"{'k' * 1000}{number}\x1b": number for number in range(1000)})
+    [run], _ = read_runs({"many": many})
+    assert len(run.results) <= MOST_NUMBERS
+    assert all(name.isprintable() and len(name) <= 300 for name in run.results)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", {"config": {"a": 1}, "dependencies": 5}),
+        ("version", {"config": [1], "dependencies": [1, [2], {"config": {"\x1b[2J": 1}}]}),
+        ("dependencies", ["::", "gs://::x", "\0", "ftp://x/y", "/nowhere"]),
+    ],
+)
+def test_an_info_that_says_nonsense_spoils_no_comparison(tmp_path: Path, field: str, value: Any) -> None:
+    odd = made(tmp_path, "odd", GOOD)
+    Path(odd, INFO_FILE).write_text(json.dumps({"name": "odd", field: value}))
+    compared(tmp_path, odd=odd)
+    assert "\x1b" not in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_metrics_that_are_a_pipe_or_a_link_are_not_read(tmp_path: Path) -> None:
+    odd, linked = made(tmp_path, "odd", GOOD), made(tmp_path, "linked", GOOD)
+    os.mkfifo(Path(odd, "metrics.jsonl"))
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    elsewhere.write_text('{"step": 1, "eval/loss": 1.0}')
+    Path(linked, "metrics.jsonl").symlink_to(elsewhere)
+    runs, _ = read_runs({"odd": odd, "linked": linked})
+    assert [run.curve for run in runs] == [((), ()), ((), ())]
+
+
+@pytest.mark.parametrize("label", [r"$\frac{$", "a $b$ c", "_hidden", "x" * 5000])
+def test_a_label_is_drawn_as_it_is_written(tmp_path: Path, label: str) -> None:
+    runs = {label: made(tmp_path, "one", GOOD), "other": made(tmp_path, "two", GOOD)}
+    compare_runs(CompareConfig(runs, str(tmp_path / "out"), title=label))
+    write_leaderboard(LeaderboardConfig(runs, str(tmp_path / "board"), title=label))
+    assert drawn(label).replace(r"\$", "").count("$") == 0 and len(drawn(label)) <= 120
+
+
+def test_what_an_author_says_is_a_line_and_no_tag_formula_or_escape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    author = {"name": "=HYPERLINK(1)\x1b[2J", "url": 7}
+    told = f"<img src=x onerror=alert(1)> [x](javascript:1) {'y' * 10_000}\x1b]0;x\x07"
+    run = made(tmp_path, "run", GOOD | {"author": author, "description": told})
+    write_leaderboard(LeaderboardConfig({"run": run}, str(tmp_path / "out")))
+    page = (tmp_path / "out" / "leaderboard.md").read_text()
+    assert r"\<img" in page and r"\[x\](javascript" in page and "y" * 301 not in page
+    assert "\x1b" not in page + capsys.readouterr().out
+    [row] = list(csv.DictReader((tmp_path / "out" / "leaderboard.csv").open()))
+    assert row["author"] == "'=HYPERLINK(1)?[2J" and row["eval_loss"] == "1.5"
+
+
+def test_an_error_of_a_run_is_no_tag_of_the_page(tmp_path: Path) -> None:
+    with pytest.raises(MissingRunsError) as told:
+        compared(tmp_path, bad=failed(tmp_path, "bad", "<script>\x1b[2J"))
+    assert "\x1b" not in str(told.value)
+    assert r"- bad: failed: ValueError: \<script>?\[2J" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_only_measures_are_a_series() -> None:
+    rows = parsed_metrics('{"step": -1, "a": 1}\n{"step": true, "a": 1}\n{"step": 1, "a": true}\n{"step": 2, "a": NaN}')
+    assert [row["step"] for row in rows] == [1, 2]
+    assert series(rows, "a")[0] == [2]
+    assert not is_drawable(float("nan")) and not is_drawable(HUGE) and is_drawable(0)
