@@ -125,6 +125,16 @@ def test_a_chat_that_does_not_fit_its_format_is_told_with_its_line(root: Path, t
         tokenize(config(root, files, "odd-chats", format=ChatLmDatasetFormat(chat_template=strict + TEMPLATE)))
 
 
+@pytest.mark.parametrize("code", ["''.__class__.__mro__", "cycler.__init__.__globals__.os.getcwd()"])
+def test_a_template_runs_no_code(root: Path, code: str) -> None:
+    from levanter.data.text import ChatLmDatasetFormat
+
+    files = path_of(root, "chats.jsonl", lines([[{"role": "assistant", "content": "a"}]], "messages"))
+    format = ChatLmDatasetFormat(chat_template=f"{{{{ {code} }}}}{TEMPLATE}")
+    with pytest.raises(ValueError, match="chats.jsonl line 1 does not fit the format: access to attribute '__.*unsafe"):
+        tokenize(config(root, files, "code", format=format))
+
+
 def test_arrays_of_many_chunks_are_put_together_from_parts_of_shards(
     root: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tradewind.recipes.checkpoints import newest
 from tradewind.recipes.checkpoints.files import copy_files, damage, remove_checkpoint, write_file_list
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
@@ -38,6 +39,9 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         ("d/two", b"mom", "d/two has 3 bytes instead of 7"),
         ("manifest.ocdbt", b"eert", "manifest.ocdbt has other content than was written"),
         ("files.json", b"{", "files.json is no JSON"),
+        ("files.json", b"[" * 100_000, "files.json is no JSON"),
+        ("files.json", b"[1]", "files.json is no list of files with their sizes"),
+        ("files.json", b'{"d/one": 7}', "files.json is no list of files with their sizes"),
         ("metadata.json", b"{ }", None),
     ],
 )
@@ -79,3 +83,22 @@ def test_a_removed_checkpoint_is_gone(root: str) -> None:
     fs.invalidate_cache()
     assert not fs.exists(path)
     remove_checkpoint(checkpoint)  # by Levanter's thread at the same time
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "[" * 100_000,
+        "[1]",
+        '{"step": null, "timestamp": "2026-01-01T00:00:00"}',
+        '{"step": Infinity, "timestamp": "2026-01-01T00:00:00"}',
+        '{"step": 3, "timestamp": 7}',
+        '{"step": 3, "timestamp": "tomorrow"}',
+    ],
+)
+def test_what_levanter_does_not_see_as_a_checkpoint_is_written_again(tmp_path: Path, metadata: str) -> None:
+    checkpoint = Path(made(str(tmp_path)))
+    (checkpoint / "metadata.json").write_text('{"step": 3, "timestamp": "2026-01-01T00:00:00"}')
+    assert list(newest._incomplete([str(tmp_path)])) == []
+    (checkpoint / "metadata.json").write_text(metadata)
+    assert list(newest._incomplete([str(tmp_path)])) == [str(checkpoint)]

@@ -39,8 +39,10 @@ def damage(checkpoint: str) -> str | None:
         return None if data else "it has no data"
     try:
         listed = read_json(path)
-    except ValueError:
+    except (ValueError, RecursionError):
         return f"{FILE_LIST} is no JSON"
+    if not isinstance(listed, dict) or not all(isinstance(each, dict) and "size" in each for each in listed.values()):
+        return f"{FILE_LIST} is no list of files with their sizes"
     found = _files(checkpoint)
     return next((wrong for name in sorted(listed) if (wrong := _difference(name, listed[name], found.get(name)))), None)
 

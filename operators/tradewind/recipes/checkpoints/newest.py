@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tradewind.datasets.files import basename, exists, join, read_json, write_json
@@ -105,6 +106,8 @@ def _has_metadata(checkpoint: str) -> bool:
         return False
     try:
         metadata: Any = read_json(path)
-    except ValueError:
+        int(metadata["step"])
+        datetime.fromisoformat(metadata["timestamp"])
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):  # nor does Levanter see it
         return False
-    return isinstance(metadata, dict) and {"step", "timestamp"} <= metadata.keys()
+    return True
