@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.one_line import in_a_line
 from tradewind.recipes.comparing.runs import EndedRun, differing_settings
@@ -79,8 +79,11 @@ def numeric_setting(runs: Sequence[EndedRun]) -> str | None:
     if len(differing) != 1:
         return None
     values = [run.settings.get(differing[0]) for run in runs]
-    is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-    return differing[0] if is_numeric and all(map(is_drawable, values)) else None
+    return differing[0] if all(_is_drawable_number(value) for value in values) else None
+
+
+def _is_drawable_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and is_drawable(value)
 
 
 def is_drawable(value: float) -> bool:
