@@ -99,12 +99,10 @@ def check_name(name: str, where: str) -> str:
     is_inside = bool(parts) and not name.startswith("/") and ".." not in parts and "\\" not in name
     if not is_inside or not name.isprintable() or name != "/".join(parts):
         raise UnusableNameError(f"{where} names the file {name[:200]!r}, which is no path below the output.")
-    if parts[0].startswith("."):
-        raise UnusableNameError(
-            f"{where} names the file {name[:200]!r}, which begins with a dot, as the records of a step do."
-        )
     if is_hidden(name):
-        raise UnusableNameError(f"{where} names the file {name[:200]!r}, which is called like a record of a step.")
+        raise UnusableNameError(
+            f"{where} names the file {name[:200]!r}, which begins with a dot, or is called like a record of a step."
+        )
     return name
 
 
