@@ -15,7 +15,7 @@ PIPELINES: Final = "tests/airflow, pipelines"
 CLUSTERS: Final = "tests/airflow, clusters"
 HOUSES: Final = {
     PIPELINES: "bad_input hello_world nightly plan_edges plan_page shared_versions steps_at_work",
-    CLUSTERS: "fleet_maintenance ray_faults ray_jobs ray_logs ray_tokens restart_figure",
+    CLUSTERS: "fleet_maintenance marin ray_faults ray_jobs ray_logs ray_tokens restart_figure sweeps",
 }
 """Two Airflows, since one after another all of their tests would take longer than everything else. A file that stands
 in neither has one of its own, if it asks for one."""

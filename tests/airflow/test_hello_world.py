@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from datetime import UTC, datetime
 
 import pytest
 import requests
@@ -68,8 +69,7 @@ def test_clearing_a_reused_step_makes_it_again_and_only_it(house: House, first_r
 
 
 def test_dates_that_want_one_step_at_once_share_its_attempt(house: House) -> None:
-    runs = house.start_backfill("dates", "2026-03-01T00:00+01:00", "2026-03-03T00:00+01:00")
-    assert len(runs) == 3
+    runs = [house.begin("dates", date=datetime(2026, 3, day, tzinfo=UTC)) for day in (2, 3, 4)]
     until(
         lambda: [run.states().get("dates_shared") for run in runs] == ["deferred"] * 3, "all dates at the shared step"
     )

@@ -55,10 +55,12 @@ def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_dag_that_loses_its_slice_makes_the_outputs_of_one_that_does_not(tmp_path: Path) -> None:
-    done = drill(tmp_path, "--faults", "slice", "--count", "1", "--conf", '{"steps": 60}', "--json")
-    stack = LocalStack(tmp_path / ".drill")
-    left = stack.processes()
-    stack.stop(1.0)
+    try:
+        done = drill(tmp_path, "--faults", "slice", "--count", "1", "--conf", '{"steps": 60}', "--json")
+    finally:  # whoever interrupts the test kills the command, which then ends nothing
+        stack = LocalStack(tmp_path / ".drill")
+        left = stack.processes()
+        stack.stop(1.0)
     assert left == []
     report = json.loads(done.stdout or f'{{"problems": {json.dumps(done.stderr[-3000:])}}}')
     assert (report["problems"], done.returncode) == ([], 0)

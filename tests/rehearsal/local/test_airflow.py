@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -14,7 +18,14 @@ import pytest
 
 from tradewind.rehearsal.local.airflow import LocalAirflow, LocalAirflowError, all_healthy
 from tradewind.rehearsal.local.airflow_api import AirflowApi, AirflowApiError
-from tradewind.rehearsal.local.airflow_config import NEW_DATABASES, OBJECTS_PER_COLLECTION, WORKER_PROCESSES
+from tradewind.rehearsal.local.airflow_config import (
+    NEW_DATABASES,
+    OBJECTS_PER_COLLECTION,
+    WORKER_PROCESSES,
+    Ports,
+    Secrets,
+    write_config,
+)
 from tradewind.rehearsal.local.processes import LocalStack
 
 TINY_DAG = """
@@ -218,6 +229,36 @@ def test_a_second_start_keeps_secrets_and_database_and_a_new_database_is_a_copy_
     new.prepare()
     assert tables(new) == tables(first) - {"mine"}
     assert (new.home / "migrated").read_text() == (first.home / "migrated").read_text()
+
+
+IMPORTED_AFTER_A_FORK = """
+import json, os, runpy, sys
+runpy.run_path(sys.argv[1])
+before = sorted(sys.modules)
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    print(json.dumps([before, sorted(sys.modules)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("component", "expected"),
+    [
+        ("scheduler", {"tradewind.operators.experiment", "ray"}),
+        ("dag-processor", {"tradewind.operators.experiment"}),
+        ("triggerer", set()),
+    ],
+)
+def test_tasks_and_dag_files_find_imported_what_they_need_and_no_file_finds_ray(tmp_path, component, expected):
+    write_config(tmp_path, tmp_path, Ports.free(), Secrets.new())
+    settings = tmp_path / "config" / "airflow_local_settings.py"
+    command = [sys.executable, "-c", IMPORTED_AFTER_A_FORK, str(settings), component]
+    env = os.environ | {"AIRFLOW_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    before, after = map(set, json.loads(done.stdout))
+    watched = {"tradewind.operators.experiment", "ray"}
+    assert (before & watched, after & watched) == (set(), expected)
 
 
 def tables(airflow):
