@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.marin.checkouts import required_libraries, requirement_files
 from tradewind.marin.era.table import module_rows
 from tradewind.marin.offline import folder_stamp
-from tradewind.marin.refusals import Stamp, refuse, stamp_of
+from tradewind.marin.refusals import SourceLine, Stamp, refuse, running_place, stamp_of
 from tradewind.marin.world import fallbacks
 from tradewind.marin.world.answers import ANSWERS
 from tradewind.marin.world.era_tables import era_modules
@@ -34,6 +35,7 @@ _ALIAS: Final = "src.marin"
 _STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers", "fray", "draccus"})
 """Stand-ins also where their sources lie beside the experiments. Other libraries are, unless the checkout has them."""
 
+ANY_LIBRARY: Final = frozenset({"*"})
 MOST_BYTES: Final = 4_000_000
 """Of a file of code."""
 _compiled: dict[Path, tuple[Stamp, types.CodeType]] = {}
@@ -45,24 +47,32 @@ class World:
     Attributes:
         root: The checkout.
         salt: What chance begins with, and hashes of texts differ by, from world to world; not 0, it has another clock.
+        lacking: The libraries that are not there where files can do without them.
         modules: Name -> module, shared by all files that run in this world.
         files: The files that were loaded, as they were then.
+        optional: Library -> where a file goes on if its import fails.
     """
 
-    def __init__(self, root: Path, salt: int = 0) -> None:
+    def __init__(self, root: Path, salt: int = 0, lacking: frozenset[str] = frozenset()) -> None:
         self.root = root
+        self.optional: dict[str, SourceLine | None] = {}
+        self._lacking = lacking
+        self._is_next_optional = False
+        self._optional_imports = 0
         self.modules: dict[str, types.ModuleType] = {}
         self.files: dict[Path, Stamp] = {}
         self._shadowed: dict[str, types.ModuleType] = {}
-        self.builtins = UserBuiltins(self.import_, self.import_module, salt)
+        self.builtins = UserBuiltins(self.import_, self.import_module, self._expect_optional, salt)
         self._absent: set[Path] = set()
         self._folders = [root, root / "src", *sorted(root.glob("lib/*/src"))]
         self._beside: list[Path] = []
         self._era = era_modules()
+        self._required = required_libraries(root)
         self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OWN, **ANSWERS}
         self._parents = {parent for name in (*self._era, *self._own, *fallbacks.MODULES) for parent in _parents(name)}
         self._replaced: dict[str, types.ModuleType | None] | None = None
         self._told = folder_stamp()
+        self.depends_on({file: stamp_of(file) for file in requirement_files(root)})
 
     def is_fresh(self) -> bool:
         """Whether files and environment are still as they were, and no file has come that would have been found."""
@@ -120,10 +130,12 @@ class World:
         package = (globals or {}).get("__package__") or ""
         full = name if not level else _absolute(name, package, level)
         top = full.partition(".")[0]
+        is_optional, self._is_next_optional = self._is_next_optional, False
         if top in _REAL:
             real = builtins.__import__(full, None, None, fromlist, 0)
             return self.builtins.module(full if fromlist else top) or real
-        module = self.import_module(full)
+        with self._may_fail(top, is_optional):
+            module = self._imported(full)
         if not fromlist:
             return self.modules[top]
         for wanted in fromlist:
@@ -137,10 +149,41 @@ class World:
         full = _absolute(name[level:], package or "", level) if level else name
         if full.partition(".")[0] in _REAL:
             return self.builtins.module(full) or importlib.import_module(full)
+        with self._may_fail(full.partition(".")[0], is_optional=True):  # its error may be caught, here or by a caller
+            return self._imported(full)
+
+    def _imported(self, full: str) -> types.ModuleType:
         parts = full.split(".")
         for count in range(1, len(parts) + 1):
             module = self._load(".".join(parts[:count]))
         return module
+
+    def _expect_optional(self) -> None:
+        """The user's code says this before an import without which it goes on."""
+        self._is_next_optional = True
+
+    @contextmanager
+    def _may_fail(self, top: str, is_optional: bool) -> Iterator[None]:
+        """While something of ``top`` is imported: where the file can do without it, a library may not be there.
+
+        Raises:
+            ModuleNotFoundError: It is not, in this world.
+        """
+        self._optional_imports += is_optional
+        try:
+            if self._optional_imports and self._may_lack(top):
+                self.optional.setdefault(top, running_place(self.root))
+                if top in self._lacking or self._lacking is ANY_LIBRARY:
+                    raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+            yield
+        finally:
+            self._optional_imports -= is_optional
+
+    def _may_lack(self, top: str) -> bool:
+        """Whether where Marin ran may have lacked it: no part of the checkout, and nothing that it is installed with."""
+        if top in _USERS or top in _STAND_INS or top in self._required:
+            return False
+        return self._find(top, None) == (None, None)
 
     def execute(self, module: types.ModuleType, file: Path) -> None:
         """Run the code of ``file`` in ``module``."""

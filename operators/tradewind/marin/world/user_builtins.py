@@ -24,6 +24,7 @@ from tradewind.marin.world.identity import (
     IS,
     KNOWN,
     KNOWN_INSIDE,
+    OPTIONAL,
     ORDER,
     TYPE,
     either,
@@ -140,11 +141,17 @@ class Environment(MutableMapping[str, str]):
 class UserBuiltins:
     """The builtins and the few modules of one world; ``salt`` tells apart hashes of texts and clocks of two worlds."""
 
-    def __init__(self, import_: Callable[..., Any], import_module: Callable[..., types.ModuleType], salt: int) -> None:
+    def __init__(
+        self,
+        import_: Callable[..., Any],
+        import_module: Callable[..., types.ModuleType],
+        optional: Callable[[], None],
+        salt: int,
+    ) -> None:
         self.environment = Environment()
         self.hash_places: list[SourceLine] = []
         self._salt = salt
-        self.names: dict[str, Any] = {**vars(builtins), **self._changed(), "__import__": import_}
+        self.names: dict[str, Any] = {**vars(builtins), **self._changed(), "__import__": import_, OPTIONAL: optional}
         changes: dict[types.ModuleType, dict[str, Any]] = {
             os: {"environ": self.environment, "getenv": self._getenv, "_exit": _refused_exit, "umask": _refused_umask},
             time: {"sleep": _sleep},
@@ -254,6 +261,8 @@ def _hasattr(value: Any, name: str, /) -> bool:
 def _check_has(value: Any, name: str, asked: str) -> None:
     """Refuse a question for a name that something of a library may have or not."""
     if isinstance(value, Opaque):
+        if type(value._tradewind_attributes.get(name, _NOBODY)) is not Opaque:
+            return  # an answer says what it is, so it is there
         label = origin_of(value).label
     elif not isinstance(value, _PARTLY_KNOWN) or not _may_lack(value, name):
         return
