@@ -34,11 +34,18 @@ def find_given(given: str | os.PathLike[str], dag_file: str | None) -> Path:
         places = [folder / path for folder in dict.fromkeys(folders)]
     for place in places:
         if place.exists():
-            return place.resolve()
+            return _behind_links(place)
     raise RefusedFileError(
         f"There is no {given} of a Marin checkout in {', '.join(str(place.parent) for place in places)}: put the "
         f"checkout there, give the whole path, or set {CHECKOUT_VARIABLE}."
     )
+
+
+def _behind_links(place: Path) -> Path:
+    """Where ``place`` lies; a link inside of a checkout is a part of that checkout."""
+    path = Path(os.path.abspath(place))
+    root = _root_of(path, None)
+    return root.resolve() / path.relative_to(root) if (root / _EXPERIMENTS).is_dir() else place.resolve()
 
 
 def checkout_of(path: Path, given: str | os.PathLike[str] | None) -> Path:

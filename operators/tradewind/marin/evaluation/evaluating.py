@@ -86,6 +86,9 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
             if isinstance(outcome, _Attempt):
                 shared.kept[file] = outcome
             outcomes[file] = outcome
+        if (changed := shared.world.changed_file()) is not None:
+            for file in [file for file in new if isinstance(outcomes[file], RefusedFileError)]:
+                outcomes[file] = _edited(root, file, changed)
         return {file: _evaluated(outcomes[file]) for file in files}
 
 
@@ -110,6 +113,12 @@ def _evaluated(outcome: _Outcome) -> Evaluated | RefusedFileError:
     if isinstance(outcome, RefusedFileError):
         return outcome
     return Evaluated(outcome.run, tuple(map(len, outcome.identities)))
+
+
+def _edited(root: Path, file: Path, changed: Path) -> RefusedFileError:
+    shown = changed.relative_to(root) if changed.is_relative_to(root) else changed
+    reason = f"{shown} was changed while it was being loaded: the next parse loads it as it is then."
+    return refused_file(file.relative_to(root).as_posix(), Reason(None, reason))
 
 
 class _Others:

@@ -54,7 +54,7 @@ def run_file(world: World, file: Path, limit_s: float, for_file: ForFile) -> Run
     module.__package__ = name.rpartition(".")[0]
     world.builtins.environment.read.clear()
     try:
-        with for_file(world.root, [str(file)]), _captured(world, module, file):
+        with for_file(world, [str(file)]), _captured(world, module, file):
             made = _run(world, module, file, limit_s, shown)
     finally:
         world.depends_on(notes.opened)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import builtins
 import importlib.machinery
+import itertools
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -51,11 +52,13 @@ class World:
         modules: Name -> module, shared by all files that run in this world.
         files: The files that were loaded, as they were then.
         optional: Library -> where a file goes on if its import fails.
+        noting: Called after modules of Python's own were imported.
     """
 
     def __init__(self, root: Path, salt: int = 0, lacking: frozenset[str] = frozenset()) -> None:
         self.root = root
         self.optional: dict[str, SourceLine | None] = {}
+        self.noting: Callable[[], None] = lambda: None
         self._lacking = lacking
         self._is_next_optional = False
         self._optional_imports = 0
@@ -66,6 +69,7 @@ class World:
         self._absent: set[Path] = set()
         self._folders = [root, root / "src", *sorted(root.glob("lib/*/src"))]
         self._beside: list[Path] = []
+        self._main_folder = root
         self._era = era_modules()
         self._required = required_libraries(root)
         self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OWN, **ANSWERS}
@@ -76,12 +80,12 @@ class World:
 
     def is_fresh(self) -> bool:
         """Whether files and environment are still as they were, and no file has come that would have been found."""
-        return (
-            self.builtins.environment.is_fresh()
-            and self._told == folder_stamp()
-            and all(stamp_of(file) == stamp for file, stamp in self.files.items())
-            and not any(path.exists() for path in self._absent)
-        )
+        return self.builtins.environment.is_fresh() and self._told == folder_stamp() and self.changed_file() is None
+
+    def changed_file(self) -> Path | None:
+        """A file that is not as it was when it was loaded, or that has come since."""
+        changed = (file for file, stamp in self.files.items() if stamp_of(file) != stamp)
+        return next(itertools.chain(changed, (path for path in self._absent if path.exists())), None)
 
     def depends_on(self, opened: Mapping[Path, Stamp | None]) -> None:
         """What was read of the checkout, while its files ran, counts as a part of it."""
@@ -97,6 +101,7 @@ class World:
 
         Afterwards ``sys.modules`` has what it had; dataclasses, for one, look there for the module of a class.
         """
+        self._main_folder = beside
         self._replaced, self._beside = {}, [] if beside in self._folders else [beside]
         before = set(self.modules)
         for name, module in self.modules.items():
@@ -113,6 +118,12 @@ class World:
                 if self._is_beside(self.modules[name]):
                     del self.modules[name]
             self._replaced, self._beside = None, []
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Load modules again when they are imported again."""
+        for name in names:
+            self.modules.pop(name, None)
+            self._shadowed.pop(name, None)
 
     def show_main(self, module: types.ModuleType) -> None:
         """Let ``sys.modules`` have the file that runs."""
@@ -132,7 +143,11 @@ class World:
         top = full.partition(".")[0]
         is_optional, self._is_next_optional = self._is_next_optional, False
         if top in _REAL:
+            self._check_clash(top)
+            count = len(sys.modules)
             real = builtins.__import__(full, None, None, fromlist, 0)
+            if len(sys.modules) != count:
+                self.noting()
             return self.builtins.module(full if fromlist else top) or real
         with self._may_fail(top, is_optional):
             module = self._imported(full)
@@ -148,6 +163,7 @@ class World:
         level = len(name) - len(name.lstrip("."))
         full = _absolute(name[level:], package or "", level) if level else name
         if full.partition(".")[0] in _REAL:
+            self._check_clash(full.partition(".")[0])
             return self.builtins.module(full) or importlib.import_module(full)
         with self._may_fail(full.partition(".")[0], is_optional=True):  # its error may be caught, here or by a caller
             return self._imported(full)
@@ -179,8 +195,15 @@ class World:
         finally:
             self._optional_imports -= is_optional
 
+    def _check_clash(self, top: str) -> None:
+        """Refuse what Python finds in one process in the file's folder, and in another in its own library."""
+        file = self._main_folder / f"{top}.py"
+        if file.is_file() and top not in sys.builtin_module_names:
+            raise refuse(f"it imports {top}, which is a module of Python's or ours and {file.name} beside it, too.")
+        self._absent.add(file)
+
     def _may_lack(self, top: str) -> bool:
-        """Whether where Marin ran may have lacked it: no part of the checkout, and nothing that it is installed with."""
+        """Whether where Marin ran may have lacked it: it is neither in the checkout nor installed with it."""
         if top in _USERS or top in _STAND_INS or top in self._required:
             return False
         return self._find(top, None) == (None, None)
