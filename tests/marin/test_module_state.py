@@ -78,8 +78,8 @@ def test_what_a_shared_module_assigns_is_there_for_each_file_that_imports_it(tmp
 
 
 def test_what_modules_keep_themselves_stays(tmp_path: Path) -> None:
-    text = "import mimetypes, tempfile, platform\nmimetypes.guess_type('a.txt'); platform.uname(); import concurrent.futures\n"
-    text += "concurrent.futures.ThreadPoolExecutor\n"
+    text = "import mimetypes, tempfile, platform\nmimetypes.guess_type('a.txt'); platform.uname()\n"
+    text += "import concurrent.futures\nconcurrent.futures.ThreadPoolExecutor\n"
     write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([])\n")
     run(tmp_path, "a")
     futures = sys.modules["concurrent.futures"]

@@ -17,7 +17,7 @@ SAME = {
     "a flag": "try:\n    import vllm as v\n    HAS = True\nexcept Exception as e:\n    v, HAS = e, False\n",
     "any error": "try:\n    import vllm\nexcept:\n    vllm = None\n",
     "kept quiet": "import contextlib\nwith contextlib.suppress(ImportError):\n    import json, vllm\n",
-    "asked by name": "import importlib\ntry: importlib.import_module('vllm.x')\nexcept ModuleNotFoundError as e: e.name\n",
+    "asked by name": "import importlib\ntry: importlib.import_module('vllm.x')\nexcept ImportError: pass\n",
     "in a function": "def f():\n    try:\n        import vllm\n    except ImportError:\n        return None\nf()\n",
     "needed further on": "try:\n    import vllm\nexcept ImportError:\n    vllm = None\nclass A(vllm.Base): pass\n",
     "needed at once": "try:\n    import vllm\nexcept ImportError:\n    raise SystemExit('install vllm')\n",
@@ -38,7 +38,8 @@ DECIDES = {
     "name, size = 'a', 1 if vllm is None else 2\n",
     "by a function": "import contextlib\nname = size = 'a'\nwith contextlib.suppress(ImportError):\n"
     "    import vllm; size = 2\n",
-    "by its name": "import importlib\nname = size = 'a'\ntry: importlib.import_module('vllm')\nexcept ImportError: size = 3\n",
+    "by its name": "import importlib\nname = size = 'a'\n"
+    "try: importlib.import_module('vllm')\nexcept ImportError: size = 3\n",
     "the number of steps": "name = size = 'a'\ntry:\n    import vllm\nexcept ImportError:\n    executor_main([])\n",
     "what cannot be known": "name = size = 'a'\ntry:\n    import vllm\nexcept ImportError:\n"
     "    import jax; size = int(jax.count())\n",

@@ -143,16 +143,16 @@ def _verified(root: Path, file: Path, first: _Attempt, others: _Others) -> _Outc
         alone, again = others.attempt(World(root), file), others.attempt(World(root, _SALT), file)
         if not isinstance(alone, _Attempt) or not _same(alone, again):
             return _unstable(root, file, alone, again, others.attempt)
-        first = alone
-    return _without_libraries(first, file, others)
+        return _without_libraries(alone, lambda names: others.attempt(World(root, _SALT, names), file))
+    return _without_libraries(first, lambda names: others.without(names, file))
 
 
-def _without_libraries(first: _Attempt, file: Path, others: _Others) -> _Outcome:
+def _without_libraries(first: _Attempt, evaluated: Callable[[frozenset[str]], _Outcome]) -> _Outcome:
     """The outcome, if it is the same without each library that the file can do without, and without all of those."""
     optional = first.world.optional
     spared: set[str] = set()
     for each in [*({name} for name in optional), spared]:  # all of them come last, when it is known which they are
-        without = others.without(frozenset(each), file)
+        without = evaluated(frozenset(each)) if each else first
         if _same(first, without):
             spared |= each
         elif not _needs(without):

@@ -213,11 +213,11 @@ class World:
         stamp = stamp_of(file) or ()
         if stamp and stamp[1] > MOST_BYTES:
             raise refuse(f"{file.name} has more than {MOST_BYTES:,} bytes, which no file of code has.")
+        self.files[file] = stamp
         known = _compiled.get(file)
         if known is None or known[0] != stamp:
             code = compiled(file.read_bytes(), str(file))
             known = _compiled[file] = (stamp, code)
-        self.files[file] = stamp
         module.__dict__["__builtins__"] = self.builtins.names
         module.__file__ = str(file)
         exec(known[1], module.__dict__)
