@@ -47,7 +47,8 @@ class ModuleState:
 
     def _note_module(self, module: types.ModuleType) -> None:
         kinds = [value for value in vars(module).values() if isinstance(value, type) and _may_change(value)]
-        for owner in (module, *kinds):
+        owners: list[Owner] = [module, *kinds]
+        for owner in owners:
             if id(owner) not in self._noted:
                 self._noted.add(id(owner))
                 self._before.append((owner, dict(vars(owner))))
