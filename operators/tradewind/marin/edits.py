@@ -54,7 +54,10 @@ _EDITS: Final = tuple(
             "write its path from the checkout's root, where files are run, and put it there if it is not: {name}",
         ),
         (r"^it ends itself with exit\(", "take this out, or let the file call executor_main before it"),
-        (r"^it ends the process with os\._exit\(\)", "take this out"),
+        (
+            r"^it ends or changes (the|this) process with os\.|^it changes the limits|^it listens to all",
+            "take this out",
+        ),
         (r"^it asks for input\(\)", "write the answer down in place of the question"),
         (r" wants arguments from the command line", "give each field of that config a default"),
         (
