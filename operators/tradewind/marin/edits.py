@@ -37,7 +37,7 @@ _EDITS: Final = tuple(
         (r"^evaluated twice, ", "write the value down in place of what this line reads"),
         (r"\.remote\(\) starts a Ray task|^ray\.\w+\(\) needs a Ray cluster", _MOVE),
         (
-            r"^it (opens a network connection|starts a process|starts a thread|deletes files|signals a process|"
+            r"^it (opens a (?:network connection|database)|starts a process|starts a thread|deletes files|signals a process|"
             r"writes the file|moves or changes files|calls a library) ",
             _MOVE,
         ),
