@@ -37,8 +37,8 @@ _EDITS: Final = tuple(
         (r"^evaluated twice, ", "write the value down in place of what this line reads"),
         (r"\.remote\(\) starts a Ray task|^ray\.\w+\(\) needs a Ray cluster", _MOVE),
         (
-            r"^it (opens a (?:network connection|database)|starts a process|starts a thread|deletes files|signals a process|"
-            r"writes the file|moves or changes files|calls a library) ",
+            r"^it (opens a network connection|opens a database|starts a process|starts a thread|deletes files|"
+            r"signals a process|writes the file|moves or changes files|calls a library) ",
             _MOVE,
         ),
         (r"^it reads the secret (?!file)(?P<name>\S+) while", _SECRET),
