@@ -123,3 +123,14 @@ def test_a_bad_answer_is_named(tmp_path: Path, folder: Path, written: str, told:
     root = write_checkout(tmp_path / "marin", a=EXECUTOR + QUESTIONS["a collection"][0] + MAKE)
     with pytest.raises(RefusedFileError, match=f"BadAnswerError: .*{told}"):
         run(root, "a")
+
+
+def test_what_an_answer_says_is_there_and_nothing_else_is_known_to_be(tmp_path: Path, folder: Path) -> None:
+    (folder / "model_configs.json").write_text(json.dumps({"o/m": {"head_dim": 128}}))
+    text = EXECUTOR + "import transformers as t\nmade = t.AutoConfig.from_pretrained('o/m')\n"
+    text += "name = str(made.head_dim if hasattr(made, 'head_dim') else 0) + str(getattr(made, '{}', 1))\n"
+    text += "executor_main([ExecutorStep(name, None, None)])\n"
+    write_checkout(tmp_path, a=text.format("head_dim"), b=text.format("hidden_size"))
+    assert names(run(tmp_path, "a")) == [["128128"]]
+    with pytest.raises(RefusedFileError, match="^experiments/b.py:4 .* 'hidden_size', ...\\) is asked, and whether"):
+        run(tmp_path, "b")

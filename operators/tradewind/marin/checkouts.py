@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import re
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,7 @@ from tradewind.marin.refusals import RefusedFileError
 
 CHECKOUT_VARIABLE: Final = "TRADEWIND_MARIN_CHECKOUT"
 _EXPERIMENTS = "experiments"
+_PACKAGE: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EXECUTOR_FOLDERS: Final = ("src/marin/execution", "lib/marin/src/marin/execution")
 
 
@@ -31,11 +34,18 @@ def find_given(given: str | os.PathLike[str], dag_file: str | None) -> Path:
         places = [folder / path for folder in dict.fromkeys(folders)]
     for place in places:
         if place.exists():
-            return place.resolve()
+            return _behind_links(place)
     raise RefusedFileError(
         f"There is no {given} of a Marin checkout in {', '.join(str(place.parent) for place in places)}: put the "
         f"checkout there, give the whole path, or set {CHECKOUT_VARIABLE}."
     )
+
+
+def _behind_links(place: Path) -> Path:
+    """Where ``place`` lies; a link inside of a checkout is a part of that checkout."""
+    path = Path(os.path.abspath(place))
+    root = _root_of(path, None)
+    return root.resolve() / path.relative_to(root) if (root / _EXPERIMENTS).is_dir() else place.resolve()
 
 
 def checkout_of(path: Path, given: str | os.PathLike[str] | None) -> Path:
@@ -72,6 +82,24 @@ def check_time(root: Path) -> None:
             raise _of_another_time(
                 root, f"its {folder} has no executor.py, and in step_spec.py StepSpec, which came in 2026"
             )
+
+
+def requirement_files(root: Path) -> list[Path]:
+    """Where a checkout may say which libraries are installed with it."""
+    return [root / "pyproject.toml", *sorted(root.glob("lib/*/pyproject.toml"))]
+
+
+def required_libraries(root: Path) -> frozenset[str]:
+    """What is installed wherever the checkout's code runs, by the names to import, where those are the packages'."""
+    found: set[str] = set()
+    for file in requirement_files(root):
+        try:
+            listed = tomllib.loads(file.read_text()).get("project", {}).get("dependencies", [])
+            names = [_PACKAGE.match(each) for each in listed if ";" not in each]  # else it is for some machines only
+        except (OSError, ValueError, AttributeError, TypeError):
+            continue
+        found |= {name.group().lower().replace("-", "_") for name in names if name is not None}
+    return frozenset(found)
 
 
 def _of_another_time(root: Path, what: str) -> RefusedFileError:

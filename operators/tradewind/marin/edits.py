@@ -37,8 +37,8 @@ _EDITS: Final = tuple(
         (r"^evaluated twice, ", "write the value down in place of what this line reads"),
         (r"\.remote\(\) starts a Ray task|^ray\.\w+\(\) needs a Ray cluster", _MOVE),
         (
-            r"^it (opens a network connection|starts a process|starts a thread|deletes files|signals a process|"
-            r"writes the file|moves or changes files|calls a library) ",
+            r"^it (opens a network connection|opens a database|starts a process|starts a thread|deletes files|"
+            r"signals a process|writes the file|moves or changes files|calls a library) ",
             _MOVE,
         ),
         (r"^it reads the secret (?!file)(?P<name>\S+) while", _SECRET),
@@ -54,7 +54,10 @@ _EDITS: Final = tuple(
             "write its path from the checkout's root, where files are run, and put it there if it is not: {name}",
         ),
         (r"^it ends itself with exit\(", "take this out, or let the file call executor_main before it"),
-        (r"^it ends the process with os\._exit\(\)", "take this out"),
+        (
+            r"^it ends or changes (the|this) process with os\.|^it changes the limits|^it listens to all",
+            "take this out",
+        ),
         (r"^it asks for input\(\)", "write the answer down in place of the question"),
         (r" wants arguments from the command line", "give each field of that config a default"),
         (

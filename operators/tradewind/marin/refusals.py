@@ -23,9 +23,11 @@ class RefusedFileError(ExperimentError):
 
     Attributes:
         reason: The line and the reason apart; None where it is about no file that was loaded.
+        is_own: Whether it is an error or an end of the file's own, which it would come to with Marin, too.
     """
 
     reason: Reason | None = None
+    is_own: bool = False
 
 
 class UnknownValueError(ExperimentError):
@@ -129,12 +131,12 @@ def place_of_error(root: Path, error: BaseException) -> SourceLine | None:
     return next((place for place in reversed(list(places)) if place is not None), None)
 
 
-def refused_file(shown: str, reason: Reason) -> RefusedFileError:
+def refused_file(shown: str, reason: Reason, is_own: bool = False) -> RefusedFileError:
     """The error of the file ``shown``."""
     through = f" (loading {shown})" if reason.place is not None and reason.place.file != shown else ""
     reason = replace(reason, text=as_text(reason.text))
     error = RefusedFileError(as_text(f"{reason.place or shown} cannot become a DAG: {reason.text}{through}"))
-    error.reason = reason
+    error.reason, error.is_own = reason, is_own
     return error
 
 

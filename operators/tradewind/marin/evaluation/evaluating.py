@@ -15,8 +15,17 @@ from tradewind.marin.evaluation.clocks import clock_reads
 from tradewind.marin.evaluation.guards import guarded
 from tradewind.marin.evaluation.process_state import ForFile, kept_process
 from tradewind.marin.evaluation.running import Run, run_file, told
-from tradewind.marin.refusals import OutOfTime, Reason, RefusedFileError, notes, place_of_error, refuse, refused_file
-from tradewind.marin.world.import_map import World
+from tradewind.marin.refusals import (
+    OutOfTime,
+    Reason,
+    RefusedFileError,
+    SourceLine,
+    notes,
+    place_of_error,
+    refuse,
+    refused_file,
+)
+from tradewind.marin.world.import_map import ANY_LIBRARY, World
 from tradewind.marin.world.second.order import walked
 
 _SALT: Final = 0x2545F4914F6CDD1D
@@ -69,14 +78,17 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
         for file in files:
             outcomes[file] = shared.kept.get(file) or attempt(shared.world, file)
         new = [file for file in files if outcomes[file] is not shared.kept.get(file)]
-        other = World(root, _SALT)
+        others = _Others(root, attempt)
         for file in reversed(new):  # so that what one file does to shared modules differs, too
             outcome = outcomes[file]
             if isinstance(outcome, _Attempt):
-                outcome = _verified(root, file, outcome, attempt(other, file), attempt)
+                outcome = _verified(root, file, outcome, others)
             if isinstance(outcome, _Attempt):
                 shared.kept[file] = outcome
             outcomes[file] = outcome
+        if (changed := shared.world.changed_file()) is not None:
+            for file in [file for file in new if isinstance(outcomes[file], RefusedFileError)]:
+                outcomes[file] = _edited(root, file, changed)
         return {file: _evaluated(outcomes[file]) for file in files}
 
 
@@ -103,14 +115,67 @@ def _evaluated(outcome: _Outcome) -> Evaluated | RefusedFileError:
     return Evaluated(outcome.run, tuple(map(len, outcome.identities)))
 
 
-def _verified(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt: _Attempting) -> _Outcome:
+def _edited(root: Path, file: Path, changed: Path) -> RefusedFileError:
+    shown = changed.relative_to(root) if changed.is_relative_to(root) else changed
+    reason = f"{shown} was changed while it was being loaded: the next parse loads it as it is then."
+    return refused_file(file.relative_to(root).as_posix(), Reason(None, reason))
+
+
+class _Others:
+    """The second evaluations, in worlds that the files share: one for the same libraries that are not there."""
+
+    def __init__(self, root: Path, attempt: _Attempting) -> None:
+        self._root, self.attempt = root, attempt
+        self._worlds: dict[frozenset[str], World] = {}
+
+    def without(self, libraries: frozenset[str], file: Path) -> _Outcome:
+        """What comes of ``file`` where these are not there, as far as files can do without."""
+        if libraries not in self._worlds:
+            self._worlds[libraries] = World(self._root, _SALT, libraries)
+        return self.attempt(self._worlds[libraries], file)
+
+
+def _verified(root: Path, file: Path, first: _Attempt, others: _Others) -> _Outcome:
     """The outcome, if it is the same twice; alone in worlds of its own, where other files may have interfered."""
-    if _same(first, second):
+    if _same(first, others.without(ANY_LIBRARY, file)):
         return first
-    alone, again = attempt(World(root), file), attempt(World(root, _SALT), file)
-    if _same(alone, again):
-        return alone
-    return _unstable(root, file, alone, again, attempt)
+    if not _same(first, others.without(frozenset(), file)):
+        alone, again = others.attempt(World(root), file), others.attempt(World(root, _SALT), file)
+        if not isinstance(alone, _Attempt) or not _same(alone, again):
+            return _unstable(root, file, alone, again, others.attempt)
+        return _without_libraries(alone, lambda names: others.attempt(World(root, _SALT, names), file))
+    return _without_libraries(first, lambda names: others.without(names, file))
+
+
+def _without_libraries(first: _Attempt, evaluated: Callable[[frozenset[str]], _Outcome]) -> _Outcome:
+    """The outcome, if it is the same without each library that the file can do without, and without all of those."""
+    optional = first.world.optional
+    spared: set[str] = set()
+    for each in [*({name} for name in optional), spared]:  # all of them come last, when it is known which they are
+        without = evaluated(frozenset(each)) if each else first
+        if _same(first, without):
+            spared |= each
+        elif not _needs(without):
+            names = " and ".join(sorted(each))
+            return refused_file(first.run.file, _undecided(names, optional[min(each)], first, without))
+    return first
+
+
+def _needs(without: _Outcome) -> bool:
+    """Whether a file comes to nothing without a library: then it was there whenever the file has made anything."""
+    return isinstance(without, RefusedFileError) and without.is_own
+
+
+def _undecided(libraries: str, place: SourceLine | None, alone: _Attempt, without: _Outcome) -> Reason:
+    if isinstance(without, _Attempt):
+        what = first_difference(alone.identities, without.identities)
+    else:
+        what = f"without it, {without.reason.text if without.reason is not None else without}"
+    return Reason(
+        place,
+        f"without {libraries} installed it comes to other steps, and what Marin had installed is not known here: "
+        f"{what}. Write down the one that is meant, with or without {libraries}.",
+    )
 
 
 def _same(first: _Outcome, second: _Outcome) -> bool:

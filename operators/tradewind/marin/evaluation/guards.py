@@ -49,6 +49,15 @@ _EVENTS = {
     "os.truncate": _MOVES,
     "os.link": _MOVES,
     "os.symlink": _MOVES,
+    "os.chmod": _MOVES,
+    "os.chown": _MOVES,
+    "os.utime": _MOVES,
+    "os.setxattr": _MOVES,
+    "sqlite3.connect": "it opens a database while the steps are made: let a step's function do it",
+    "signal.pthread_kill": "it signals a process while the steps are made",
+    "os.killpg": "it signals a process while the steps are made",
+    "resource.setrlimit": "it changes the limits of this process",
+    "sys.addaudithook": "it listens to all that this process does, without end",
     "ctypes.dlopen": "it calls a library of C while the steps are made: let a step's function do it",
 }
 _SECRET_NAMES = frozenset(

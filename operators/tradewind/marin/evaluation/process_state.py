@@ -7,24 +7,29 @@ import gc
 import locale
 import logging
 import os
+import posix
 import random
 import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
+
+from tradewind.marin.evaluation.module_state import ModuleState
+from tradewind.marin.world.import_map import World
 
 _SYS = (
     "argv", "path", "meta_path", "path_hooks", "stdout", "stderr", "stdin", "excepthook", "displayhook",
     "unraisablehook", "breakpointhook",
 )  # fmt: skip
 
+_SOON_S = 0.05
 
-ForFile = Callable[[Path, list[str]], AbstractContextManager[None]]
+ForFile = Callable[[World, list[str]], AbstractContextManager[None]]
 
 
 @contextmanager
@@ -35,27 +40,33 @@ def kept_process() -> Iterator[ForFile]:
         What each file is run in: it finds a checkout as its folder, and a command line; what the next file or our own
         code would stumble over is put back after it.
     """
-    soon = [_kept_sys(), _kept_warnings(), _kept_hooks()]
+    soon = [_kept_sys(), _kept_warnings(), _kept_hooks(), _kept_timers(), _kept_environment()]
     late = [
         _kept_modules(),
         _kept_decimal(),
         _kept_logging(),
         _kept_random(),
-        _kept_environment(),
         _kept_folder(),
         _kept_locale(),
     ]
     was_collecting = gc.isenabled()
+    modules = ModuleState()
+    modules.note()
 
     @contextmanager
-    def for_file(root: Path, argv: list[str]) -> Iterator[None]:
+    def for_file(world: World, argv: list[str]) -> Iterator[None]:
         sys.argv, sys.path = list(argv), list(sys.path)
-        os.chdir(root)
+        os.chdir(world.root)
+        known = set(world.modules)
+        modules.note(world.builtins.modules())
+        world.noting = modules.note
         try:
             yield
         finally:
             for put_back in soon:
                 put_back()
+            if modules.put_back():  # by what it imported, perhaps, which the next file has to do again
+                world.forget(set(world.modules) - known)
             (gc.enable if was_collecting else gc.disable)()
 
     try:
@@ -101,6 +112,21 @@ def _kept_hooks() -> Callable[[], None]:
     return put_back
 
 
+def _kept_timers() -> Callable[[], None]:
+    """Airflow ends a parse that takes too long by such a timer."""
+    kinds = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    before, begun = {kind: signal.getitimer(kind) for kind in kinds}, time.monotonic()
+
+    def put_back() -> None:
+        passed = time.monotonic() - begun
+        for kind, (left, interval) in before.items():
+            expected = max(left - passed, _SOON_S) if left else 0.0
+            if not left - passed - _SOON_S <= signal.getitimer(kind)[0] <= left + interval:
+                signal.setitimer(kind, expected, interval)
+
+    return put_back
+
+
 def _kept_modules() -> Callable[[], None]:
     before = dict(sys.modules)
 
@@ -135,9 +161,12 @@ def _kept_folder() -> Callable[[], None]:
 
 
 def _kept_environment() -> Callable[[], None]:
-    before = dict(os.environ)
+    before, as_begun = dict(os.environ), dict(posix.environ)
 
     def put_back() -> None:
+        if posix.environ != as_begun:
+            posix.environ.clear()
+            posix.environ.update(as_begun)
         if dict(os.environ) != before:
             os.environ.clear()
             os.environ.update(before)

@@ -54,7 +54,7 @@ def run_file(world: World, file: Path, limit_s: float, for_file: ForFile) -> Run
     module.__package__ = name.rpartition(".")[0]
     world.builtins.environment.read.clear()
     try:
-        with for_file(world.root, [str(file)]), _captured(world, module, file):
+        with for_file(world, [str(file)]), _captured(world, module, file):
             made = _run(world, module, file, limit_s, shown)
     finally:
         world.depends_on(notes.opened)
@@ -93,7 +93,7 @@ def _run(world: World, module: types.ModuleType, file: Path, limit_s: float, sho
             contextvars.copy_context().run(world.execute, module, file)
     except SystemExit as error:
         if error.code not in (None, 0) or not made:
-            raise refused_file(shown, _exited(world.root, error)) from None
+            raise refused_file(shown, _exited(world.root, error), is_own=True) from None
     except OutOfTime as error:
         reason = f"it does not end: after {limit_s:g} s it was still being loaded. A longer time_limit_s= may help."
         raise refused_file(shown, Reason(place_of_error(world.root, error), reason)) from None
@@ -104,7 +104,7 @@ def _run(world: World, module: types.ModuleType, file: Path, limit_s: float, sho
             raise
         if notes.reasons:
             raise refused_file(shown, notes.reasons[0]) from None
-        raise refused_file(shown, Reason(place_of_error(world.root, error), told(error))) from error
+        raise refused_file(shown, Reason(place_of_error(world.root, error), told(error)), is_own=True) from error
     if notes.reasons:  # somewhere, a bare except has swallowed it
         raise refused_file(shown, notes.reasons[0])
     return made

@@ -24,6 +24,8 @@ KNOWN: Final = "_tradewind_known"
 CAUGHT: Final = "_tradewind_caught"
 ORDER: Final = "_tradewind_order"
 KNOWN_INSIDE: Final = "_tradewind_known_inside"
+OPTIONAL: Final = "_tradewind_optional"
+_CATCH_IMPORT_ERRORS: Final = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 _REAL: Final[Mapping[type, type]] = {OtherSet: set, OtherFrozenSet: frozenset}
 
@@ -89,8 +91,18 @@ class _Asking(ast.NodeTransformer):
 
     def visit_Try(self, node: ast.Try) -> ast.Try:
         self.generic_visit(node)
+        if any(each.type is None or _names_import_error(each.type) for each in node.handlers):
+            node.body = _with_optional_imports(node.body)
         if node.finalbody:
             node.finalbody.insert(0, _told_of(node.finalbody[0]))
+        return node
+
+    def visit_With(self, node: ast.With) -> ast.With:
+        self.generic_visit(node)
+        if any(
+            isinstance(each.context_expr, ast.Call) and _names_import_error(each.context_expr) for each in node.items
+        ):
+            node.body = _with_optional_imports(node.body)
         return node
 
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
@@ -105,6 +117,28 @@ def _given_to(node: ast.expr, name: str = KNOWN) -> ast.expr:
 
 def _told_of(node: ast.AST) -> ast.stmt:
     return ast.copy_location(ast.Expr(ast.Call(ast.Name(CAUGHT, ast.Load()), [], [])), node)
+
+
+def _names_import_error(node: ast.AST) -> bool:
+    """Whether ``except node``, or ``with node`` as of ``suppress(ImportError)``, may keep a failed import quiet."""
+    return any(isinstance(each, ast.Name) and each.id in _CATCH_IMPORT_ERRORS for each in ast.walk(node))
+
+
+def _with_optional_imports(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements, with one before each import that says that the file goes on without what is imported."""
+    made: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            called = ast.Expr(ast.Call(ast.Name(OPTIONAL, ast.Load()), [], []))
+            for alias in node.names if isinstance(node, ast.Import) else [None]:
+                one = node if alias is None else ast.copy_location(ast.Import([alias]), node)
+                made += [ast.copy_location(called, node), one]
+            continue
+        for name, inner in ast.iter_fields(node):
+            if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
+                setattr(node, name, _with_optional_imports(inner))
+        made.append(node)
+    return made
 
 
 def _looks_inside(node: ast.AST) -> bool:

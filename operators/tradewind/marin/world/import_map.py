@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import builtins
 import importlib.machinery
+import itertools
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.marin.checkouts import required_libraries, requirement_files
 from tradewind.marin.era.table import module_rows
 from tradewind.marin.offline import folder_stamp
-from tradewind.marin.refusals import Stamp, refuse, stamp_of
+from tradewind.marin.refusals import SourceLine, Stamp, refuse, running_place, stamp_of
 from tradewind.marin.world import fallbacks
 from tradewind.marin.world.answers import ANSWERS
 from tradewind.marin.world.era_tables import era_modules
@@ -34,6 +36,7 @@ _ALIAS: Final = "src.marin"
 _STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers", "fray", "draccus"})
 """Stand-ins also where their sources lie beside the experiments. Other libraries are, unless the checkout has them."""
 
+ANY_LIBRARY: Final = frozenset({"*"})
 MOST_BYTES: Final = 4_000_000
 """Of a file of code."""
 _compiled: dict[Path, tuple[Stamp, types.CodeType]] = {}
@@ -45,33 +48,44 @@ class World:
     Attributes:
         root: The checkout.
         salt: What chance begins with, and hashes of texts differ by, from world to world; not 0, it has another clock.
+        lacking: The libraries that are not there where files can do without them.
         modules: Name -> module, shared by all files that run in this world.
         files: The files that were loaded, as they were then.
+        optional: Library -> where a file goes on if its import fails.
+        noting: Called after modules of Python's own were imported.
     """
 
-    def __init__(self, root: Path, salt: int = 0) -> None:
+    def __init__(self, root: Path, salt: int = 0, lacking: frozenset[str] = frozenset()) -> None:
         self.root = root
+        self.optional: dict[str, SourceLine | None] = {}
+        self.noting: Callable[[], None] = lambda: None
+        self._lacking = lacking
+        self._is_next_optional = False
+        self._optional_imports = 0
         self.modules: dict[str, types.ModuleType] = {}
         self.files: dict[Path, Stamp] = {}
         self._shadowed: dict[str, types.ModuleType] = {}
-        self.builtins = UserBuiltins(self.import_, self.import_module, salt)
+        self.builtins = UserBuiltins(self.import_, self.import_module, self._expect_optional, salt)
         self._absent: set[Path] = set()
         self._folders = [root, root / "src", *sorted(root.glob("lib/*/src"))]
         self._beside: list[Path] = []
+        self._main_folder = root
         self._era = era_modules()
+        self._required = required_libraries(root)
         self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OWN, **ANSWERS}
         self._parents = {parent for name in (*self._era, *self._own, *fallbacks.MODULES) for parent in _parents(name)}
         self._replaced: dict[str, types.ModuleType | None] | None = None
         self._told = folder_stamp()
+        self.depends_on({file: stamp_of(file) for file in requirement_files(root)})
 
     def is_fresh(self) -> bool:
         """Whether files and environment are still as they were, and no file has come that would have been found."""
-        return (
-            self.builtins.environment.is_fresh()
-            and self._told == folder_stamp()
-            and all(stamp_of(file) == stamp for file, stamp in self.files.items())
-            and not any(path.exists() for path in self._absent)
-        )
+        return self.builtins.environment.is_fresh() and self._told == folder_stamp() and self.changed_file() is None
+
+    def changed_file(self) -> Path | None:
+        """A file that is not as it was when it was loaded, or that has come since."""
+        changed = (file for file, stamp in self.files.items() if stamp_of(file) != stamp)
+        return next(itertools.chain(changed, (path for path in self._absent if path.exists())), None)
 
     def depends_on(self, opened: Mapping[Path, Stamp | None]) -> None:
         """What was read of the checkout, while its files ran, counts as a part of it."""
@@ -87,6 +101,7 @@ class World:
 
         Afterwards ``sys.modules`` has what it had; dataclasses, for one, look there for the module of a class.
         """
+        self._main_folder = beside
         self._replaced, self._beside = {}, [] if beside in self._folders else [beside]
         before = set(self.modules)
         for name, module in self.modules.items():
@@ -104,6 +119,12 @@ class World:
                     del self.modules[name]
             self._replaced, self._beside = None, []
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Load modules again when they are imported again."""
+        for name in names:
+            self.modules.pop(name, None)
+            self._shadowed.pop(name, None)
+
     def show_main(self, module: types.ModuleType) -> None:
         """Let ``sys.modules`` have the file that runs."""
         self._show("__main__", module)
@@ -120,10 +141,16 @@ class World:
         package = (globals or {}).get("__package__") or ""
         full = name if not level else _absolute(name, package, level)
         top = full.partition(".")[0]
+        is_optional, self._is_next_optional = self._is_next_optional, False
         if top in _REAL:
+            self._check_clash(top)
+            count = len(sys.modules)
             real = builtins.__import__(full, None, None, fromlist, 0)
+            if len(sys.modules) != count:
+                self.noting()
             return self.builtins.module(full if fromlist else top) or real
-        module = self.import_module(full)
+        with self._may_fail(top, is_optional):
+            module = self._imported(full)
         if not fromlist:
             return self.modules[top]
         for wanted in fromlist:
@@ -136,22 +163,61 @@ class World:
         level = len(name) - len(name.lstrip("."))
         full = _absolute(name[level:], package or "", level) if level else name
         if full.partition(".")[0] in _REAL:
+            self._check_clash(full.partition(".")[0])
             return self.builtins.module(full) or importlib.import_module(full)
+        with self._may_fail(full.partition(".")[0], is_optional=True):  # its error may be caught, here or by a caller
+            return self._imported(full)
+
+    def _imported(self, full: str) -> types.ModuleType:
         parts = full.split(".")
         for count in range(1, len(parts) + 1):
             module = self._load(".".join(parts[:count]))
         return module
+
+    def _expect_optional(self) -> None:
+        """The user's code says this before an import without which it goes on."""
+        self._is_next_optional = True
+
+    @contextmanager
+    def _may_fail(self, top: str, is_optional: bool) -> Iterator[None]:
+        """While something of ``top`` is imported: where the file can do without it, a library may not be there.
+
+        Raises:
+            ModuleNotFoundError: It is not, in this world.
+        """
+        self._optional_imports += is_optional
+        try:
+            if self._optional_imports and self._may_lack(top):
+                self.optional.setdefault(top, running_place(self.root))
+                if top in self._lacking or self._lacking is ANY_LIBRARY:
+                    raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+            yield
+        finally:
+            self._optional_imports -= is_optional
+
+    def _check_clash(self, top: str) -> None:
+        """Refuse what Python finds in one process in the file's folder, and in another in its own library."""
+        file = self._main_folder / f"{top}.py"
+        if file.is_file() and top not in sys.builtin_module_names:
+            raise refuse(f"it imports {top}, which is a module of Python's or ours and {file.name} beside it, too.")
+        self._absent.add(file)
+
+    def _may_lack(self, top: str) -> bool:
+        """Whether where Marin ran may have lacked it: it is neither in the checkout nor installed with it."""
+        if top in _USERS or top in _STAND_INS or top in self._required:
+            return False
+        return self._find(top, None) == (None, None)
 
     def execute(self, module: types.ModuleType, file: Path) -> None:
         """Run the code of ``file`` in ``module``."""
         stamp = stamp_of(file) or ()
         if stamp and stamp[1] > MOST_BYTES:
             raise refuse(f"{file.name} has more than {MOST_BYTES:,} bytes, which no file of code has.")
+        self.files[file] = stamp
         known = _compiled.get(file)
         if known is None or known[0] != stamp:
             code = compiled(file.read_bytes(), str(file))
             known = _compiled[file] = (stamp, code)
-        self.files[file] = stamp
         module.__dict__["__builtins__"] = self.builtins.names
         module.__file__ = str(file)
         exec(known[1], module.__dict__)

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import operator
 import os
+import posix
 import sys
 import types
 from collections.abc import Callable
@@ -35,9 +36,11 @@ class Known(Protocol):
 
 def changed_facts(environment: Known) -> dict[types.ModuleType, dict[str, Any]]:
     """Module -> name -> what the user's code finds in place of the real one."""
-    as_bytes = {os.fsencode(name): os.fsencode(value) for name, value in environment.copy().items()}
+    values = {os.fsencode(name): os.fsencode(value) for name, value in environment.copy().items()}
+    as_bytes = types.MappingProxyType(values)  # os.environ would have to know what is written there
     return {
         os: {"environb": as_bytes, "getenvb": as_bytes.get},
+        posix: {"environ": as_bytes},
         os.path: {"expandvars": _with_other_os(os.path.expandvars, environ=environment)},
         importlib.util: {"find_spec": _find_spec},
         importlib.metadata: dict.fromkeys(_OF_LIBRARIES, _refused_library),

@@ -10,11 +10,12 @@ import builtins
 import dataclasses
 import importlib
 import os
+import posix
 import re
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, Final, NoReturn
 
 from tradewind.marin.refusals import SourceLine, caught, notes, refuse, running_place
@@ -24,6 +25,7 @@ from tradewind.marin.world.identity import (
     IS,
     KNOWN,
     KNOWN_INSIDE,
+    OPTIONAL,
     ORDER,
     TYPE,
     either,
@@ -140,13 +142,20 @@ class Environment(MutableMapping[str, str]):
 class UserBuiltins:
     """The builtins and the few modules of one world; ``salt`` tells apart hashes of texts and clocks of two worlds."""
 
-    def __init__(self, import_: Callable[..., Any], import_module: Callable[..., types.ModuleType], salt: int) -> None:
+    def __init__(
+        self,
+        import_: Callable[..., Any],
+        import_module: Callable[..., types.ModuleType],
+        optional: Callable[[], None],
+        salt: int,
+    ) -> None:
         self.environment = Environment()
         self.hash_places: list[SourceLine] = []
         self._salt = salt
-        self.names: dict[str, Any] = {**vars(builtins), **self._changed(), "__import__": import_}
+        self.names: dict[str, Any] = {**vars(builtins), **self._changed(), "__import__": import_, OPTIONAL: optional}
         changes: dict[types.ModuleType, dict[str, Any]] = {
-            os: {"environ": self.environment, "getenv": self._getenv, "_exit": _refused_exit, "umask": _refused_umask},
+            os: {"environ": self.environment, "getenv": self._getenv, **_OF_PROCESS},
+            posix: dict(_OF_PROCESS),
             time: {"sleep": _sleep},
             importlib: {"import_module": import_module},
             builtins: self.names,
@@ -165,6 +174,10 @@ class UserBuiltins:
             parent, _, own = name.rpartition(".")
             if parent in self._modules:
                 setattr(self._modules[parent], own, changed)
+
+    def modules(self) -> Iterable[types.ModuleType]:
+        """All that stand in place of real ones."""
+        return self._modules.values()
 
     def module(self, name: str) -> types.ModuleType | None:
         """The module in place of the real one, or None where the real one is meant."""
@@ -254,6 +267,8 @@ def _hasattr(value: Any, name: str, /) -> bool:
 def _check_has(value: Any, name: str, asked: str) -> None:
     """Refuse a question for a name that something of a library may have or not."""
     if isinstance(value, Opaque):
+        if type(value._tradewind_attributes.get(name, _NOBODY)) is not Opaque:
+            return  # an answer says what it is, so it is there
         label = origin_of(value).label
     elif not isinstance(value, _PARTLY_KNOWN) or not _may_lack(value, name):
         return
@@ -316,12 +331,22 @@ def _sleep(seconds: float, /) -> None:
         time.sleep(min(left, _NAP_S))
 
 
-def _refused_exit(*args: Any) -> NoReturn:
-    raise refuse("it ends the process with os._exit().")
+def _refused_change(name: str) -> Callable[..., NoReturn]:
+    def called(*args: Any, **kwargs: Any) -> NoReturn:
+        raise refuse(f"it ends or changes this process with os.{name}().")
+
+    return called
 
 
-def _refused_umask(*args: Any) -> NoReturn:
-    raise refuse("it says with os.umask() who may read this process's files.")
+_CHANGING: Final = (
+    "_exit", "abort", "umask", "nice", "setpriority", "dup2", "closerange", "chroot", "setsid", "setpgid", "setuid",
+    "setgid", "mkfifo", "mknod",
+)  # fmt: skip
+_OF_PROCESS: Final[dict[str, Callable[..., Any]]] = {
+    **{name: _refused_change(name) for name in _CHANGING},
+    "putenv": lambda name, value, /: None,  # only processes that it would start see it
+    "unsetenv": lambda name, /: None,
+}
 
 
 def _refused_input(*args: Any) -> NoReturn:

@@ -1,0 +1,115 @@
+"""Where a checkout lies and what happens to it meanwhile: links, no write bits, two processes, an end, an edit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, names, put, run, write_checkout
+from tradewind.marin.checkouts import checkout_of, find_given
+from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
+
+LOAD = """
+import sys
+from pathlib import Path
+from tradewind.marin.evaluation.evaluating import evaluate
+from tradewind.marin.loading import runnable_files
+root = Path(sys.argv[1])
+for file, outcome in evaluate(root, runnable_files(root / "experiments"), 20).items():
+    print(file.name, [[step.name for step in call.steps] for call in outcome.run.calls])
+"""
+
+
+def in_folder(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    found = {}
+    for path in sorted(root.rglob("*")):
+        stat = path.lstat()
+        found[str(path)] = (stat.st_mode, stat.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+    return found
+
+
+def loading(root: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", LOAD, str(root)],
+        cwd=root.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_load_that_is_killed_leaves_nothing_and_two_at_once_agree(tmp_path: Path) -> None:
+    root = tmp_path / "marin"
+    waits = "import os, time\nopen('fifo').close()\nwhile os.path.exists('hold'): time.sleep(0.01)\n"
+    write_checkout(root, a=f"{EXECUTOR}{waits}executor_main([ExecutorStep('a', None, None)])\n")
+    os.mkfifo(root / "fifo")
+    (root / "hold").write_text("")
+    for path in (root, *root.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o222)
+    killed = loading(root)
+    open(root / "fifo", "w").close()  # waits until the file is being run
+    before = {name: each for name, each in in_folder(root).items() if not name.endswith("fifo")}
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert {name: each for name, each in in_folder(root).items() if not name.endswith("fifo")} == before
+    for path in (root, root / "experiments"):
+        path.chmod(0o755)
+    (root / "fifo").unlink()
+    (root / "fifo").write_text("")
+    (root / "hold").unlink()
+    as_it_was = in_folder(root)
+    told = [process.communicate()[0] for process in [loading(root), loading(root)]]
+    assert told[0] == told[1] and "a.py [['a']]" in told[0] and "train_tiny.py [[" in told[0]
+    assert in_folder(root) == as_it_was
+
+
+@pytest.mark.parametrize("linked", ["marin", "marin/experiments", "marin/experiments/a.py", "marin/src"])
+def test_a_checkout_may_lie_behind_links(tmp_path: Path, linked: str) -> None:
+    text = EXECUTOR + "import marin.processing.tokens\nopen('data.txt').close()\n"
+    write_checkout(tmp_path / "marin", a=f"{text}executor_main([ExecutorStep('a', None, None)])\n")
+    (tmp_path / "marin/data.txt").write_text("")
+    real, place = tmp_path / "elsewhere", tmp_path / linked
+    place.rename(real)
+    place.symlink_to(real)
+    path = find_given("marin/experiments/a.py", str(tmp_path / "dag.py"))
+    root = checkout_of(path, None)
+    assert root == (tmp_path / "marin").resolve()
+    outcome = evaluate(root, [path], 20)[path]
+    assert isinstance(outcome, Evaluated), outcome
+    assert names(outcome.run) == [["a"]] and outcome.run.file == "experiments/a.py"
+
+
+@pytest.mark.parametrize("begun", ["SIZE = 'one'\n", "SIZE = \n"])
+def test_a_checkout_that_is_edited_while_it_is_loaded(tmp_path: Path, begun: str) -> None:
+    size = put(tmp_path / "experiments/size.py", begun)
+    gate, edited = tmp_path / "gate", tmp_path / "edited"
+    os.mkfifo(gate)
+    text = "import os\ntry:\n    from experiments.size import SIZE\nfinally:\n"
+    text += "    if not os.path.exists('edited'): open('gate').read()\n"
+    last = "executor_main([ExecutorStep(SIZE, None, None)])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text + last, b=EXECUTOR + "executor_main([])\n")
+
+    def edit() -> None:
+        with open(gate, "w"):  # opens when the file waits there, and ends its wait when it is closed
+            size.write_text("SIZE = 'two'  # edited\n")
+            edited.write_text("")
+
+    editing = threading.Thread(target=edit)
+    editing.start()
+    files = [tmp_path / f"experiments/{name}.py" for name in "ab"]
+    outcomes = evaluate(tmp_path, files, 20)
+    editing.join()
+    outcome = outcomes[files[0]]
+    if "one" in begun:
+        assert isinstance(outcome, Evaluated) and names(outcome.run) == [["two"]]
+    else:
+        told = "experiments/a.py cannot become a DAG: experiments/size.py was changed while it was being loaded: "
+        assert str(outcome).startswith(told)
+    assert isinstance(outcomes[files[1]], Evaluated)
+    assert names(run(tmp_path, "a")) == [["two"]]
