@@ -9,7 +9,6 @@ it where they do not declare it, and so does a default.
 from __future__ import annotations
 
 import dataclasses
-import math
 import numbers
 import types
 import typing
@@ -121,4 +120,5 @@ def _said(wanted: Any) -> str:
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and abs(value) <= MOST and math.isfinite(value)
+    is_one = isinstance(value, kind) and not isinstance(value, bool)
+    return is_one and bool(-MOST <= value <= MOST)  # NaN is neither
