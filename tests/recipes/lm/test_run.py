@@ -129,7 +129,7 @@ cases = {
     "weights that begin late": lambda: made("r", data={"train_weights": [(8, {"web": 1, "code": 1})]}),
     "batches out of order": lambda: made(
         "r", trainer={"train_batch_size": [ScheduleStep(0, 8), ScheduleStep(8, 4), ScheduleStep(4, 8)]}),
-    "no such model": lambda: made("r", model={"num_layers": 0}),
+    "no such model": lambda: made("r", model={"intermediate_dim": -1}),
     "no export": lambda: made("r", initialize_from_hf="/nowhere"),
     "export": lambda: made("r", initialize_from_hf=f"{root}/out/whole/hf/step-11"),
     "export of another model": lambda: made(
@@ -227,7 +227,7 @@ REFUSED = {
     "two begins": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path both say",
     "too long": "train_config.train_seq_len=128: give at least 2 and at most the model's max_seq_len, 64.",
     "no weight": "train_config.data.train_weights has no weight for 'code': give it one, or 0 if",
-    "weight that is no number": "train_config.data.train_weights={'web': nan, 'code': 1.0}: give dict[str, float] or ",
+    "weight that is no number": "train_config.data.train_weights={'code': 1.0, 'web': nan}: give dict[str, float] or ",
     "length that is no number": "train_config.train_seq_len='32': give a whole number or None.",
     "rate that is no number": "train_config.optimizer.learning_rate=inf: give a number.",
     "unknown schedule": "train_config.optimizer has no learning rate for 12 steps (",
