@@ -7,9 +7,9 @@ from typing import Any
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model
 from tradewind.recipes.dpo.pairs import trained_components
+from tradewind.recipes.levanter.hub_models import check_hub_model
 from tradewind.recipes.levanter.values import check_values
 from tradewind.recipes.lm.checks import check_begin, check_length, check_schedules, check_weights
-from tradewind.recipes.lm.hub_models import check_hub_model
 
 _POLICY = "policy/"
 """Begins the names of the trained model's arrays in a checkpoint that has a reference beside it."""

@@ -8,9 +8,9 @@ from typing import Any
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
 from tradewind.recipes.levanter import parts
+from tradewind.recipes.levanter.hub_models import check_hub_model, first_line_of
 from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.levanter.values import check_values
-from tradewind.recipes.lm.hub_models import check_hub_model, first_line_of
 
 
 def check_train_config(given: Any) -> None:
