@@ -44,6 +44,11 @@ def train(name: str, tokens: Any, model: Any = "small", **options: Any) -> Execu
     return train_of(name, tokens, model, **{"num_train_steps": 7, **SETTINGS, **options})
 
 
+def with_rope(kind: str) -> Any:
+    rope = lazy(f"levanter.layers.rotary:{kind}EmbeddingsConfig", theta=10_000)
+    return lazy("levanter.models.llama:LlamaConfig", max_seq_len=128, rope=rope)
+
+
 TRAINED = train("train", TOKENS, run_param("size"), num_train_steps=7, checkpoint_seconds=2.0)
 EVALUATED = evaluate("evaluate", TRAINED)
 REPORTED = report("report", EVALUATED, title="Mine")
@@ -115,6 +120,7 @@ def test_the_nightly_pipeline_finds_the_outputs_of_when_its_configs_were_written
         (train("a", TOKENS), train("a", TOKENS, seed=0)),
         (train("a", TOKENS), train("a", TOKENS, levanter={"optimizer.beta2": 0.95})),
         (train("a", TOKENS), train("a", TOKENS, initialize_from="gs://one")),
+        (train("a", TOKENS, with_rope("DefaultRotary")), train("a", TOKENS, with_rope("Llama3Rotary"))),
         (evaluate("a", TRAINED), evaluate("a", TRAINED, prompt="class ")),
         (evaluate("a", TRAINED), evaluate("a", TRAINED, tokens="gs://one")),
     ],
@@ -175,6 +181,8 @@ def test_the_step_is_ready_to_run() -> None:
         (lambda: clean("a", RAW, input_path="x"), r"clean\(input_path=...\) is no field"),
         (lambda: clean("a", RAW, resource=TpuSlice("v4-16")), "did you mean resources"),
         (lambda: train("a", TOKENS, levanter={"hf_save_steps": 10}), "'hf_save_steps'. is not taken"),
+        (lambda: train("a", TOKENS, levanter={"optimizer": lazy("m:Adam")}), "whose class would not count in the vers"),
+        (lambda: train("a", TOKENS, levanter={"trainer": object()}), r"levanter\['trainer'\] is given whole: give its"),
         (lambda: train("a", "gs://tokens"), "tokenizer is missing"),
         (
             lambda: train_of("a", TOKENS, "tiny", batch_size=8),

@@ -235,6 +235,8 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
             4,
             {"levanter": {"trainer.per_device_parallelism": "x"}},
         ),
+        "Levanter's optimizer.beta2=inf: give a number.": (4, {"levanter": {"optimizer.beta2": float("inf")}}),
+        "model: Levanter cannot build this LlamaConfig (": (4, {"model": {"max_seq_len": 64, "intermediate_dim": -1}}),
         "levanter['trainer.seed'] is decided by seed of the config": (
             4,
             {"levanter": {"trainer.seed": 1}},

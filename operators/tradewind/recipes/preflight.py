@@ -6,7 +6,7 @@ from typing import Any
 
 from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
-from tradewind.recipes.checkpoints.stored_shapes import check_same_model
+from tradewind.recipes.checkpoints.stored_shapes import check_model, check_same_model
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import levanter_config, source_checkpoint
 from tradewind.recipes.regions import check_regions
@@ -31,6 +31,7 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
     if own_mesh:
         parts.check_batch_size(config.batch_size, devices, made.trainer.mesh, num_slices)
     else:  # an own mesh may need more devices than there are here; then train_lm itself compares
+        check_model(made, len(made.data.the_tokenizer), "model")
         check_checkpoints(config, made)
 
 

@@ -390,9 +390,9 @@ def _config_of(value: Any) -> Any:
 
 
 def _model(model: Any) -> dict[str, Any]:
-    """A lazy model's class is no part of a version by itself, so it stands in for the size, which is not read then."""
+    """A lazy object's class is no part of a version by itself, so it stands in for the size, which is not read then."""
     if isinstance(model, Lazy):
-        return {"model": _counted(model), "model_size": ensure_versioned(model.target)}
+        return {"model": _counted(model), "model_size": ensure_versioned(_classes(model))}
     if dataclasses.is_dataclass(model) and not isinstance(model, _PLACEHOLDERS) and hasattr(model, "max_seq_len"):
         return {"model": ensure_versioned(model), "model_size": ensure_versioned(type(model).__qualname__)}
     given = model.value if isinstance(model, VersionedValue) else model
@@ -402,6 +402,12 @@ def _model(model: Any) -> dict[str, Any]:
             f"model is {shortened(model)}, which is no model: give a size ({sizes}), lazy(...) or Levanter's config."
         )
     return {} if model is None else {"model": None, "model_size": ensure_versioned(model)}
+
+
+def _classes(value: Lazy) -> str:
+    """The class of a lazy object, with those of the lazy objects in it."""
+    inner = [f"{field}={_classes(each)}" for field, each in sorted(value.kwargs.items()) if isinstance(each, Lazy)]
+    return f"{value.target}({', '.join(inner)})" if inner else value.target
 
 
 def _counted(value: Any) -> Any:

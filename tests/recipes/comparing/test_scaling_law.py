@@ -153,7 +153,7 @@ def test_the_step_waits_for_all_trainings_and_needs_none_of_them() -> None:
     assert dag is not None and dag.get_task("law").trigger_rule == "all_done"
 
 
-@pytest.mark.parametrize("budgets", [1e21, [0], [-1.0], [float("inf")], ["1e21"], [True]])
+@pytest.mark.parametrize("budgets", [1e21, [0], [-1.0], [float("inf")], [10**400], ["1e21"], [True]])
 def test_a_budget_that_is_none_is_refused_when_the_dag_is_parsed(budgets: Any) -> None:
     with pytest.raises(ValueError, match=r"Step 'law': budgets=.*: give a list of numbers above 0, such as \[1e21\]"):
         scaling_law("law", {"a": "path"}, budgets=budgets)

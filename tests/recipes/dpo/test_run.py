@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -107,6 +108,27 @@ sys.stdout.flush()
 os._exit(0)
 """
 TRAIN = MADE + "run_levanter_train_dpo(made(sys.argv[2]))" + END
+KILLED = (
+    MADE
+    + """
+import signal
+from levanter.tracker import TrackerConfig
+from levanter.tracker.tracker import NoopTracker
+
+class Killing(NoopTracker):
+    def log(self, metrics, *, step, commit=None):
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class KillingConfig(TrackerConfig):
+    def init(self, run_id):
+        return Killing()
+
+checkpointer = CheckpointerConfig(base_path="elsewhere", save_interval=timedelta(hours=1), keep=[{"every": 3}])
+run_levanter_train_dpo(made("killed", trainer={"tracker": (KillingConfig(),), "checkpointer": checkpointer}))
+"""
+    + END
+)
 BY_HELPERS = (
     """
 import json, os, sys
@@ -176,6 +198,7 @@ cases = {
     "no cache": lambda: made("r", data={"components": {"pairs": component(cache_dir="/nowhere")}}),
     "two components": lambda: made("r", data=two),
     "beta": lambda: made("r", beta=0.0),
+    "infinite beta": lambda: made("r", beta=float("inf")),
     "fraction": lambda: made("r", validation_split_fraction=1.0),
 }
 for name, case in cases.items():
@@ -214,6 +237,7 @@ REFUSED = {
     "no cache": "train_config.data.components['pairs']: there is no finished token cache for train at /nowhere/train: ",
     "two components": "train_config.data.train_weights has weights for a, b: DPO trains on one component, so put all",
     "beta": "train_config.beta=0.0: give a number above 0, such as 0.1.",
+    "infinite beta": "train_config.beta=inf: give a number.",
     "fraction": "train_config.validation_split_fraction=1.0: give at least 0 and less than 1, or None to validate on",
 }
 
@@ -290,6 +314,15 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
     one, other = ({k: v for k, v in bench.result(name).items() if k not in placed} for name in ("cut", "whole"))
     assert one == other
     assert bench.run(TRAIN, "cut") == [], "one that has ended is only read"
+
+
+def test_a_training_that_was_killed_ends_with_the_losses_of_one_that_was_not(bench: Workbench, told: list[str]) -> None:
+    bench.run(KILLED, exit_code=-signal.SIGKILL)
+    bench.run(TRAIN, "killed")
+    for measure in ("train/loss", "train/dpo_chosen_reward", "eval/pairs/loss", "eval/pairs/dpo_rejected_reward"):
+        assert series(bench.metrics("killed"), measure) == series(bench.metrics("whole"), measure) != ([], [])
+    exports = [bench.root / "out" / name / f"hf/step-{STEPS - 1}/model.safetensors" for name in ("killed", "whole")]
+    assert exports[0].read_bytes() == exports[1].read_bytes()
 
 
 def test_marins_helpers_teach_preferences_from_an_export_and_validate_on_the_split(bench: Workbench) -> None:

@@ -65,6 +65,8 @@ def test_paths_have_the_tokenizer_that_is_said_or_that_a_step_among_them_has() -
         (BOTH, {"weights": {"web": 1}}, "weights has none for 'code': give it one, or 0 if it is only for validation."),
         (BOTH, {"weights": {"web": 1, "code": -0.1}}, "weights['code']=-0.1: give a number of at least 0."),
         (BOTH, {"weights": {"web": 1, "code": float("nan")}}, "weights['code']=nan: give a number of at least 0."),
+        (BOTH, {"weights": {"web": 1, "code": 10**400}}, "weights['code']=1000"),
+        (BOTH, {"levanter": {"trainer.seed": 3}}, "levanter['trainer.seed'] is decided by seed of the config: set it"),
         (BOTH, {"weights": {"web": 1, "code": True}}, "weights['code']=True: give a number of at least 0."),
         (BOTH, {"weights": {"web": 0, "code": 0.0}}, "weights are all 0, so there is nothing to train on:"),
         (BOTH, {"weights": [1, 2]}, "weights=[1, 2]: give a mapping of components to numbers, such as {'web': 0.7}."),

@@ -41,7 +41,7 @@ with open(f"{root}/texts/a.jsonl", "w") as file:
     file.writelines(json.dumps({"text": "raw text " * 40}) + "\\n" for _ in range(8))
 """
 MADE = """
-import dataclasses, json, os, sys
+import dataclasses, json, math, os, sys
 from datetime import timedelta
 from levanter.checkpoint import CheckpointerConfig
 from levanter.data.text import DatasetComponent, LmDataConfig, UrlDatasetSourceConfig
@@ -121,6 +121,22 @@ cases = {
     "two begins": lambda: made("r", initialize_from_hf="a/b", initialize_from_checkpoint_path=f"{root}/out/whole"),
     "too long": lambda: made("r", train_seq_len=128),
     "no weight": lambda: made("r", data={"train_weights": {"web": 1.0}}),
+    "weight that is no number": lambda: made("r", data={"train_weights": {"web": math.nan, "code": 1.0}}),
+    "length that is no number": lambda: made("r", train_seq_len="32"),
+    "rate that is no number": lambda: made("r", optimizer=AdamConfig(learning_rate=math.inf)),
+    "unknown schedule": lambda: made("r", optimizer=AdamConfig(lr_schedule="up")),
+    "no steps": lambda: made("r", 0),
+    "weights that begin late": lambda: made("r", data={"train_weights": [(8, {"web": 1, "code": 1})]}),
+    "batches out of order": lambda: made(
+        "r", trainer={"train_batch_size": [ScheduleStep(0, 8), ScheduleStep(8, 4), ScheduleStep(4, 8)]}),
+    "no such model": lambda: made("r", model={"intermediate_dim": -1}),
+    "no export": lambda: made("r", initialize_from_hf="/nowhere"),
+    "export": lambda: made("r", initialize_from_hf=f"{root}/out/whole/hf/step-11"),
+    "export of another model": lambda: made(
+        "r", model={"hidden_dim": 64}, initialize_from_hf=f"{root}/out/whole/hf/step-11"),
+    "no state": lambda: made("r", trainer={"initialize_from": "/nowhere"}),
+    "state": lambda: made("r", trainer={"initialize_from": f"{root}/out/whole"}),
+    "no state to go on with": lambda: made("r", trainer={"load_checkpoint_path": "/nowhere"}),
     "no component": lambda: untold(made("r")),
     "no positive weight": lambda: made("r", data={"train_weights": {"web": 0.0, "code": 0.0}}),
     "between blocks": lambda: made("r", data={
@@ -211,6 +227,20 @@ REFUSED = {
     "two begins": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path both say",
     "too long": "train_config.train_seq_len=128: give at least 2 and at most the model's max_seq_len, 64.",
     "no weight": "train_config.data.train_weights has no weight for 'code': give it one, or 0 if",
+    "weight that is no number": "train_config.data.train_weights={'code': 1.0, 'web': nan}: give dict[str, float] or ",
+    "length that is no number": "train_config.train_seq_len='32': give a whole number or None.",
+    "rate that is no number": "train_config.optimizer.learning_rate=inf: give a number.",
+    "unknown schedule": "train_config.optimizer has no learning rate for 12 steps (",
+    "no steps": "train_config.trainer.num_train_steps=0: give at least 1.",
+    "weights that begin late": "train_config.data.train_weights has stages from steps [8]: give the first one step 0,",
+    "batches out of order": "train_config.trainer.train_batch_size has stages from steps [0, 8, 4]: give the first one",
+    "no such model": "train_config.model: Levanter cannot build this LlamaConfig (",
+    "no export": "train_config.initialize_from_hf='/nowhere' cannot be read (",
+    "export": "fits",
+    "export of another model": "train_config.initialize_from_hf: the model ROOT/out/whole/hf/step-11 is another: ",
+    "no state": "There is no complete checkpoint under train_config.trainer.initialize_from /nowhere.",
+    "state": "fits",
+    "no state to go on with": "There is no complete checkpoint under train_config.trainer.load_checkpoint_path /nowhe",
     "no component": "train_config.data.train_weights has 'wiki', which is no component: there are web, code.",
     "no positive weight": "train_config.data.train_weights={'web': 0.0, 'code': 0.0}: give weights of at least 0, and",
     "between blocks": "train_config.data.train_weights change at step 3, which is sequence 12 and no multiple of data.",

@@ -28,6 +28,18 @@ def check_same_model(made: Any, vocab_size: int, checkpoint: str, field: str, pa
             )
 
 
+def check_model(made: Any, vocab_size: int, field: str) -> None:
+    """Raise ``ValueError`` naming ``field`` if Levanter cannot build the model of that config."""
+    try:
+        model_shapes(made, vocab_size)
+    except Exception as error:  # each model has its own way of refusing
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"{field}: Levanter cannot build this {type(made.model).__name__} ({type(error).__name__}: {reason}): look "
+            "at its sizes, which have to fit each other."
+        ) from error
+
+
 def model_shapes(made: Any, vocab_size: int) -> dict[str, tuple[int, ...]]:
     """Name -> shape of the arrays of a model that Levanter's config would train, on the devices of this process."""
     import equinox as eqx

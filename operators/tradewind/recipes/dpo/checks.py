@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
-from tradewind.recipes.checkpoints.stored_shapes import check_same_model, model_shapes
+from tradewind.recipes.checkpoints.stored_shapes import check_same_model
 from tradewind.recipes.dpo.pairs import trained_components
-from tradewind.recipes.lm.checks import check_begin, check_length, check_weights, first_line_of
+from tradewind.recipes.levanter.hub_models import check_hub_model
+from tradewind.recipes.levanter.values import check_values
+from tradewind.recipes.lm.checks import check_begin, check_length, check_schedules, check_weights
 
 _POLICY = "policy/"
 """Begins the names of the trained model's arrays in a checkpoint that has a reference beside it."""
@@ -20,9 +21,11 @@ def check_dpo_config(given: Any) -> None:
     Raises:
         ValueError: With the field and what to do.
     """
+    check_values(given)
     _check_weights_to_begin_with(given)
     _check_reference(given)
     check_length(given)
+    check_schedules(given)
     check_weights(given.data)
     if len(names := trained_components(given.data)) != 1:
         raise ValueError(
@@ -52,14 +55,13 @@ def check_dpo_models(made: Any, roots: list[str]) -> None:
     }.items():
         if path:
             check_same_model(made, vocab_size, path, f"train_config.{field}")
-    hub = made.model.reference_checkpoint if made.initialize_from_hf is True else made.initialize_from_hf
-    for field, path in {
-        "initialize_from_hf": hub,
+    newest = newest_checkpoint(roots)
+    for field, begin in {
+        "initialize_from_hf": made.initialize_from_hf if newest is None else None,
         "reference.model_path": reference.model_path if is_of_hub else None,
     }.items():
-        if path:
-            _check_same_hub_model(made, vocab_size, str(path), f"train_config.{field}")
-    newest = newest_checkpoint(roots)
+        if begin:
+            check_hub_model(made, begin, f"train_config.{field}")
     if newest is not None and _is_whole(made) and not made.trainer.allow_partial_checkpoint:
         check_same_model(made, vocab_size, newest.path, "output_path", _POLICY)
 
@@ -95,22 +97,3 @@ def _check_reference(given: Any) -> None:
 def _is_whole(given: Any) -> bool:
     """Whether the model itself is trained, and no adapter of it."""
     return type(given.adapter).__name__ == "NoAdaptorConfig"
-
-
-def _check_same_hub_model(made: Any, vocab_size: int, path: str, field: str) -> None:
-    try:
-        converter = made.model.hf_checkpoint_converter()
-        described = converter.hf_config_from_hf_checkpoint(path)
-        stored = dataclasses.replace(made, model=converter.config_from_hf_config(described))
-    except Exception as error:  # whatever the hub's client and the reader of its configs raise
-        raise ValueError(
-            f"{field}={path!r} cannot be read ({first_line_of(error)}): give a folder with a model in the form of "
-            "Hugging Face, or a name on the hub that the cluster may read."
-        ) from error
-    found, wanted = model_shapes(stored, described.vocab_size), model_shapes(made, vocab_size)
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name):
-            raise ValueError(
-                f"{field}: the model {path} is another: {name} is {found.get(name)} there and {wanted.get(name)} in "
-                "this one."
-            )

@@ -11,6 +11,7 @@ from tradewind.recipes.checkpoints.newest import FoundCheckpoint, newest_checkpo
 from tradewind.recipes.checkpoints.saving import checkpointer_config
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.overrides import with_overrides
+from tradewind.recipes.levanter.values import check_values
 from tradewind.recipes.metrics.trackers import tensorboard_config, wandb_config
 from tradewind.recipes.metrics.tracking import TrackingOptions, tracker_config
 from tradewind.recipes.train_config import (
@@ -47,6 +48,7 @@ def levanter_config(config: LmTrainConfig, tokenizer: str) -> TrainLmConfig:
         hf_save_path=None,  # it would end up in hf/step-N; train_lm writes hf/
     )
     changed: TrainLmConfig = with_overrides(made, config.levanter)
+    check_values(changed, "Levanter's ")
     parts.export_dtype(changed.hf_save_dtype)
     return changed
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tradewind.steps import VersionedValue
+from tradewind.steps.values.lazy import Lazy
+from tradewind.steps.values.shortened import shortened
 
 OURS: Mapping[str, str] = {
     "data.auto_build_caches": "cache_path",
@@ -56,6 +58,12 @@ REFUSED: Mapping[str, str] = {
     "use_hf_model_config": "the export needs the model before the training; give its config as model",
 }
 """Levanter's field -> why the recipe does not take it."""
+_WHOLE: Mapping[str, str] = {
+    "data": "{'data.shuffle': False}",
+    "trainer": "{'trainer.per_device_parallelism': 4}",
+    "optimizer": "{'optimizer.beta2': 0.95}, or {'optimizer': {'type': 'muon'}} for another",
+}
+"""A part of Levanter's config that other fields decide some of, so that no object replaces it → how it is given."""
 _KIND = "type"
 """The key by which a mapping says which of several classes it describes."""
 
@@ -71,8 +79,13 @@ def check_names(overrides: Mapping[str, Any]) -> None:
         if (why := REFUSED.get(name.partition(".")[0])) is not None:
             raise ValueError(f"levanter[{name!r}] is not taken: {why}.")
         given = value.value if isinstance(value, VersionedValue) else value
-        if name == "data" and not isinstance(given, Mapping):
-            raise ValueError("levanter['data'] is given whole: give its fields, such as {'data.shuffle': False}.")
+        if isinstance(given, Lazy):
+            raise ValueError(
+                f"levanter[{name!r}] is {shortened(given)}, whose class would not count in the version: write it as in "
+                "Levanter's YAML files, such as {'type': 'ema', 'beta': 0.99}."
+            )
+        if (such := _WHOLE.get(name)) is not None and not isinstance(given, Mapping):
+            raise ValueError(f"levanter[{name!r}] is given whole: give its fields, such as {such}.")
         if isinstance(given, Mapping) and any(taken.startswith(f"{name}.") for taken in OURS):
             check_names({f"{name}.{key}": inner for key, inner in given.items() if key != _KIND})
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
 from tradewind.recipes.levanter import parts
+from tradewind.recipes.levanter.hub_models import check_hub_model, first_line_of
 from tradewind.recipes.levanter.stored_models import AVERAGED
+from tradewind.recipes.levanter.values import check_values
 
 
 def check_train_config(given: Any) -> None:
@@ -17,8 +19,10 @@ def check_train_config(given: Any) -> None:
     Raises:
         ValueError: With the field and what to do.
     """
+    check_values(given)
     check_begin(given)
     check_length(given)
+    check_schedules(given)
     check_weights(given.data)
     _check_stages(given)
 
@@ -45,12 +49,6 @@ def loaded_tokenizer(data: Any) -> Any:
         ) from error
 
 
-def first_line_of(error: Exception) -> str:
-    """What a library's error says, in one line."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return f"{type(error).__name__}: {reason}"
-
-
 def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
     """Raise ``ValueError`` for a batch, of any stage of the schedule, that the devices do not divide."""
     sizes = trainer.train_batch_size
@@ -69,14 +67,18 @@ def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
 
 
 def check_models(made: Any, roots: list[str]) -> None:
-    """Raise ``ValueError`` if the newest checkpoint of this training, or one to begin with, is of another model."""
+    """Raise ``ValueError`` if the newest checkpoint of this training, or what it begins with, is of another model."""
+    newest = newest_checkpoint(roots)
+    if newest is None and made.initialize_from_hf:
+        check_hub_model(made, made.initialize_from_hf, "train_config.initialize_from_hf")
     if made.trainer.allow_partial_checkpoint or type(made.adapter).__name__ != "NoAdaptorConfig":
         return  # parts of a model may be in it
     vocab_size = len(made.data.the_tokenizer)
-    newest = newest_checkpoint(roots)
     for field, path in {
         "output_path": None if newest is None else newest.path,
         "train_config.initialize_from_checkpoint_path": made.initialize_from_checkpoint_path,
+        "train_config.trainer.initialize_from": made.trainer.initialize_from,
+        "train_config.trainer.load_checkpoint_path": made.trainer.load_checkpoint_path,
     }.items():
         if path is not None:
             check_same_model(made, vocab_size, path, field)
@@ -150,6 +152,32 @@ def check_weights(data: Any) -> None:
                 )
         if min(stage.values()) < 0 or not any(stage.values()):
             raise ValueError(f"train_config.data.train_weights={stage}: give weights of at least 0, and one above 0.")
+
+
+def check_schedules(given: Any) -> None:
+    """Raise ``ValueError`` for stages of batches or weights that do not follow each other from step 0 on, and for a
+    learning rate that Levanter cannot lay out over the steps.
+    """
+    sizes, weights = given.trainer.train_batch_size, given.data.train_weights
+    if not isinstance(sizes, int):
+        _check_starts("trainer.train_batch_size", [stage.start for stage in sizes])
+    if isinstance(weights, list):
+        _check_starts("data.train_weights", [start for start, _ in weights])
+    try:
+        given.optimizer.lr_scheduler(given.trainer.num_train_steps)
+    except Exception as error:  # each optimizer has its own way of refusing
+        raise ValueError(
+            f"train_config.optimizer has no learning rate for {given.trainer.num_train_steps} steps "
+            f"({first_line_of(error)}): look at its schedule, warmup and decay."
+        ) from error
+
+
+def _check_starts(field: str, starts: Sequence[Any]) -> None:
+    if not starts or starts[0] != 0 or any(later <= start for start, later in zip(starts, starts[1:], strict=False)):
+        raise ValueError(
+            f"train_config.{field} has stages from steps {list(starts)}: give the first one step 0, and each a later "
+            "one than that before."
+        )
 
 
 def _check_stages(given: Any) -> None:

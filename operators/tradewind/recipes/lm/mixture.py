@@ -17,7 +17,7 @@ from tradewind.recipes.lm.run import preflight as preflight_of_levanters
 from tradewind.recipes.lm.run import run_levanter_train_lm
 from tradewind.recipes.train_config import LmTrainConfig
 from tradewind.steps import VersionedValue
-from tradewind.steps.values.fields import PATH, FieldRule, check_fields
+from tradewind.steps.values.fields import PATH, FieldRule, check_fields, number
 from tradewind.steps.values.shortened import shortened
 
 BLOCK: Final = 2048
@@ -27,10 +27,7 @@ _BY_NAME: Final = FieldRule(
     "a mapping of names to token caches, such as {'web': tokens}",
     lambda value: isinstance(value, Mapping) and len(value) > 0 and all(map(_is_name, value)),
 )
-_WEIGHT: Final = FieldRule(
-    "a number of at least 0",
-    lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"),
-)
+_WEIGHT: Final = number(least=0)
 
 
 def _is_name(value: Any) -> bool:

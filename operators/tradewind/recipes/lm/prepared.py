@@ -84,7 +84,7 @@ def _trainer(config: Any) -> Any:
     from levanter.distributed import DistributedConfig
 
     given, output = config.train_config.trainer, output_of(config)
-    own = {"load_checkpoint": None, "load_checkpoint_path": None} if newest_checkpoint(output.roots) else {}
+    begin = given.initialize_from and newest_under(given.initialize_from, "trainer.initialize_from")
     return dataclasses.replace(
         given,
         id=run_id_of(config),
@@ -96,8 +96,22 @@ def _trainer(config: Any) -> Any:
         log_xla_hlo=False,
         shutdown_at_exit=False,
         wandb=None,  # it is the tracker already
-        **own,
+        initialize_from=begin,
+        **_loads(given, output),
     )
+
+
+def _loads(given: Any, output: TrainingOutput) -> dict[str, Any]:
+    """What the training goes on from, if that is not its own: without a checkpoint there Levanter would begin anew.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if newest_checkpoint(output.roots):
+        return {"load_checkpoint": None, "load_checkpoint_path": None}
+    if given.load_checkpoint_path is None or given.load_checkpoint is False:
+        return {}
+    return {"load_checkpoint_path": newest_under(given.load_checkpoint_path, "trainer.load_checkpoint_path")}
 
 
 def _model(given: Any, tokenizer: str) -> Any:

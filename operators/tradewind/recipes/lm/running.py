@@ -13,6 +13,7 @@ from typing import Any
 
 from tradewind.datasets.files import exists, join
 from tradewind.recipes.checkpoints.newest import settle_checkpoints
+from tradewind.recipes.checkpoints.stored_shapes import check_model
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.simulated_slices import on_these_devices
@@ -68,6 +69,7 @@ class KindOfTraining:
         check_batches(made.trainer, devices, num_slices)
         self.check_data(made)
         if can_lay_out(made):  # else the training itself compares
+            check_model(made, len(made.data.the_tokenizer), "train_config.model")
             self.check_models(made, output_of(config).roots)
 
     def run(self, config: Any) -> dict[str, Any]:

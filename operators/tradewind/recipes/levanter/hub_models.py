@@ -1,0 +1,46 @@
+"""A model in the form of Hugging Face that a training begins with: is it there, and is it of the training's shape?"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tradewind.recipes.checkpoints.stored_shapes import model_shapes
+
+
+def check_hub_model(made: Any, begin: Any, field: str) -> None:
+    """Refuse what Levanter could not load into its model; no weight is read for that.
+
+    Args:
+        made: Levanter's config of the training.
+        begin: A folder, a name on the hub, or True for the model's own reference checkpoint.
+        field: Of the config.
+
+    Raises:
+        ValueError: Nothing is there, it cannot be read, or it is of another shape.
+    """
+    if getattr(made, "use_hf_model_config", False):
+        return  # the model is whatever is there
+    path = made.model.reference_checkpoint if begin is True else str(begin)
+    try:
+        converter = made.model.hf_checkpoint_converter()
+        described = converter.hf_config_from_hf_checkpoint(path)
+        stored = dataclasses.replace(made, model=converter.config_from_hf_config(described))
+    except Exception as error:  # whatever the hub's client and the reader of its configs raise
+        raise ValueError(
+            f"{field}={path!r} cannot be read ({first_line_of(error)}): give a folder with a model in the form of "
+            "Hugging Face, or a name on the hub that the cluster may read."
+        ) from error
+    found, wanted = model_shapes(stored, described.vocab_size), model_shapes(made, len(made.data.the_tokenizer))
+    for name in sorted(found.keys() | wanted.keys()):
+        if found.get(name) != wanted.get(name):
+            raise ValueError(
+                f"{field}: the model {path} is another: {name} is {found.get(name)} there and {wanted.get(name)} in "
+                "this one."
+            )
+
+
+def first_line_of(error: Exception) -> str:
+    """What a library's error says, in one line."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return f"{type(error).__name__}: {reason}"
