@@ -175,7 +175,7 @@ def test_a_dag_that_cannot_be_read_says_so_when_somebody_waits_for_it(airflow, a
     while not api.import_errors() and time.monotonic() < deadline:
         time.sleep(0.5)
     broken.unlink()
-    with pytest.raises(AirflowApiError, match="'broken' is not there after 0.1 s, .*RuntimeError: half written"):
+    with pytest.raises(AirflowApiError, match="'broken' is not there after 0.1 s: .*cannot be read: RuntimeError: half"):
         api.wait_for_dag("broken", 0.1)
 
 
