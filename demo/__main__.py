@@ -56,11 +56,8 @@ class RunProgress:
         self.state = run["state"]
         self.instances = self.api.task_instances(self.dag_id, self.run_id)
         self.plan = self.plan or self._fetch_plan()
-        before = {shown.task_id: shown.state for shown in self._views}
-        for instance in self.instances:
-            has_just_failed = instance["state"] == "failed" != before.get(instance["task_id"])
-            if instance["state"] in view.AT_WORK or has_just_failed:
-                self._messages[instance["task_id"]] = view.last_message(self.log_of(instance))
+        for instance in view.with_news(self._views, self.instances):
+            self._messages[instance["task_id"]] = view.last_message(self.log_of(instance))
         views = view.task_views(self.instances, self.plan, self._messages, datetime.now(UTC))
         if self._live:
             self._live.update(view.live_table(views, f"{self.dag_id}: {self.state}"))
