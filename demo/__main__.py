@@ -71,7 +71,7 @@ class RunProgress:
         """Airflow judges a run by its last tasks alone: with those skipped, a failure before them counts as success."""
         return self.state == "success" and view.first_failed(self.instances) is None
 
-    def log_of(self, instance: dict[str, Any]) -> str:
+    def log_of(self, instance: view.Json) -> str:
         """The log of the task's present try, as far as there is one."""
         try:
             return self.api.task_log(self.dag_id, self.run_id, instance["task_id"], instance["try_number"])

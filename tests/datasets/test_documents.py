@@ -68,9 +68,7 @@ def test_a_line_that_is_no_document_is_named(tmp_path: Path, line: str) -> None:
 
 def test_the_field_that_is_no_string_is_named(tmp_path: Path) -> None:
     (tmp_path / "part.jsonl.gz").write_bytes(gzip.compress(b'{"id": 7, "text": "x"}\n'))
-    with pytest.raises(
-        ValueError, match="part.jsonl.gz line 1 is not a document: its id is 7; an id"
-    ):
+    with pytest.raises(ValueError, match="part.jsonl.gz line 1 is not a document: its id is 7; an id"):
         list(read_documents(str(tmp_path)))
 
 

@@ -44,7 +44,7 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
         shell = tmp_path / SHELL_FILE
         assert shell.stat().st_mode & 0o777 == 0o600
-        plan = f". {shell} && {Path(sys.executable).with_name("tradewind")} plan hello_world"
+        plan = f". {shell} && {Path(sys.executable).parent}/tradewind plan hello_world"
         planned = subprocess.run(["bash", "-c", plan], capture_output=True, text=True, check=True)
         assert "2 steps: 2 REUSE" in planned.stdout
 

@@ -63,9 +63,7 @@ def test_token_caches_of_both_kinds_of_steps_are_found(tmp_path: Path) -> None:
     assert cache_folder(f"{tmp_path}/files") == f"{tmp_path}/files"
     check_cache(f"{tmp_path}/clean")
     check_cache(f"{tmp_path}/files")
-    with pytest.raises(
-        ValueError, match="cache for validation under cache_path .*/half: give its step"
-    ):
+    with pytest.raises(ValueError, match="cache for validation under cache_path .*/half: give its step"):
         check_cache(f"{tmp_path}/half")
 
 
