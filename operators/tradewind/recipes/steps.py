@@ -183,6 +183,7 @@ def training(
 
 
 def _tokenizer_of(tokens: Any) -> Any:
+    """The tokenizer that the step of these tokens names; raises ``ValueError`` if there is none."""
     found = said_tokenizer(tokens)
     if found is None:
         raise ValueError(
@@ -387,7 +388,7 @@ def _check_made(argument: str, wanted: str, value: Any) -> None:
 def said_tokenizer(tokens: Any) -> Any:
     """The tokenizer that a step with a token cache names in its config; None if there is no such step.
 
-    ``tokenize`` has only a path there. ``tokenize_files`` may have a name on the hub, which no training takes.
+    That of ``tokenize_files`` may be a name on the hub, which is no path and so not taken.
     """
     config = _config_of(tokens)
     said = getattr(config, "tokenizer", None)
