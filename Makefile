@@ -45,7 +45,7 @@ demo: init ## run the demo pipeline on a local Ray and a local Airflow (other DA
 	$(BIN)/python -m demo up $(ARGS)
 
 stop: init ## stop every process of the demo
-	$(BIN)/python -m demo down
+	$(BIN)/python -m demo down $(ARGS)
 
 test: init ## run all tests, in three processes (other: TEST_PROCESSES=2), and say what took long
 	$(COMPILED) $(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.live import Live
 
 from demo import view
-from demo.stack import StackAddresses, password, running_stack, start_stack, stop_stack
+from demo.stack import SHELL_FILE, StackAddresses, password, running_stack, start_stack, stop_stack
 from tradewind.rehearsal.local.airflow_api import AirflowApi, AirflowApiError
 from tradewind.rehearsal.local.processes import LocalStack
 
@@ -56,9 +56,8 @@ class RunProgress:
         self.state = run["state"]
         self.instances = self.api.task_instances(self.dag_id, self.run_id)
         self.plan = self.plan or self._fetch_plan()
-        for instance in self.instances:
-            if instance["state"] in view.AT_WORK:
-                self._messages[instance["task_id"]] = view.last_message(self.log_of(instance))
+        for instance in view.with_news(self._views, self.instances):
+            self._messages[instance["task_id"]] = view.last_message(self.log_of(instance))
         views = view.task_views(self.instances, self.plan, self._messages, datetime.now(UTC))
         if self._live:
             self._live.update(view.live_table(views, f"{self.dag_id}: {self.state}"))
@@ -72,7 +71,7 @@ class RunProgress:
         """Airflow judges a run by its last tasks alone: with those skipped, a failure before them counts as success."""
         return self.state == "success" and view.first_failed(self.instances) is None
 
-    def log_of(self, instance: dict[str, Any]) -> str:
+    def log_of(self, instance: view.Json) -> str:
         """The log of the task's present try, as far as there is one."""
         try:
             return self.api.task_log(self.dag_id, self.run_id, instance["task_id"], instance["try_number"])
@@ -92,10 +91,12 @@ def up(stack: LocalStack, dags_folder: Path, dag_id: str, conf: dict[str, Any], 
     addresses = _ensure_stack(stack, dags_folder, console)
     api = AirflowApi(addresses.airflow, addresses.username, password(stack))
     started = time.monotonic()
-    progress = _run_dag(api, dag_id, conf, console)
-    seconds = time.monotonic() - started
-    _print_outcome(progress, console)
-    _print_access(addresses, stack, console)
+    try:
+        progress = _run_dag(api, dag_id, conf, console)
+        seconds = time.monotonic() - started
+        _print_outcome(progress, console)
+    finally:  # what went wrong is looked at there
+        _print_access(addresses, stack, console)
     console.print(f"{dag_id}: {'success' if progress.succeeded else 'failed'} after {seconds:.1f} s.")
     return 0 if progress.succeeded else 1
 
@@ -119,7 +120,14 @@ def _ensure_stack(stack: LocalStack, dags_folder: Path, console: Console) -> Sta
 
 
 def _run_dag(api: AirflowApi, dag_id: str, conf: dict[str, Any], console: Console) -> RunProgress:
-    api.wait_for_dag(dag_id, DAG_TIMEOUT)
+    told: set[str] = set()
+
+    def tell_broken_files() -> None:
+        for broken in set(api.broken_files()) - told:
+            told.add(broken)
+            console.print(f"Waiting for DAG {dag_id!r}, but {broken}", style="red", soft_wrap=True, markup=False)
+
+    api.wait_for_dag(dag_id, DAG_TIMEOUT, on_poll=tell_broken_files)
     api.unpause(dag_id)
     run_id = api.trigger(dag_id, conf, logical_date=datetime.now(UTC))
     progress = RunProgress(api, dag_id, run_id, console)
@@ -156,6 +164,9 @@ def _print_access(addresses: StackAddresses, stack: LocalStack, console: Console
     login = f"user {addresses.username}, password {password(stack)}"
     console.print(f"Airflow: {addresses.airflow} ({login})", soft_wrap=True, highlight=False)
     console.print(f"Ray dashboard: {addresses.ray}", soft_wrap=True)
+    console.print(
+        f"For commands about them: . {stack.root / SHELL_FILE}", soft_wrap=True, markup=False, highlight=False
+    )
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ A stack that is up is used again, after it has been asked: the state file says w
 from __future__ import annotations
 
 import json
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,10 +15,11 @@ import requests
 
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_config import Secrets
-from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack, write_private
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
 STATE_FILE = "stack.json"
+SHELL_FILE = "env.sh"
 CONNECTION = "ray_default"
 # Logical CPUs: steps of one CPU each shall be able to run side by side, also on a small machine.
 NUM_CPUS = 4
@@ -73,17 +75,16 @@ def start_stack(stack: LocalStack, dags_folder: Path) -> StackAddresses:
     stack.stop()
     stack.root.mkdir(parents=True, exist_ok=True)
     try:
-        addresses = _start(stack, dags_folder)
+        return _start(stack, dags_folder)
     except BaseException:
         stack.stop()
         raise
-    addresses.write(stack)
-    return addresses
 
 
 def stop_stack(stack: LocalStack) -> int:
     """Stop every process of the stack; returns how many there were."""
-    (stack.root / STATE_FILE).unlink(missing_ok=True)
+    for name in (STATE_FILE, SHELL_FILE):
+        (stack.root / name).unlink(missing_ok=True)
     return stack.stop(grace_seconds=5.0)
 
 
@@ -99,7 +100,20 @@ def _start(stack: LocalStack, dags_folder: Path) -> StackAddresses:
         started = pool.submit(ray.start)
         airflow.start()
         started.result()
-    return StackAddresses(ray.address, str(ray.token_file), airflow.url, airflow.username, str(dags_folder.resolve()))
+    addresses = StackAddresses(
+        ray.address, str(ray.token_file), airflow.url, airflow.username, str(dags_folder.resolve())
+    )
+    addresses.write(stack)
+    _write_shell_file(stack, airflow, ray)
+    return addresses
+
+
+def _write_shell_file(stack: LocalStack, airflow: LocalAirflow, ray: LocalRay) -> None:
+    """What a shell reads to have ``airflow`` and ``tradewind`` be about this stack."""
+    of_airflow = {name: value for name, value in airflow.env().items() if name.startswith("AIRFLOW_")}
+    variables = {**of_airflow, "RAY_ADDRESS": ray.address, **ray.access}
+    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    write_private(stack.root / SHELL_FILE, "".join(lines))
 
 
 def _settings(stack: LocalStack) -> dict[str, str]:

@@ -89,6 +89,16 @@ def task_views(
     ]
 
 
+def with_news(before: Sequence[TaskView], instances: Sequence[Json]) -> list[Json]:
+    """The tasks whose log may say something new: those at work, and each that has failed since, with its error."""
+    known = {view.task_id: view.state for view in before}
+    return [
+        instance
+        for instance in instances
+        if instance["state"] in AT_WORK or instance["state"] == "failed" != known.get(instance["task_id"])
+    ]
+
+
 def state_changes(before: Sequence[TaskView], after: Sequence[TaskView]) -> list[str]:
     """One line for every task whose state is another one than before; that a task waits is no news."""
     known = {view.task_id: view.state for view in before}

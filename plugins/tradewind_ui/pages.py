@@ -165,7 +165,7 @@ def _facts(step: PlannedStep) -> str:
         "Runs on": step.place,
         "Output path": step.output_path,
     }
-    return _table(facts)
+    return f"<p>What the plan of this run found:</p>{_table(facts)}"
 
 
 def _table(facts: Mapping[str, Any]) -> str:

@@ -66,6 +66,12 @@ def test_a_line_that_is_no_document_is_named(tmp_path: Path, line: str) -> None:
         list(read_documents(str(tmp_path)))
 
 
+def test_the_field_that_is_no_string_is_named(tmp_path: Path) -> None:
+    (tmp_path / "part.jsonl.gz").write_bytes(gzip.compress(b'{"id": 7, "text": "x"}\n'))
+    with pytest.raises(ValueError, match="part.jsonl.gz line 1 is not a document: its id is 7; an id"):
+        list(read_documents(str(tmp_path)))
+
+
 def test_a_writer_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     write_text(str(path), "old")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from demo.stack import StackAddresses
+from demo.stack import SHELL_FILE, StackAddresses
 from tests.listening import check_strangers_are_refused
 from tradewind.rehearsal.local.processes import LocalStack
 
@@ -42,6 +42,12 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
         assert requests.get(addresses.airflow, timeout=30).ok
         check_strangers_are_refused(stack, Path(addresses.ray_token_file).read_text())
 
+        shell = tmp_path / SHELL_FILE
+        assert shell.stat().st_mode & 0o777 == 0o600
+        plan = f". {shell} && {Path(sys.executable).parent}/tradewind plan hello_world"
+        planned = subprocess.run(["bash", "-c", plan], capture_output=True, text=True, check=True)
+        assert "2 steps: 2 REUSE" in planned.stdout
+
         second = demo(tmp_path, "up", "--dag", "hello_world")
         assert second.returncode == 0, second.stdout + second.stderr
         assert "Using the stack that is up" in second.stdout
@@ -54,6 +60,7 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
         assert down.stdout.startswith("Stopped ")
         assert stack.processes() == []
         assert [folder for folder in scratch if folder.exists()] == []
+        assert not shell.exists()
         with pytest.raises(requests.ConnectionError):
             requests.get(addresses.airflow, timeout=30)
     finally:

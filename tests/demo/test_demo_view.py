@@ -82,6 +82,12 @@ def test_every_change_of_state_is_one_line():
     assert view.state_changes(before, after) == ["b running (2.0 s): step 7, loss 2.5"]
 
 
+def test_the_log_of_a_task_is_read_while_it_is_at_work_and_once_when_it_has_failed() -> None:
+    instances = [instance("a", "running"), instance("b", "failed"), instance("c", "success"), instance("d", "failed")]
+    before = views_of(instance("b", "running"), instance("d", "failed"))
+    assert [each["task_id"] for each in view.with_news(before, instances)] == ["a", "b"]
+
+
 def test_a_task_that_only_waits_is_no_news():
     assert view.state_changes([], views_of(instance("a", None))) == []
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 from tradewind.datasets.files import atomic_writer, is_remote, join
+from tradewind.steps.values.shortened import shortened
 from tradewind.storage import file_system_at, open_file
 
 SUFFIX = ".jsonl.gz"
@@ -107,8 +108,10 @@ def _parse(line: bytes, path: str, number: int) -> Document:
         document = Document(value["id"], value["text"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} line {number} is not a document with an id and a text: {error}.") from error
-    if not isinstance(document.id, str) or not isinstance(document.text, str):
-        raise ValueError(f"{path} line {number} is not a document: its id and text must be strings.")
+    for field, found in document._asdict().items():
+        if not isinstance(found, str):
+            has = f"{path} line {number} is not a document: its {field} is {shortened(found)}"
+            raise ValueError(f"{has}; an id and a text are strings.")
     return document
 
 

@@ -150,7 +150,8 @@ def train(name: str, tokens: Any, model: Any, *, tokenizer: Any = None, **option
         tokens: The token cache that it is trained on.
         model: The name of a size (also ``run_param(...)``), ``lazy("levanter.models.llama:LlamaConfig", ...)``, or a
             model config of Levanter's. All that is given of it counts.
-        tokenizer: The one that ``tokens`` was made with; to be said if that is no step of ``tokenize``.
+        tokenizer: The one that ``tokens`` was made with; to be said if that is no step, or one with a tokenizer of
+            the hub.
         options: Of ``ExecutorStep`` and ``LmTrainConfig``. How often a training is measured, saved and printed does
             not count, nor where it runs.
 
@@ -182,8 +183,8 @@ def training(
 
 
 def _tokenizer_of(tokens: Any) -> Any:
-    """The tokenizer that a step of ``tokenize`` names in its config; raises ``ValueError`` if it is no such step."""
-    found = getattr(_config_of(tokens), "tokenizer_path", None)
+    """The tokenizer that the step of these tokens names; raises ``ValueError`` if there is none."""
+    found = said_tokenizer(tokens)
     if found is None:
         raise ValueError(
             "tokenizer is missing: the token cache is no step whose config says which one it was made with."
@@ -382,6 +383,16 @@ def _check_made(argument: str, wanted: str, value: Any) -> None:
     is_of_a_recipe = isinstance(given, ExecutorStep) and wanted in _WHAT
     if is_of_a_recipe and (made := _MADE.get(type(given.config), wanted)) != wanted:
         raise ValueError(f"{argument} is step {given.name!r}, which makes {_WHAT[made]} and not {_WHAT[wanted]}.")
+
+
+def said_tokenizer(tokens: Any) -> Any:
+    """The tokenizer that a step with a token cache names in its config; None if there is no such step.
+
+    That of ``tokenize_files`` may be a name on the hub, which is no path and so not taken.
+    """
+    config = _config_of(tokens)
+    said = getattr(config, "tokenizer", None)
+    return getattr(config, "tokenizer_path", said if isinstance(said, InputName) else None)
 
 
 def _config_of(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.marin.checkouts import names, put, run
+from tradewind import lazy, run_param
 from tradewind.marin.defaults import (
     AnnealConfig,
     Author,
@@ -142,6 +143,31 @@ def test_a_fine_tuning_begins_with_the_weights_that_are_given() -> None:
     assert (of_hub.optimizer.decay, of_hub.data_seed, of_hub.hf_save_steps) == (0.5, 3, 500)
     assert of_hub.trainer.tracker.tags == ["sft"]
     assert of_hub.eval_harness is None
+
+
+def test_what_is_versioned_counts_and_a_model_may_be_lazy() -> None:
+    model = lazy("levanter.models.qwen:QwenConfig", max_seq_len=64, hidden_dim=versioned(32))
+    given: dict[str, Any] = {
+        "learning_rate": versioned(3e-3),
+        "num_train_steps": versioned(10),
+        "train_batch_size": versioned(4),
+        "initialize_from_checkpoint_path": "gs://b/step-3",
+    }
+    tuned = default_sft("sft", TEXTS, model, SimpleSFTConfig(Cpu(), **given))
+    taught = default_dpo("dpo", TEXTS, model, SimpleDPOConfig(Cpu(), **given))
+    assert tuned.description == "Trains a QwenConfig for 10 steps."
+    assert taught.description == "Teaches a QwenConfig preferences for 10 steps."
+    for step in (tuned, taught):
+        counted = resolve([step], "/p").of(step).version["config"]
+        assert {field: value for field, value in counted.items() if ".data." not in field} == {
+            "train_config.model.hidden_dim": 32,
+            "train_config.optimizer.learning_rate": 3e-3,
+            "train_config.trainer.num_train_steps": 10,
+            "train_config.trainer.train_batch_size": 4,
+        }
+    given["num_train_steps"] = run_param("steps")
+    by_run = default_sft("sft", TEXTS, versioned(llama("llama_30m")), SimpleSFTConfig(Cpu(), **given))
+    assert by_run.description == "Trains a LlamaConfig."
 
 
 def test_preferences_are_compared_with_what_a_training_begins_with_unless_another_is_given() -> None:

@@ -160,6 +160,21 @@ Path(root, "helped").symlink_to(resolved.of(step).output_path)
 """
     + END
 )
+LOAD = """
+import sys
+import haliax as hax
+import jax
+from levanter.models.llama import LlamaConfig
+from levanter.trainer import TrainerConfig
+from tradewind.recipes.levanter.stored_models import ModelAxes, load_checkpointed
+root = sys.argv[1]
+axes = ModelAxes(LlamaConfig(
+    max_seq_len=64, hidden_dim=32, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2,
+    tokenizer=f"{root}/tokenizer", reference_checkpoint=f"{root}/tokenizer"), hax.Axis("vocab", 257), {})
+with TrainerConfig().use_device_mesh():
+    one, other = (load_checkpointed(axes, f"{root}/{path}/checkpoints") for path in ("base", "out/of-base"))
+print(jax.tree.all(jax.tree.map(lambda left, right: (left == right).all(), one, other)))
+"""
 REFUSE = (
     MADE
     + """
@@ -263,6 +278,10 @@ def test_what_cannot_work_is_refused_with_its_field_before_there_is_a_slice(benc
     assert answers.keys() == REFUSED.keys()
     for name, expected in REFUSED.items():
         assert answers[name].startswith(expected.replace("ROOT", str(bench.root))), (name, answers[name])
+
+
+def test_an_evaluation_finds_the_model_in_the_checkpoint_of_a_training_by_preferences(bench: Workbench) -> None:
+    assert bench.run(LOAD) == ["True"]
 
 
 def test_pairs_that_were_tokenized_teach_a_model_to_prefer(bench: Workbench, told: list[str]) -> None:

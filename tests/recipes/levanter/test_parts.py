@@ -13,6 +13,7 @@ import pytest
 from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
+from tradewind.recipes.levanter.parts import cache_folder, check_cache
 from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
 from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
@@ -52,6 +53,18 @@ def test_no_module_loads_more_than_the_standard_library() -> None:
 def test_training_settings_out_of_range_are_named(tmp_path: Path, setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         train_lm(LmTrainConfig("cache", "tokenizer", str(tmp_path), **{**SETTINGS, **setting}))
+
+
+def test_token_caches_of_both_kinds_of_steps_are_found(tmp_path: Path) -> None:
+    for splits in ("clean/corpus/train", "clean/corpus/validation", "files/train", "files/validation", "half/train"):
+        (tmp_path / splits).mkdir(parents=True)
+        (tmp_path / splits / "shard_ledger.json").touch()
+    assert cache_folder(f"{tmp_path}/clean") == f"{tmp_path}/clean/corpus"
+    assert cache_folder(f"{tmp_path}/files") == f"{tmp_path}/files"
+    check_cache(f"{tmp_path}/clean")
+    check_cache(f"{tmp_path}/files")
+    with pytest.raises(ValueError, match="cache for validation under cache_path .*/half: give its step"):
+        check_cache(f"{tmp_path}/half")
 
 
 def test_evaluation_names_what_is_missing(tmp_path: Path) -> None:

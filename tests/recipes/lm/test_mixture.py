@@ -9,6 +9,7 @@ import pytest
 from tradewind import ExecutorStep, run_param, versioned
 from tradewind.recipes.lm.mixture import MixtureTrainConfig
 from tradewind.recipes.lm.steps import train_mixture as train_mixture_of
+from tradewind.recipes.lm.tokens import tokenize_files
 from tradewind.recipes.speedruns.steps import leaderboard, speedrun
 from tradewind.recipes.steps import clean, tokenize, train_tokenizer
 from tradewind.steps import RunValues, resolve
@@ -54,6 +55,8 @@ def test_the_config_is_that_of_train_on_several_caches() -> None:
 def test_paths_have_the_tokenizer_that_is_said_or_that_a_step_among_them_has() -> None:
     told = train_mixture("m", {"web": "gs://b/web"}, tokenizer=ONE).config.tokenizer_path
     assert told == train_mixture("m", {"web": "gs://b/web", "code": CODE}).config.tokenizer_path == ONE.as_input_name()
+    files = tokenize_files("files", [RAW / "*.jsonl.gz"], ONE)
+    assert train_mixture("m", {"web": WEB, "files": files}).config.tokenizer_path == ONE.as_input_name()
     assert train_mixture("m", BOTH, tokenizer=ONE).config.tokenizer_path == ONE.as_input_name()
 
 
@@ -77,6 +80,12 @@ def test_paths_have_the_tokenizer_that_is_said_or_that_a_step_among_them_has() -
         ),
         (BOTH, {"tokenizer": OTHER}, "component 'web' has tokenizer one and the argument other: the same number"),
         (BOTH, {"tokenizer": "gs://b/t"}, "component 'web' has tokenizer one and the argument gs://b/t: the same"),
+        (
+            {"web": WEB, "files": tokenize_files("files", ["gs://b/*.jsonl"], OTHER)},
+            {},
+            "component 'web' has tokenizer one and component 'files' other: the same number",
+        ),
+        ({"web": tokenize_files("files", ["gs://b/*.jsonl"], "owner/name")}, {}, "tokenizer is missing"),
         ({"web": "gs://b/web"}, {}, "tokenizer is missing: no token cache is a step whose config says"),
         (
             {"web": clean("c", RAW)},

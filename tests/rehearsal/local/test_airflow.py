@@ -186,8 +186,10 @@ def test_a_dag_that_cannot_be_read_says_so_when_somebody_waits_for_it(airflow, a
     while not api.import_errors() and time.monotonic() < deadline:
         time.sleep(0.5)
     broken.unlink()
-    with pytest.raises(AirflowApiError, match="'broken' is not there after 0.1 s, .*RuntimeError: half written"):
-        api.wait_for_dag("broken", 0.1)
+    told: list[str] = []
+    with pytest.raises(AirflowApiError, match="'broken' is not there after 0.1 s: .*cannot be read: Runtime"):
+        api.wait_for_dag("broken", 0.1, on_poll=lambda: told.extend(api.broken_files()))
+    assert told[0] == "broken.py cannot be read: RuntimeError: half written"
 
 
 @pytest.mark.airflow

@@ -189,9 +189,10 @@ class Experiments:
     def _without_dag(self, word: str) -> str:
         """What is wrong with a word that is no DAG id, and where the right one is found."""
         if not word.endswith(".py"):
+            airflow = os.environ.get("AIRFLOW_HOME", "~/airflow")
             return (
-                f"No DAG {word!r} made by experiment_dag was found in the DAG files; "
-                "'airflow dags list --local' lists the DAGs."
+                f"No DAG {word!r} made by experiment_dag was found in the DAG files of the Airflow that AIRFLOW_HOME "
+                f"names, {airflow}; 'airflow dags list --local' lists the DAGs."
             )
         file = os.path.realpath(word)
         held = [repr(id_) for id_, each in self.by_dag.items() if os.path.realpath(each.dag.fileloc) == file]

@@ -11,7 +11,15 @@ from typing import Any
 
 from tradewind.marin.defaults.configs import SimpleDPOConfig, SimpleTrainConfig
 from tradewind.marin.defaults.data import training_data
-from tradewind.marin.defaults.training import adam_of, begins_with_hub, fitting_name, steps_of_exports, trainer_of
+from tradewind.marin.defaults.training import (
+    adam_of,
+    begins_with_hub,
+    class_name,
+    during,
+    fitting_name,
+    steps_of_exports,
+    trainer_of,
+)
 from tradewind.marin.names.functions import DPO, placement
 from tradewind.marin.names.steps import MarinStep
 from tradewind.recipes.dpo.run import run_levanter_train_dpo
@@ -78,7 +86,7 @@ def default_dpo(
         f"checkpoints/{fitting_name(name)}",
         run_levanter_train_dpo,
         config,
-        description=f"Teaches a {type(model_config).__name__} preferences for {dpo_config.num_train_steps:,} steps.",
+        description=f"Teaches a {class_name(model_config)} preferences{during(dpo_config.num_train_steps)}.",
         override_output_path=override_output_path,
         resources=placement(DPO, dpo_config),
     )

@@ -23,7 +23,8 @@ from tradewind.marin.era.behaviour.tokenizers import known_sizes
 from tradewind.marin.era.building import builder
 from tradewind.marin.names.steps import MarinStep
 from tradewind.recipes.lm.run import run_levanter_train_lm
-from tradewind.steps import ExecutorStep, InputName, this_output_path
+from tradewind.steps import ExecutorStep, InputName, Lazy, this_output_path
+from tradewind.steps.values.run_values import RunValue
 from tradewind.steps.values.shortened import shortened
 
 __all__ = ["default_anneal", "default_sft", "default_train", "simulated_epoching_train"]
@@ -256,12 +257,27 @@ def adam_of(given: SimpleTrainConfig) -> Any:
 
 
 def _about(data: Any, model: Any, given: SimpleTrainConfig) -> str:
+    model, steps, batch = (unversioned(each) for each in (model, given.num_train_steps, given.train_batch_size))
+    if isinstance(model, Lazy) or isinstance(batch, RunValue) or not isinstance(steps, int):
+        return f"Trains a {class_name(model)}{during(steps)}."
     length = model.max_seq_len if hasattr(model, "max_seq_len") else model.seq_len
-    schedule = builder().find("levanter.schedule.BatchSchedule")(unversioned(given.train_batch_size))
-    tokens = schedule.global_data_offset_by_step(given.num_train_steps) * length
+    schedule = builder().find("levanter.schedule.BatchSchedule")(batch)
+    tokens = schedule.global_data_offset_by_step(steps) * length
     sizes = known_sizes(str(unversioned(data.tokenizer)), None)
     size = f" of {model.total_trainable_params(sizes[0]):,} parameters" if sizes else ""
-    return f"Trains a {type(model).__name__}{size} for {given.num_train_steps:,} steps, {tokens:,} tokens."
+    return f"Trains a {class_name(model)}{size}{during(steps)}, {tokens:,} tokens."
+
+
+def class_name(model: Any) -> str:
+    """What the class of a model is called."""
+    given = unversioned(model)
+    return given.target.rpartition(":")[2] if isinstance(given, Lazy) else type(given).__name__
+
+
+def during(num_train_steps: Any) -> str:
+    """How long a training is, where a person reads what it is; nothing where only a run knows."""
+    steps = unversioned(num_train_steps)
+    return f" for {steps:,} steps" if isinstance(steps, int) else ""
 
 
 def fitting_name(name: str) -> str:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from levanter.models.llama import LlamaConfig
 
 COMPONENT = "corpus"
-"""Levanter's name for our one data set; also the folder inside a token cache."""
+"""Levanter's name for our one data set; also the folder inside a token cache of ``tokenize``."""
 SPLITS = ("train", "validation")
+LEDGER = "shard_ledger.json"
 EXPORT_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -71,7 +72,7 @@ def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
         tokenizer=tokenizer,
         cache_dir=cache_path,
         auto_build_caches=False,
-        components={COMPONENT: DatasetComponent()},
+        components={COMPONENT: DatasetComponent(cache_dir=cache_folder(cache_path))},
         shuffle=True,  # Levanter's default keeps neighbours together, and small batches would then be of one document
         mixture_block_size=64,
     )
@@ -79,9 +80,17 @@ def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
 
 def check_cache(cache_path: str) -> None:
     """Raise ``ValueError`` if a split of the token cache is not there."""
+    folder = cache_folder(cache_path)
     for split in SPLITS:
-        if not exists(join(cache_path, COMPONENT, split, "shard_ledger.json")):
-            raise ValueError(f"There is no finished token cache for {split} under cache_path {cache_path}.")
+        if not exists(join(folder, split, LEDGER)):
+            there_is = f"There is no finished token cache for {split} under cache_path {cache_path}"
+            only_train = split == "validation" and folder == cache_path
+            raise ValueError(f"{there_is}{': give its step validation_paths' if only_train else ''}.")
+
+
+def cache_folder(cache_path: str) -> str:
+    """The folder that holds the splits: of ``tokenize`` one inside its output, of ``tokenize_files`` the output."""
+    return cache_path if exists(join(cache_path, SPLITS[0], LEDGER)) else join(cache_path, COMPONENT)
 
 
 def on_tpu() -> bool:

@@ -48,7 +48,10 @@ def load_checkpointed(axes: ModelAxes, checkpoints: str) -> Any:
     shape = eqx.filter_eval_shape(axes.config.build, axes.vocab, key=jax.random.PRNGKey(0))
     path = latest_checkpoint_path(checkpoints)
     weights = AVERAGED if has_arrays(path, AVERAGED) else "model"
-    return load_checkpoint(shape, path, subpath=weights, axis_mapping=axes.mapping)
+    policy = f"{weights}/policy"  # where a training by preferences has its model
+    return load_checkpoint(
+        shape, path, subpath=policy if has_arrays(path, policy) else weights, axis_mapping=axes.mapping
+    )
 
 
 def write_export(

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tradewind.datasets.files import join
 from tradewind.recipes.lm.config import LevanterTrainConfig
 from tradewind.recipes.lm.run import preflight as preflight_of_levanters
 from tradewind.recipes.lm.run import run_levanter_train_lm
@@ -133,7 +132,7 @@ def levanter_mixture(config: MixtureTrainConfig) -> LevanterTrainConfig:
 
     from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
     from tradewind.recipes.levanter.config import levanter_config
-    from tradewind.recipes.levanter.parts import COMPONENT
+    from tradewind.recipes.levanter.parts import cache_folder
 
     settings = config.settings()
     made = levanter_config(settings, local_tokenizer(config.tokenizer_path))
@@ -141,7 +140,7 @@ def levanter_mixture(config: MixtureTrainConfig) -> LevanterTrainConfig:
         made.data,
         cache_dir=None,
         mixture_block_size=config.levanter.get(_BLOCK_SIZE, BLOCK),
-        components={name: DatasetComponent(cache_dir=join(path, COMPONENT)) for name, path in config.caches.items()},
+        components={name: DatasetComponent(cache_dir=cache_folder(path)) for name, path in config.caches.items()},
         train_weights=dict(config.weights) if config.weights else dict.fromkeys(config.caches, 1.0),
     )
     return LevanterTrainConfig(

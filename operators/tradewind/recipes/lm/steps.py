@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tradewind.recipes.lm.mixture import MixtureTrainConfig, check_weights, train_lm_on_mixture
-from tradewind.recipes.steps import naming_step, recipe_step
+from tradewind.recipes.steps import naming_step, recipe_step, said_tokenizer
 from tradewind.recipes.train_config import RESUMABLE
 from tradewind.steps import ExecutorStep, InputName
 from tradewind.steps.values.shortened import shortened
@@ -61,7 +61,7 @@ def _tokenizer(components: Mapping[str, Any], given: Any) -> Any:
     Raises:
         ValueError: There is none, or there are two.
     """
-    known = {f"component {name!r}": _told(tokens) for name, tokens in components.items()}
+    known = {f"component {name!r}": said_tokenizer(tokens) for name, tokens in components.items()}
     known |= {"the argument": InputName.hardcoded(given) if isinstance(given, str) else _whole(given)}
     said = [(who, tokenizer) for who, tokenizer in known.items() if tokenizer is not None]
     if not said:
@@ -73,11 +73,6 @@ def _tokenizer(components: Mapping[str, Any], given: Any) -> Any:
                 "means two texts then. Tokenize all components with one."
             )
     return said[0][1]
-
-
-def _told(tokens: Any) -> Any:
-    step = tokens.step if isinstance(tokens, InputName) else tokens
-    return getattr(getattr(step, "config", None), "tokenizer_path", None)
 
 
 def _whole(value: Any) -> Any:

@@ -161,15 +161,22 @@ class AirflowApi:
         errors: list[Json] = self._request("GET", "importErrors", params={"limit": 100})["import_errors"]
         return errors
 
-    def wait_for_dag(self, dag_id: str, timeout: float) -> Json:
-        """Wait until the DAG processor has read the DAG's file; returns what Airflow knows of the DAG."""
+    def wait_for_dag(self, dag_id: str, timeout: float, on_poll: Callable[[], None] | None = None) -> Json:
+        """Wait until the DAG processor has read the DAG's file; returns what Airflow knows of the DAG.
+
+        ``on_poll`` is called each time that the DAG is not there.
+        """
         for _ in _polls(timeout):
             try:
                 return self._request("GET", f"dags/{quote(dag_id)}")
             except AirflowApiError as error:
                 if error.status != 404:
                     raise
-        raise AirflowApiError(f"DAG {dag_id!r} is not there after {timeout:g} s{self._import_errors_sentence()}")
+                if on_poll:
+                    on_poll()
+        broken = self.broken_files()
+        why = f": {'; '.join(broken)}" if broken else ": no file of the DAGs folder that has been read makes it."
+        raise AirflowApiError(f"DAG {dag_id!r} is not there after {timeout:g} s{why}")
 
     def wait_for_run(
         self, dag_id: str, run_id: str, timeout: float, on_poll: Callable[[Json], None] | None = None
@@ -183,12 +190,12 @@ class AirflowApi:
                 return run
         raise AirflowApiError(f"Run {run_id!r} of {dag_id!r} has not ended after {timeout:g} s.")
 
-    def _import_errors_sentence(self) -> str:
-        broken = self.import_errors()
-        if not broken:
-            return "."
-        last_lines = (f"{error['filename']}: {error['stack_trace'].strip().splitlines()[-1]}" for error in broken)
-        return f", and these files cannot be read: {'; '.join(last_lines)}"
+    def broken_files(self) -> list[str]:
+        """Of each DAG file that cannot be read which it is, and why."""
+        return [
+            f"{error['filename']} cannot be read: {error['stack_trace'].strip().splitlines()[-1]}"
+            for error in self.import_errors()
+        ]
 
     def _request(self, method: str, path: str, **kwargs: Any) -> Json:
         """One request with the token; the token is fetched when there is none yet, or when it has expired."""
