@@ -74,7 +74,8 @@ class _Config:
             return "EvaluationConfig", self._evaluation()
         if "speedrun_config" in roots:
             return "SpeedrunResultsConfig", self._speedrun()
-        if "tokenizer" in roots and roots <= {"tokenizer", "train_paths", "validation_paths"}:
+        is_tokenizing = "tokenizer" in roots and roots <= {"tokenizer", "train_paths", "validation_paths"}
+        if is_tokenizing and not self._values.get("train_paths"):  # a whole list there is of before that class
             return ("TokenizeConfig" if len(roots) > 1 else "HfTokenizeConfig"), self._tokenizing()
         if roots == {"revision"} or roots == {"revision", "hf_dataset_id"}:
             return "DownloadConfig", self._download()
