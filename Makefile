@@ -24,7 +24,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage chaos machines-test mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train screenshots marin-oracle house lock
+.PHONY: help init demo stop test test-fast test-matrix coverage chaos machines-test mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train screenshots marin-oracle marin-parse house lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -105,6 +105,9 @@ screenshots: init ## write docs/images from the running demo
 
 marin-oracle: init ## compare a checkout of Marin with what its executor made (ARGS="--checkout DIR --oracle oracle.json.gz")
 	$(BIN)/python -m scripts.marin.oracle $(ARGS)
+
+marin-parse: init ## measure how long the DAGs of a checkout of Marin take to parse (ARGS="--checkout DIR")
+	$(BIN)/python -m scripts.marin.parse_time $(ARGS)
 
 house: init ## print figures of the code: modules, rings, doubled names, function lengths (ARGS="--timed --at HEAD~9")
 	$(BIN)/python -m scripts.house $(ARGS)

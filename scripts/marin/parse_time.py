@@ -1,0 +1,115 @@
+"""How long the DAGs of a checkout of Marin take to parse, as one DAG file and as one for each experiment.
+
+    python -m scripts.marin.parse_time --checkout marin [--every 12]
+
+Measured in CPU seconds, each in a process of its own that begins with Airflow and Tradewind imported, as a child of the
+DAG processor does. The bound is what DAG files would take that hold the same steps plainly: each file is run once, and
+its DAGs are made; nothing is compared, put back or refused. Beyond that comes that each file is evaluated twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import multiprocessing
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from tradewind.marin.evaluation.evaluating import Evaluated
+from tradewind.marin.evaluation.process_state import kept_process
+from tradewind.marin.evaluation.running import run_file
+from tradewind.marin.loading import (
+    MOST_STEPS,
+    TIME_LIMIT_S,
+    RefusedFileError,
+    dags_of,
+    marin_experiment,
+    marin_experiments,
+    runnable_files,
+)
+from tradewind.marin.world.import_map import World
+
+PREFIX = "gs://bucket"
+Parsed = tuple[float, list[int]]
+"""CPU seconds, and how many tasks each DAG has."""
+
+
+def as_folder(checkout: Path) -> Sequence[DAG]:
+    """One DAG file for all."""
+    return marin_experiments(checkout / "experiments", prefix=PREFIX)
+
+
+def plainly(checkout: Path) -> Sequence[DAG]:
+    """Each file run once, those that can be run, and its DAGs."""
+    world, made = World(checkout), list[DAG]()
+    with kept_process() as for_file:
+        for number, file in enumerate(runnable_files(checkout / "experiments")):
+            try:
+                run = run_file(world, file, TIME_LIMIT_S, for_file)
+                outcome = Evaluated(run, (0,) * len(run.calls))
+                made += dags_of(outcome, checkout, f"plain{number}", MOST_STEPS, {"prefix": PREFIX})
+            except RefusedFileError:
+                continue
+    return made
+
+
+def alone(file: Path, checkout: Path) -> Sequence[DAG]:
+    """One DAG file for one experiment; none if it is refused."""
+    try:
+        return marin_experiment(file, checkout=checkout, prefix=PREFIX)
+    except RefusedFileError:
+        return []
+
+
+def measured(parse: Callable[[], Sequence[DAG]]) -> Parsed:
+    """What ``parse`` takes in a child of this process."""
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_parse, args=(parse, writer))
+    child.start()
+    writer.close()
+    found: Parsed = reader.recv()
+    child.join()
+    return found
+
+
+def _parse(parse: Callable[[], Sequence[DAG]], writer: multiprocessing.connection.Connection) -> None:
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    start = time.process_time()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        tasks = [len(dag.tasks) for dag in parse()]
+    writer.send((time.process_time() - start, tasks))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkout", type=Path, required=True, help="the folder that holds experiments and src/marin")
+    parser.add_argument("--every", type=int, default=12, help="of the files by themselves, measure each of so many")
+    given = parser.parse_args(arguments)
+    checkout = given.checkout.resolve()
+    files = runnable_files(checkout / "experiments")
+    if not files:
+        print(f"{checkout} is no checkout of Marin: no file calls executor_main.", file=sys.stderr)
+        return 2
+    os.environ.pop("MARIN_PREFIX", None)
+    folder_s, tasks = measured(lambda: as_folder(checkout))
+    plain_s, _ = measured(lambda: plainly(checkout))
+    one_by_one = [measured(lambda file=file: alone(file, checkout)) for file in files[:: given.every]]  # type: ignore[misc]
+    alone_s = sum(seconds for seconds, _ in one_by_one) / len(one_by_one)
+    print(f"{len(files)} files: {len(tasks)} DAGs with {sum(tasks):,} tasks, the largest {max(tasks, default=0):,}.")
+    print(f"One DAG file for all:  {folder_s:6.1f} s of CPU, {1000 * folder_s / len(files):.0f} ms a file")
+    print(f"Plainly:               {plain_s:6.1f} s; the one for all takes {folder_s / plain_s:.2f} times that")
+    print(f"One for each:          {1000 * alone_s:6.0f} ms a file, the mean of {len(one_by_one)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
