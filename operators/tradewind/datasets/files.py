@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Final
 
 from tradewind.storage import file_system_at, open_file
+from tradewind.storage.gate import remove_file, rename_file
 
 UNFINISHED: Final = re.compile(r"\.[0-9a-f]{8}\.part$")
 """The end of the name of a file that an ``atomic_writer`` is writing."""
@@ -46,8 +47,6 @@ def is_remote(path: str) -> bool:
 @contextmanager
 def atomic_writer(path: str) -> Iterator[IO[bytes]]:
     """A binary file that becomes ``path`` when the block ends well, and vanishes when it raises. Makes the folders."""
-    from tradewind.storage.copying import remove_file, rename_file
-
     fs, target = file_system_at(path)
     fs.makedirs(parent(target), exist_ok=True)
     aside = f"{target}.{uuid.uuid4().hex[:8]}.part"
@@ -62,8 +61,6 @@ def atomic_writer(path: str) -> Iterator[IO[bytes]]:
 
 def remove_unfinished(folder: str) -> None:
     """Remove what a process that was killed in an ``atomic_writer`` has left in ``folder``, where nobody writes now."""
-    from tradewind.storage.copying import remove_file
-
     fs, root = file_system_at(folder)
     fs.invalidate_cache()
     for name in fs.ls(root, detail=False) if fs.exists(root) else []:

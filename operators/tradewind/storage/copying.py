@@ -13,15 +13,14 @@ import hashlib
 import os
 import posixpath
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import IO, Any, Final
 
-from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.storage import Location, file_system_at
 from tradewind.storage.errors import StorageError, StoreUnavailableError
 from tradewind.storage.failures import failures_told
+from tradewind.storage.gate import remove_file, rename_file
 from tradewind.storage.trees import StoredFile, is_near, kept_checksum
 
 _CHUNK: Final = 1 << 20
@@ -101,25 +100,6 @@ def _kept(about: Mapping[str, Any], file: StoredFile) -> tuple[int, str | None]:
     """Size and checksum that Cloud Storage keeps of an object, the checksum of the kind that the file has."""
     is_composite = (file.checksum or "").startswith("crc32c:")  # a copy of it may have an MD5 too
     return int(about["size"]), f"crc32c:{about['crc32c']}" if is_composite else kept_checksum(about)
-
-
-def rename_file(fs: AbstractFileSystem, name: str, to_name: str) -> None:
-    """Give a file of a store another name, whatever has it. In a bucket that is a copy, which appears whole.
-
-    fsspec's own ``mv`` takes names with brackets, asterisks or question marks for patterns, and fails if it is not told
-    that it has removed the file.
-    """
-    if isinstance(fs, LocalFileSystem):
-        os.replace(name, to_name)
-    else:
-        fs.cp_file(name, to_name)
-        remove_file(fs, name)
-
-
-def remove_file(fs: AbstractFileSystem, name: str) -> None:
-    """Remove a file of a store; one that is gone is fine, for so it is when an answer was lost."""
-    with suppress(FileNotFoundError):
-        fs.rm_file(name)
 
 
 def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], object]) -> str:

@@ -1,7 +1,12 @@
-"""From a path to its file system: the only place where fsspec is told a path that somebody gave."""
+"""From a path to its file system: the only place where fsspec is told a path that somebody gave.
+
+There, a file has another name or is gone whatever its name holds, and also if the answer to that was lost.
+"""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, cast
 
 from tradewind.storage.locations import Location
@@ -31,3 +36,24 @@ def open_file(path: str, mode: str = "rb") -> IO[bytes]:
     """
     fs, name = file_system_at(path)
     return cast("IO[bytes]", fs.open(name, mode))
+
+
+def rename_file(fs: AbstractFileSystem, name: str, to_name: str) -> None:
+    """Give a file of a store another name, whatever has it. In a bucket that is a copy, which appears whole.
+
+    fsspec's own ``mv`` takes names with brackets, asterisks or question marks for patterns, and fails if it is not told
+    that it has removed the file.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+
+    if isinstance(fs, LocalFileSystem):
+        os.replace(name, to_name)
+    else:
+        fs.cp_file(name, to_name)
+        remove_file(fs, name)
+
+
+def remove_file(fs: AbstractFileSystem, name: str) -> None:
+    """Remove a file of a store; one that is gone is fine, for so it is when an answer was lost."""
+    with suppress(FileNotFoundError):
+        fs.rm_file(name)

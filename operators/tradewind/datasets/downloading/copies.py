@@ -17,7 +17,7 @@ from tradewind.datasets.downloading.http_reader import CHUNK_BYTES
 from tradewind.datasets.downloading.source import DamagedDownloadError, DownloadError, SourceFile
 from tradewind.datasets.files import UNFINISHED, atomic_writer, join, read_text, state_of, write_text
 from tradewind.storage import file_system_at, open_file
-from tradewind.storage.copying import remove_file
+from tradewind.storage.gate import remove_file
 
 LIST_FILE: Final = ".download"
 MOST_AT_ONCE: Final = 16

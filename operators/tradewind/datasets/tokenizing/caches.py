@@ -17,7 +17,7 @@ from tradewind.datasets.files import exists, join, write_text
 from tradewind.datasets.tokenizing.shards import Shard
 from tradewind.datasets.tokenizing.spreading import spread
 from tradewind.storage import file_system_at
-from tradewind.storage.copying import remove_file
+from tradewind.storage.gate import remove_file
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.datasets.files import UNFINISHED, atomic_writer, basename, join
 from tradewind.datasets.tokenizing.inputs import InputFile
 from tradewind.storage import file_system_at, open_file
-from tradewind.storage.trees import remove_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +72,8 @@ def shard_key(recipe_key: str, file: InputFile) -> str:
 
 def finished_shards(folder: str, keys: Iterable[str]) -> dict[str, Shard]:
     """Those of ``keys`` that are in ``folder``, by one listing; what else is there is removed, unfinished files too."""
+    from tradewind.storage.trees import remove_files
+
     fs, root = file_system_at(folder)
     fs.invalidate_cache()
     wanted, found, others = set(keys), {}, []

@@ -27,7 +27,6 @@ from tradewind.records.parsing import (
     parse_object,
 )
 from tradewind.storage.bounded import LARGE, Content
-from tradewind.storage.files import existing_many, read_contents
 
 C4_BITS_PER_BYTE: Final = "eval/paloma/c4_en/bpb"
 """What Marin ranks speedruns by, where a training has that validation set."""
@@ -116,6 +115,8 @@ def measures_of(train_path: str) -> TrainingMeasures:
     Raises:
         ValueError: It has not ended, was made by something else, or is too short for a step to be timed.
     """
+    from tradewind.storage.files import existing_many, read_contents
+
     result_file, metrics_file = result_path(train_path), metrics_path(train_path)
     if existing_many([result_file, metrics_file]) != {result_file, metrics_file}:
         raise ValueError(
