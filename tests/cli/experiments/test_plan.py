@@ -75,7 +75,7 @@ def test_the_prefix_and_the_selection_can_be_given(house: House, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (["nothing"], 1, "found in the DAG files; 'airflow dags list --local' lists"),
+        (["nothing"], 1, "/airflow; 'airflow dags list --local' lists the DAGs."),
         (["nightly", "--param", "sise=2"], 2, "has no param 'sise'; it has size, note"),
         (["nightly", "--prefix", "relative"], 2, "'relative' is a relative path"),
     ],
