@@ -55,7 +55,7 @@ def say(config):
     return {"speaker": speaker.__version__, "voice": voice.__version__}
 """
 
-SAY = "python -c 'import speaker, voice, sys; print(*map(str, (speaker.__version__, voice.__version__, sys.prefix)))'"
+SAY = """python -c 'import speaker, voice, sys; print("said:", speaker.__version__, voice.__version__, sys.prefix)'"""
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,8 @@ def said(jobs: RayJobs, job: str, code: Path, wheels: Path, groups: list[str]) -
     jobs.submit_or_attach(check_request(JobRequest(job, SAY, prepared(environment))))
     status, lines = ended_job(jobs, job)
     assert status == "SUCCEEDED", "\n".join(lines)
-    return lines[-1].split()
+    # Not the last line: Ray writes its own about the entrypoint when that may have spoken already.
+    return next(line.split()[1:] for line in lines if line.startswith("said:"))
 
 
 @pytest.mark.ray
