@@ -20,6 +20,8 @@ import pytest
 from tests.marin.checkouts import EXECUTOR, names, run, write_checkout
 from tradewind.marin import RefusedFileError
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
+from tradewind.marin.evaluation.process_state import kept_process
+from tradewind.marin.world.import_map import World
 from tradewind.steps import ExecutorStep
 
 ASSIGNED = {
@@ -64,6 +66,25 @@ def test_what_is_assigned_in_a_module_outlives_no_load(tmp_path: Path, line: str
     told = {file.stem: isinstance(outcome, Evaluated) or str(outcome) for file, outcome in outcomes.items()}
     assert told["a"] is True and told["c"] is True
     assert told["b"] is True if end.startswith("exec") else "ZeroDivisionError" in str(told["b"])
+
+
+def test_what_is_assigned_in_a_module_that_nobody_had_imported_outlives_no_load(tmp_path: Path) -> None:
+    assert "poplib" not in sys.modules
+    looks = "assert __import__('poplib').POP3 is not print"
+    write_checkout(
+        tmp_path,
+        a=f"{EXECUTOR}import poplib; poplib.POP3 = print\nexecutor_main([])\n",
+        b=f"{EXECUTOR}{looks}\nexecutor_main([])\n",
+    )
+    outcomes = evaluate(tmp_path, [tmp_path / f"experiments/{name}.py" for name in "ab"], 20)
+    assert all(isinstance(outcome, Evaluated) for outcome in outcomes.values())
+
+
+def test_the_bytes_of_the_environment_are_put_back(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    with kept_process() as for_file, for_file(World(tmp_path), []):
+        posix.environ[b"ADDED"] = b"1"
+    assert b"ADDED" not in posix.environ
 
 
 def test_what_a_shared_module_assigns_is_there_for_each_file_that_imports_it(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import gc
 import locale
 import logging
 import os
-import posix
 import random
 import signal
 import socket
@@ -161,13 +160,10 @@ def _kept_folder() -> Callable[[], None]:
 
 
 def _kept_environment() -> Callable[[], None]:
-    before, as_begun = dict(os.environ), dict(posix.environ)
+    before = dict(os.environ)
 
     def put_back() -> None:
-        if posix.environ != as_begun:
-            posix.environ.clear()
-            posix.environ.update(as_begun)
-        if dict(os.environ) != before:
+        if dict(os.environ) != before:  # posix.environ is the dictionary in it
             os.environ.clear()
             os.environ.update(before)
 
