@@ -96,7 +96,7 @@ def test_what_github_did_not_announce_is_not_kept(github: GitHub, tmp_path: Path
     ("name", "content", "told"),
     [
         ("bbc_news_20250701to20250715.json", [{"title": "only a title"}], "entry 0 has no text, but {'title': 'only a"),
-        ("bbc_news_20250701to20250715.json", {"text": "no list"}, "holds a dict, and should hold a list."),
+        ("bbc_news_20250701to20250715.json", {"text": "no list"}, "is no list but a dict."),
         ("../bbc_news_20250701to20250715.json", ["a"], "which is no path below the output"),
         ("bbc_news.json", ["a"], "data_path has no file that is called like the texts of some days"),
     ],

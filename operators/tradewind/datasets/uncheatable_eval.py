@@ -6,7 +6,6 @@ which they hold the texts, such as ``bbc_news_20250701to20250715.json``. Of each
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tradewind.datasets.documents import SUFFIX, Document, write_document_file
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name, parsed_list
 from tradewind.datasets.files import join, write_json
 from tradewind.datasets.one_line import in_a_line
 from tradewind.steps.values.fields import PATH, SOME_TEXT, check_fields
@@ -58,7 +57,7 @@ def download_uncheatable_eval(config: UncheatableEvalConfig) -> dict[str, Any]:
     rows = []
     for name, file in sorted(files.items()):
         own = file.name.removesuffix(".json")
-        texts = _parsed(b"".join(file.checked(reader.read(file))), file.url)
+        texts = parsed_list(file.checked(reader.read(file)), file.url, _LARGEST_FILE_BYTES)
         documents = write_document_file(join(config.output_path, f"{own}{SUFFIX}"), _documents(own, texts, file.url))
         print(f"{own}: {documents:,} documents", flush=True)
         rows.append({"benchmark": name, "file": f"{own}{SUFFIX}", "records": documents, "sha": file.git_blob})
@@ -72,8 +71,7 @@ def _listed(config: UncheatableEvalConfig, reader: Any) -> Iterator[SourceFile]:
 
     repository = f"{config.api}/repos/{quote(config.repo_owner)}/{quote(config.repo_name)}"
     url = f"{repository}/contents/{quote(config.data_path)}?ref={quote(config.branch, safe='')}"
-    listed = _parsed(_bounded(reader.read(SourceFile("contents", url)), url), url)
-    for entry in listed:
+    for entry in parsed_list(reader.read(SourceFile("contents", url)), url, _LARGEST_LIST_BYTES):
         if not isinstance(entry, dict) or not isinstance(entry.get("download_url"), str):
             continue
         name, address = check_name(str(entry.get("name")), url), entry["download_url"]
@@ -89,15 +87,6 @@ def _listed(config: UncheatableEvalConfig, reader: Any) -> Iterator[SourceFile]:
         yield SourceFile(name, address, size_bytes=size, git_blob=blob)
 
 
-def _bounded(chunks: Iterator[bytes], url: str) -> bytes:
-    content = bytearray()
-    for chunk in chunks:
-        content += chunk
-        if len(content) > _LARGEST_LIST_BYTES:
-            raise DownloadError(f"{url} gives more than {_LARGEST_LIST_BYTES:,} bytes.")
-    return bytes(content)
-
-
 def _newest(files: Iterator[SourceFile]) -> dict[str, SourceFile]:
     """Set → its file that ends last."""
     newest: dict[str, tuple[tuple[str, str], SourceFile]] = {}
@@ -110,16 +99,6 @@ def _newest(files: Iterator[SourceFile]) -> dict[str, SourceFile]:
     if not newest:
         raise DownloadError("data_path has no file that is called like the texts of some days: is it the right folder?")
     return {name: file for name, (_, file) in newest.items()}
-
-
-def _parsed(content: bytes, url: str) -> list[Any]:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DownloadError(f"{url} is no JSON: {in_a_line(error)}.") from error
-    if not isinstance(found, list):
-        raise DownloadError(f"{url} holds a {type(found).__name__}, and should hold a list.")
-    return found
 
 
 def _documents(name: str, texts: list[Any], url: str) -> Iterator[Document]:

@@ -70,7 +70,7 @@ def test_a_list_without_end_is_not_kept(hub: HubServer, tmp_path: Path, monkeypa
     with pytest.raises(DownloadError, match="more than 1 files"):
         downloaded(tmp_path)
     monkeypatch.setattr(listing, "LARGEST_PAGE_BYTES", 100)
-    with pytest.raises(DownloadError, match="a page of more than 100 bytes"):
+    with pytest.raises(DownloadError, match="gives more than 100 bytes"):
         downloaded(tmp_path)
 
 

@@ -6,14 +6,13 @@ believed only as far as it leads on at the hub, is of bounded size, and holds wh
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 from urllib.parse import quote, urljoin
 
 from tradewind.datasets.downloading.http_reader import PASSING, PassingError, retry_after_s
 from tradewind.datasets.downloading.redirects import guarded_session
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name, is_hidden
+from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name, is_hidden, parsed_list
 from tradewind.datasets.one_line import in_a_line
 
 LARGEST_PAGE_BYTES: Final = 64 << 20
@@ -58,7 +57,7 @@ class Listing:
                 raise PassingError(f"it answered {response.status_code}", wanted_s)
             if response.status_code != 200:
                 raise DownloadError(f"{self._where} cannot be had: it answered {response.status_code}.")
-            entries = self._parsed(response)
+            entries = parsed_list(response.iter_content(_CHUNK_BYTES), self._where, LARGEST_PAGE_BYTES)
             following = response.links.get("next", {}).get("url")
         self.files += [file for entry in entries if (file := self._file(entry)) is not None]
         if len(self.files) > MOST_FILES:
@@ -81,20 +80,6 @@ class Listing:
             raise DownloadError(f"{self._where} has no end: a page leads back to one before.")
         self._pages.add(following)
         self._next = following
-
-    def _parsed(self, response: Any) -> list[Any]:
-        content = bytearray()
-        for chunk in response.iter_content(_CHUNK_BYTES):
-            content += chunk
-            if len(content) > LARGEST_PAGE_BYTES:
-                raise DownloadError(f"{self._where} has a page of more than {LARGEST_PAGE_BYTES:,} bytes.")
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise DownloadError(f"{self._where} is no JSON: {in_a_line(error)}.") from error
-        if not isinstance(found, list):
-            raise DownloadError(f"{self._where} is no list but a {type(found).__name__}.")
-        return found
 
     def _file(self, entry: Any) -> SourceFile | None:
         """None for a folder, and for a file that could be taken for a record of a step."""

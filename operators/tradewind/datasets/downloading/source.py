@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.datasets.one_line import in_a_line
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -126,3 +129,23 @@ def check_apart(names: Iterable[str], where: str) -> None:
         for folder in PurePosixPath(name).parents:
             if str(folder) in known:
                 raise UnusableNameError(f"{where} names {str(folder)[:200]!r} as a file, and {name[:200]!r} within it.")
+
+
+def parsed_list(chunks: Iterable[bytes], where: str, most_bytes: int) -> list[Any]:
+    """The JSON list that a server gives, ``where`` as errors call it.
+
+    Raises:
+        DownloadError: It is none, or longer than ``most_bytes``.
+    """
+    content = bytearray()
+    for chunk in chunks:
+        content += chunk
+        if len(content) > most_bytes:
+            raise DownloadError(f"{where} gives more than {most_bytes:,} bytes.")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DownloadError(f"{where} is no JSON: {in_a_line(error)}.") from error
+    if not isinstance(found, list):
+        raise DownloadError(f"{where} is no list but a {type(found).__name__}.")
+    return found
