@@ -23,6 +23,7 @@ from tradewind import (
     versioned,
 )
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
+from tradewind.marin.defaults.models import llama
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.steps import clean, evaluate, report, tokenize, train_tokenizer
@@ -47,6 +48,10 @@ def train(name: str, tokens: Any, model: Any = "small", **options: Any) -> Execu
 def with_rope(kind: str) -> Any:
     rope = lazy(f"levanter.layers.rotary:{kind}EmbeddingsConfig", theta=10_000)
     return lazy("levanter.models.llama:LlamaConfig", max_seq_len=128, rope=rope)
+
+
+def sized(**sizes: Any) -> Any:
+    return lazy("levanter.models.llama:LlamaConfig", **sizes)
 
 
 TRAINED = train("train", TOKENS, run_param("size"), num_train_steps=7, checkpoint_seconds=2.0)
@@ -203,6 +208,27 @@ def test_the_step_is_ready_to_run() -> None:
         (lambda: train("a", TOKENS, versioned("huge")), "model_size=.*'huge'.*: give one of tiny, small, 125m"),
         (lambda: train("a", TOKENS, versioned(5)), "which is no model"),
         (lambda: train("a", TOKENS, TOKENIZER), r"model is ExecutorStep\('tokenizer'\), which is no model"),
+        (
+            lambda: train("a", TOKENS, llama("llama_150m")),
+            "^Step 'a': model is a LlamaConfig of Marin's, which only",
+        ),
+        (
+            lambda: train("a", TOKENS, sized(num_layers=0)),
+            "^Step 'a': model.num_layers=0: give a whole number",
+        ),
+        (
+            lambda: train("a", TOKENS, sized(hidden_dim=versioned(-8))),
+            "model.hidden_dim=-8: give a whole number",
+        ),
+        (lambda: train("a", TOKENS, sized(head_dim=0)), "model.head_dim=0: give a whole number of at least 1, or None"),
+        (
+            lambda: train("a", TOKENS, sized(max_seq_len=64)),
+            "^Step 'a': seq_len=128 is longer than the model's context, max_seq_len=64.$",
+        ),
+        (
+            lambda: evaluate("a", train("b", TOKENS, sized(max_seq_len=128)), seq_len=256),
+            "^Step 'a': seq_len=256 is longer than the model's context, max_seq_len=128.$",
+        ),
         (lambda: train("a", TOKENS, model_size="small"), "train fills it in from its arguments"),
         (lambda: train("a", TOKENS, levanter=run_param("levanter")), "is no mapping of settings, such as"),
         (lambda: train("a", TOKENS, resources="v4-16"), "Step 'a': resources must be .* but is 'v4-16'"),

@@ -236,7 +236,11 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
             {"levanter": {"trainer.per_device_parallelism": "x"}},
         ),
         "Levanter's optimizer.beta2=inf: give a number.": (4, {"levanter": {"optimizer.beta2": float("inf")}}),
-        "model: Levanter cannot build this LlamaConfig (": (4, {"model": {"max_seq_len": 64, "intermediate_dim": -1}}),
+        "model.intermediate_dim=-1: give a whole number": (4, {"model": {"max_seq_len": 64, "intermediate_dim": -1}}),
+        "model: Levanter cannot build this LlamaConfig (": (
+            4,
+            {"model": {"max_seq_len": 64, "gradient_checkpointing": "never"}},
+        ),
         "levanter['trainer.seed'] is decided by seed of the config": (
             4,
             {"levanter": {"trainer.seed": 1}},

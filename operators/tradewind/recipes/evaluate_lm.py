@@ -13,6 +13,7 @@ from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
 from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted, bytes_of_tokens, total_nats
+from tradewind.recipes.model_argument import check_context
 from tradewind.recipes.sampling import SamplingOptions, sample
 from tradewind.recipes.train_lm import checkpoints_path, export_path
 from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields, number, one_of, whole
@@ -69,6 +70,7 @@ class LmEvalConfig:
             temperature=number(above=0),
             seed=whole(),
         )
+        check_context(self.model, self.seq_len)
 
 
 def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:

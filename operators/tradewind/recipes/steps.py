@@ -28,7 +28,7 @@ from tradewind.datasets.tokenization import RESUMABLE as RESUMABLE_TOKENS
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.fit_scaling_law import ScalingLawConfig, fit_scaling_law
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
-from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
+from tradewind.recipes.model_argument import PLACEHOLDERS, counted, model_inputs
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
@@ -39,10 +39,7 @@ from tradewind.steps import (
     ExperimentError,
     InputName,
     MirroredValue,
-    OutputName,
-    VersionedValue,
     ensure_versioned,
-    lazy,
     this_output_path,
 )
 from tradewind.steps.values.lazy import Lazy
@@ -50,7 +47,6 @@ from tradewind.steps.values.run_values import RunValue
 from tradewind.steps.values.shortened import shortened
 
 _P = ParamSpec("_P")
-_PLACEHOLDERS = (ExecutorStep, InputName, MirroredValue, OutputName, VersionedValue)
 _OF_STEP = ("description", "override_output_path", "resources", "pip_dependency_groups", "cluster", "secrets")
 _AS_TRAINED = ("cache_path", "tokenizer_path", "model", "model_size", "seq_len")
 _ASKED = {"cache_path": "tokens", "tokenizer_path": "tokenizer", "model": "model"}
@@ -171,14 +167,14 @@ def training(
     if not isinstance(overrides, Mapping):
         given = shortened(overrides)
         raise ValueError(f"{maker}(levanter={given}) is no mapping of settings, such as {{'optimizer.beta2': 0.95}}.")
-    levanter = {field: _counted(value) for field, value in overrides.items()}
+    levanter = {field: counted(value) for field, value in overrides.items()}
     what = f"a model of size {model}" if isinstance(model, str) else "a language model"
     if isinstance(model, Lazy):
         what = f"a {model.target.rpartition(':')[2]}"
     about = f"Trains {what} with Levanter."
     recipe = _Recipe(maker, train_lm, LmTrainConfig, about, (*_MEASURING, "levanter"), RESUMABLE)
     _check_made("initialize_from", "trained", options.get("initialize_from"))
-    inputs = {"cache_path": cache, "tokenizer_path": found, **_model(model)}
+    inputs = {"cache_path": cache, "tokenizer_path": found, **model_inputs(model)}
     return recipe.step(name, inputs, {**options, "levanter": levanter})
 
 
@@ -209,7 +205,7 @@ def evaluate(
     known = {field: getattr(config, field) for field in _AS_TRAINED} if isinstance(config, LmTrainConfig) else {}
     said = {"cache_path": tokens, "tokenizer_path": tokenizer}
     inputs = known | {field: _input(_ASKED[field], value) for field, value in said.items() if value is not None}
-    inputs |= _model(model)
+    inputs |= model_inputs(model)
     for field, argument in _ASKED.items():
         if field not in inputs:
             raise ValueError(f"{argument} is missing: what is evaluated is no step of train, whose config says it.")
@@ -287,7 +283,7 @@ def recipe_step(
     read: dict[str, Any] = {}
     for field, (argument, given) in inputs.items():
         if field == "model":
-            read |= _model(given)
+            read |= model_inputs(given)
         elif argument == "runs":
             read[field] = _ended_runs(given)
         elif isinstance(given, Mapping):
@@ -325,7 +321,7 @@ class _Recipe:
         self._check_names(inputs, options)
         self._check_complete({*inputs, *options, "output_path"})
         settings = {
-            field: value if field in self.uncounted else _counted(value)
+            field: value if field in self.uncounted else counted(value)
             for field, value in options.items()
             if field not in _OF_STEP
         }
@@ -362,14 +358,14 @@ class _Recipe:
 
 def _input(argument: str, value: Any) -> Any:
     """A reference to what ``value`` says, in a form that counts; raises ``ValueError`` if it is no such input."""
-    if not isinstance(value, (*_PLACEHOLDERS, RunValue, PurePath, str)) or value == "":
+    if not isinstance(value, (*PLACEHOLDERS, RunValue, PurePath, str)) or value == "":
         raise ValueError(
             f"{argument} is {shortened(value)}, which is no input: give a step, a path inside one, or another path."
         )
     _check_made(argument, argument, value)
     if isinstance(value, ExecutorStep):
         return value.as_input_name()
-    return InputName.hardcoded(value) if isinstance(value, str) else _counted(value)
+    return InputName.hardcoded(value) if isinstance(value, str) else counted(value)
 
 
 def _check_made(argument: str, wanted: str, value: Any) -> None:
@@ -398,31 +394,3 @@ def said_tokenizer(tokens: Any) -> Any:
 def _config_of(value: Any) -> Any:
     """The config of the step that ``value`` is, or lies in; ``None`` for any other path."""
     return getattr(value.step if isinstance(value, InputName) else value, "config", None)
-
-
-def _model(model: Any) -> dict[str, Any]:
-    """A lazy object's class is no part of a version by itself, so it stands in for the size, which is not read then."""
-    if isinstance(model, Lazy):
-        return {"model": _counted(model), "model_size": ensure_versioned(_classes(model))}
-    if dataclasses.is_dataclass(model) and not isinstance(model, _PLACEHOLDERS) and hasattr(model, "max_seq_len"):
-        return {"model": ensure_versioned(model), "model_size": ensure_versioned(type(model).__qualname__)}
-    given = model.value if isinstance(model, VersionedValue) else model
-    if given is not None and not isinstance(given, (RunValue, str)):
-        sizes = ", ".join(MODEL_SIZES)
-        raise ValueError(
-            f"model is {shortened(model)}, which is no model: give a size ({sizes}), lazy(...) or Levanter's config."
-        )
-    return {} if model is None else {"model": None, "model_size": ensure_versioned(model)}
-
-
-def _classes(value: Lazy) -> str:
-    """The class of a lazy object, with those of the lazy objects in it."""
-    inner = [f"{field}={_classes(each)}" for field, each in sorted(value.kwargs.items()) if isinstance(each, Lazy)]
-    return f"{value.target}({', '.join(inner)})" if inner else value.target
-
-
-def _counted(value: Any) -> Any:
-    """``value`` as part of the version: fields of a lazy object one by one, references as they are."""
-    if isinstance(value, Lazy):
-        return lazy(value.target, **{field: _counted(inner) for field, inner in value.kwargs.items()})
-    return value if isinstance(value, _PLACEHOLDERS) else ensure_versioned(value)

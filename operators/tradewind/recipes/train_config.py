@@ -12,6 +12,7 @@ from tradewind.datasets.files import basename, join
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.levanter.overrides import check_names
 from tradewind.recipes.metrics.trackers import WandbOptions
+from tradewind.recipes.model_argument import check_context
 from tradewind.steps import VersionedValue
 from tradewind.steps.values.fields import FLAG, PATH, TEXT, check_fields, instance, number, one_of, whole
 
@@ -72,6 +73,7 @@ class LmTrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, **_RULES, model_size=one_of(MODEL_SIZES) if self.model is None else TEXT)
+        check_context(self.model, self.seq_len)
         levanter = self.levanter.value if isinstance(self.levanter, VersionedValue) else self.levanter
         if isinstance(levanter, Mapping):
             check_names(levanter)

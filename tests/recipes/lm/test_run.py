@@ -129,7 +129,10 @@ cases = {
     "weights that begin late": lambda: made("r", data={"train_weights": [(8, {"web": 1, "code": 1})]}),
     "batches out of order": lambda: made(
         "r", trainer={"train_batch_size": [ScheduleStep(0, 8), ScheduleStep(8, 4), ScheduleStep(4, 8)]}),
-    "no such model": lambda: made("r", model={"intermediate_dim": -1}),
+    "no such model": lambda: made("r", model={"gradient_checkpointing": "never"}),
+    "no layers": lambda: made("r", model={"num_layers": 0}),
+    "heads that do not fit": lambda: made("r", model={"hidden_dim": 33}),
+    "heads that cannot turn": lambda: made("r", model={"hidden_dim": 30}),
     "no export": lambda: made("r", initialize_from_hf="/nowhere"),
     "export": lambda: made("r", initialize_from_hf=f"{root}/out/whole/hf/step-11"),
     "export of another model": lambda: made(
@@ -235,6 +238,9 @@ REFUSED = {
     "weights that begin late": "train_config.data.train_weights has stages from steps [8]: give the first one step 0,",
     "batches out of order": "train_config.trainer.train_batch_size has stages from steps [0, 8, 4]: give the first one",
     "no such model": "train_config.model: Levanter cannot build this LlamaConfig (",
+    "no layers": "train_config.model.num_layers=0: give a whole number of at least 1.",
+    "heads that do not fit": "train_config.model.hidden_dim=33: give a multiple of num_heads, 2.",
+    "heads that cannot turn": "train_config.model has heads of 15 numbers, which rotary embeddings turn in pairs: give",
     "no export": "train_config.initialize_from_hf='/nowhere' cannot be read (",
     "export": "fits",
     "export of another model": "train_config.initialize_from_hf: the model ROOT/out/whole/hf/step-11 is another: ",

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from tradewind.datasets.files import exists, join
+from tradewind.recipes.model_argument import check_sizes
 
 _MODEL = "model/"
 _ARRAY = "/zarr.json"
@@ -29,7 +30,8 @@ def check_same_model(made: Any, vocab_size: int, checkpoint: str, field: str, pa
 
 
 def check_model(made: Any, vocab_size: int, field: str) -> None:
-    """Raise ``ValueError`` naming ``field`` if Levanter cannot build the model of that config."""
+    """Raise ``ValueError`` naming ``field`` if Levanter cannot build the model of that config, or cannot train it."""
+    check_sizes(made.model, field)
     try:
         model_shapes(made, vocab_size)
     except Exception as error:  # each model has its own way of refusing

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tradewind.datasets.files import basename
+from tradewind.recipes.model_argument import check_context, check_sizes
 from tradewind.steps.values.fields import FLAG, PATH, TEXTS, check_fields, instance
+from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.shortened import shortened
 
 _ALREADY_DECIDED: Final = ("JAX_PLATFORMS",)
@@ -43,6 +45,9 @@ class LevanterTrainConfig:
             env_vars=instance("a mapping of variables, such as {'LIBTPU_INIT_ARGS': '...'}", Mapping),
             auto_build_caches=FLAG.or_none(),
         )
+        if isinstance(self.train_config, Lazy) and (model := self.train_config.kwargs.get("model")) is not None:
+            check_sizes(model, "train_config.model")
+            check_context(model, self.train_config.kwargs.get("train_seq_len"), "train_config.train_seq_len")
 
 
 def output_path_of(config: Any) -> str:

@@ -1,0 +1,123 @@
+"""The model that a step is given: what of it counts in the version, and sizes that no model can have.
+
+Sizes are looked at twice: while a DAG file is parsed, as far as they are said there, and before a slice is reserved,
+when the classes' own defaults are known too. Levanter builds a model of no layers, or of heads that rotary embeddings
+cannot turn, and only its first step on the slice would fail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
+from tradewind.steps import (
+    ExecutorStep,
+    InputName,
+    MirroredValue,
+    OutputName,
+    VersionedValue,
+    ensure_versioned,
+    lazy,
+)
+from tradewind.steps.values.fields import whole
+from tradewind.steps.values.lazy import Lazy
+from tradewind.steps.values.run_values import RunValue
+from tradewind.steps.values.shortened import shortened
+
+PLACEHOLDERS: Final = (ExecutorStep, InputName, MirroredValue, OutputName, VersionedValue)
+_SIZES: Final = {
+    **dict.fromkeys(("hidden_dim", "intermediate_dim", "num_layers", "num_heads", "num_kv_heads"), whole(1)),
+    "head_dim": whole(1).or_none(),
+    "max_seq_len": whole(2),
+}
+"""What the fields of these names take, in whatever model they are."""
+_OF_MARIN: Final = "__era__"
+"""What classes of ``tradewind.marin.era`` have."""
+
+
+def model_inputs(model: Any) -> dict[str, Any]:
+    """The fields of a recipe's config that say the model.
+
+    A lazy object's class is no part of a version by itself, so it stands in for the size, which is not read then.
+
+    Raises:
+        ValueError: It is no model, or one of its sizes cannot be.
+    """
+    if isinstance(model, Lazy):
+        check_sizes(model)
+        return {"model": counted(model), "model_size": ensure_versioned(_classes(model))}
+    if dataclasses.is_dataclass(model) and hasattr(model, _OF_MARIN):
+        raise ValueError(
+            f"model is a {type(model).__name__} of Marin's, which only default_train with a SimpleTrainConfig takes: "
+            f"give lazy('{type(model).__module__}:{type(model).__name__}', max_seq_len=..., ...) with its sizes."
+        )
+    if dataclasses.is_dataclass(model) and not isinstance(model, PLACEHOLDERS) and hasattr(model, "max_seq_len"):
+        check_sizes(model)
+        return {"model": ensure_versioned(model), "model_size": ensure_versioned(type(model).__qualname__)}
+    given = model.value if isinstance(model, VersionedValue) else model
+    if given is not None and not isinstance(given, (RunValue, str)):
+        sizes = ", ".join(MODEL_SIZES)
+        raise ValueError(
+            f"model is {shortened(model)}, which is no model: give a size ({sizes}), lazy(...) or Levanter's config."
+        )
+    return {} if model is None else {"model": None, "model_size": ensure_versioned(model)}
+
+
+def counted(value: Any) -> Any:
+    """``value`` as part of the version: fields of a lazy object one by one, references as they are."""
+    if isinstance(value, Lazy):
+        return lazy(value.target, **{field: counted(inner) for field, inner in value.kwargs.items()})
+    return value if isinstance(value, PLACEHOLDERS) else ensure_versioned(value)
+
+
+def check_sizes(model: Any, field: str = "model") -> None:
+    """Raise ``ValueError``, naming the field, for a size that no model can have, as far as sizes are known."""
+    known = _fields(model)
+    for name, rule in _SIZES.items():
+        if name in known:
+            rule.check(f"{field}.{name}", known[name])
+    if not isinstance(model, Lazy):  # whose class may say how wide a head is
+        _check_heads(known, field)
+
+
+def check_context(model: Any, seq_len: Any, field: str = "seq_len") -> None:
+    """Raise ``ValueError`` for sequences that are longer than those of the model, as far as both are known."""
+    longest, length = _value(_fields(model).get("max_seq_len")), _value(seq_len)
+    if isinstance(longest, int) and isinstance(length, int) and length > longest:
+        raise ValueError(f"{field}={length} is longer than the model's context, max_seq_len={longest}.")
+
+
+def _check_heads(known: Mapping[str, Any], field: str) -> None:
+    width, heads, size = (_value(known.get(name)) for name in ("hidden_dim", "num_heads", "head_dim"))
+    if size is None:
+        if not isinstance(width, int) or not isinstance(heads, int):
+            return
+        if width % heads:
+            raise ValueError(f"{field}.hidden_dim={width}: give a multiple of num_heads, {heads}.")
+        size = width // heads
+    if known.get("rope") is not None and size % 2:
+        raise ValueError(
+            f"{field} has heads of {size} numbers, which rotary embeddings turn in pairs: give an even head_dim, or a "
+            "hidden_dim that is an even multiple of num_heads."
+        )
+
+
+def _fields(model: Any) -> Mapping[str, Any]:
+    given = _value(model)
+    if isinstance(given, Lazy):
+        return given.kwargs
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    return {}
+
+
+def _value(given: Any) -> Any:
+    return given.value if isinstance(given, VersionedValue) else given
+
+
+def _classes(value: Lazy) -> str:
+    """The class of a lazy object, with those of the lazy objects in it."""
+    inner = [f"{field}={_classes(each)}" for field, each in sorted(value.kwargs.items()) if isinstance(each, Lazy)]
+    return f"{value.target}({', '.join(inner)})" if inner else value.target
