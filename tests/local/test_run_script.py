@@ -111,6 +111,12 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
             1,
             "Step 's': config.value is the function",
         ),
+        (
+            "from tradewind import TpuSlice\n"
+            'executor_main([ExecutorStep("s", work, Config(), resources=TpuSlice("v9-8"))])',
+            1,
+            "Step 's': resources.slice_type: There is no TPU slice type 'v9-8'; the nearest valid names are ",
+        ),
         ('executor_main(ExecutorStep("s", work, Config()))', 1, "steps must be a list"),
         ('executor_main([ExecutorStep("s", work, Config())], max_concurrent=0)', 1, "max_concurrent must be"),
         ('executor_main([ExecutorStep("s", work, Config())], allow_outside="s")', 1, "allow_outside must be a"),

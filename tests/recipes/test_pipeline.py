@@ -170,7 +170,7 @@ def prepared_night(night: Night) -> Night:
 def results(night: Night) -> dict[str, Any]:
     """The evaluation of ``train``."""
     inputs = {name: night.path(name.removesuffix("_path")) for name in ("train_path", "cache_path", "tokenizer_path")}
-    settings = {"model_size": "tiny", "seq_len": SEQ_LEN, "sample_tokens": 60}
+    settings = {"model_size": "tiny", "seq_len": SEQ_LEN, "prompt": "def ", "sample_tokens": 60}
     return night.run(EVALUATE, **inputs, output_path=night.path("eval"), **settings)
 
 

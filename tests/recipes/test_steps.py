@@ -175,7 +175,7 @@ def test_the_step_is_ready_to_run() -> None:
     step = train("a", TOKENS, resources=TpuSlice("v4-16"), secrets={"WANDB_API_KEY": "env:KEY"}, cluster="far")
     assert (step.resources, step.cluster, step.secrets) == (TpuSlice("v4-16"), "far", {"WANDB_API_KEY": "env:KEY"})
     assert tuple(step.resumable) == RESUMABLE
-    assert CLEANED.description.startswith("Cleaned, deduplicated")
+    assert CLEANED.description is not None and CLEANED.description.startswith("Cleaned, deduplicated")
     assert clean("a", RAW, description="Mine.").description == "Mine."
 
 

@@ -48,6 +48,7 @@ from tradewind.steps import (
 from tradewind.steps.values.run_values import RunValue
 from tradewind.storage import Roots
 from tradewind.tasks.jobs.exposed_secrets import check_spec
+from tradewind.tasks.jobs.placement import check_slice_types
 from tradewind.terminal_text import as_text
 from tradewind.turns.start import Task
 
@@ -149,6 +150,7 @@ def _plan(
     steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Selection, allow_outside: Sequence[str]
 ) -> _ScriptRun:
     experiment = resolve(steps, prefix, ScriptValues())
+    check_slice_types(resolved.step for resolved in experiment.steps)
     roots = check_output_places(experiment.steps, prefix, lambda: Roots.of([prefix]), allow_outside)
     wanted = wanted_steps(steps)
     # Who names a step that is only read without waiting wants it all the same.

@@ -38,7 +38,7 @@ from tradewind.steps import (
 )
 from tradewind.tasks.assets import step_asset
 from tradewind.tasks.context import ExperimentSettings
-from tradewind.tasks.jobs.placement import check_function_place
+from tradewind.tasks.jobs.placement import check_function_place, check_slice_types
 from tradewind.tasks.params import PREFIX, add_run_params
 
 PLAN_TASK_ID = "plan"
@@ -80,7 +80,7 @@ def build_dag(
     every = outline.steps  # also what is only referred to without waiting: a person may ask a run for it
     check_given_places(each.step for each in every)
     check_are_apart(every)
-    _check_slice_types(every)
+    check_slice_types(resolved.step for resolved in every)
     for each in every:
         check_function_place(each.step)
     task_ids = _task_ids(every)
@@ -227,16 +227,6 @@ def _check_pools(dag_id: str, pools: Mapping[str, str]) -> None:
             raise ExperimentError(
                 f"DAG {dag_id!r}: pools are for slice types, {_CPU_POOL!r} and {_GPU_POOL!r}: {error}"
             ) from error
-
-
-def _check_slice_types(steps: Sequence[ResolvedStep]) -> None:
-    for resolved in steps:
-        resources = resolved.step.resources
-        if isinstance(resources, TpuSlice):
-            try:
-                slice_type(resources.slice_type)
-            except UnknownSliceTypeError as error:
-                raise ExperimentError(f"Step {resolved.name!r}: resources.slice_type: {error}") from error
 
 
 def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:

@@ -44,8 +44,8 @@ class LmEvalConfig:
     """As in training."""
     batch_size: int = 8
     """Sequences at a time; a multiple of the number of devices. Does not change the result."""
-    prompt: str = "def "
-    """How the sample begins."""
+    prompt: str | None = None
+    """How the sample begins; ``None`` lets the model begin a text of its own, as it does after an end of text."""
     sample_tokens: int = 200
     """How many tokens the sample has, after the prompt, at most."""
     temperature: float = 0.8
@@ -65,7 +65,7 @@ class LmEvalConfig:
             model_size=one_of(MODEL_SIZES) if self.model is None else TEXT,
             seq_len=whole(2),
             batch_size=whole(1),
-            prompt=SOME_TEXT,
+            prompt=SOME_TEXT.or_none(),
             sample_tokens=whole(0),
             temperature=number(above=0),
             seed=whole(),
@@ -157,7 +157,7 @@ class _Scorer:
 
 def _sample(config: LmEvalConfig, tokenizer: Any, model: Any, axes: ModelAxes) -> str:
     """The prompt and what the model makes of it."""
-    prompt = tokenizer.encode(config.prompt)
+    prompt = [] if config.prompt is None else tokenizer.encode(config.prompt)
     options = SamplingOptions(config.sample_tokens, config.temperature, config.seed)
-    following = sample(model, prompt, options, tokenizer.eos_token_id, axes.mapping)
+    following = sample(model, prompt or [tokenizer.eos_token_id], options, tokenizer.eos_token_id, axes.mapping)
     return str(tokenizer.decode([*prompt, *following]))

@@ -84,7 +84,8 @@ def check_sizes(model: Any, field: str = "model") -> None:
 
 def check_context(model: Any, seq_len: Any, field: str = "seq_len") -> None:
     """Raise ``ValueError`` for sequences that are longer than those of the model, as far as both are known."""
-    longest, length = _value(_fields(model).get("max_seq_len")), _value(seq_len)
+    known = _fields(model)
+    longest, length = _value(known.get("max_seq_len", known.get("seq_len"))), _value(seq_len)
     if isinstance(longest, int) and isinstance(length, int) and length > longest:
         raise ValueError(f"{field}={length} is longer than the model's context, max_seq_len={longest}.")
 

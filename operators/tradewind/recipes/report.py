@@ -70,8 +70,8 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
         ("Parameters", f"{training['parameters']:,}"),
         ("Speed", _speed(training, metrics)),
     ]
-    given = {name: value for name, value in training["settings"].items() if value not in (None, "", False, {})}
-    settings = [(f"`{name}`", f"`{value}`") for name, value in given.items()]
+    settings = [(f"`{name}`", f"`{value}`") for name, value in training["settings"].items() if _is_set(value)]
+    prompt = results["prompt"]
     fence = "`" * max(3, _longest_run_of_backticks(results["sample"]) + 1)
     return "\n\n".join(
         [
@@ -79,12 +79,16 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
             as_markdown([("Result", ""), *losses]),
             "![Training and validation loss by step](loss_curve.png)",
             "## Sample",
-            f"The model goes on with `{results['prompt']}`:",
+            "The model begins a text:" if prompt is None else f"The model goes on with `{prompt}`:",
             f"{fence}text\n{results['sample']}\n{fence}",
             "## Settings",
             as_markdown([("Setting", "Value"), *settings]) + "\n",
         ]
     )
+
+
+def _is_set(value: Any) -> bool:
+    return value is not False and value not in (None, "", {})  # 0 is a setting, and equal to False
 
 
 def loss_curve(metrics: list[dict[str, Any]], title: str) -> bytes:

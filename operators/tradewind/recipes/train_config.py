@@ -49,7 +49,8 @@ class LmTrainConfig:
     steps_per_eval: int = 1000
     """Steps between two validations; there is one at the end too."""
     max_eval_batches: int | None = 32
-    """Validation batches in each of these; ``None`` means all."""
+    """Validation batches in each of these; ``None`` means all. ``eval_loss`` of the result is of as many; it does not
+    count in the version of ``train``, since nobody would train anew for it. ``evaluate`` always takes all."""
     steps_per_checkpoint: int | None = None
     """Steps between checkpoints that are kept for good; ``None`` keeps only the last one of the run."""
     checkpoint_seconds: float = 600.0

@@ -170,26 +170,33 @@ def test_what_is_versioned_counts_and_a_model_may_be_lazy() -> None:
     assert by_run.description == "Trains a LlamaConfig."
 
 
+def taught(**given: Any) -> ExecutorStep:
+    return default_dpo("dpo", TEXTS, llama("llama_30m"), SimpleDPOConfig(TpuPodConfig("v4-8"), seed=3, **given))
+
+
 def test_preferences_are_compared_with_what_a_training_begins_with_unless_another_is_given() -> None:
-    def taught(**given: Any) -> Any:
-        step = default_dpo("dpo", TEXTS, llama("llama_30m"), SimpleDPOConfig(TpuPodConfig("v4-8"), seed=3, **given))
+    def config(**given: Any) -> Any:
+        step = taught(**given)
         assert (step.name, step.resources, "checkpoints/**" in step.resumable) == (
             "checkpoints/dpo", TpuSlice("v4-8"), True,
         )  # fmt: skip
         return levanter(step).kwargs
 
-    of_hub, of_ours = taught(model_name_or_path="a/b"), taught(initialize_from_checkpoint_path="gs://b/step-3")
+    of_hub, of_ours = config(model_name_or_path="a/b"), config(initialize_from_checkpoint_path="gs://b/step-3")
     assert (of_hub["initialize_from_hf"], of_hub["initialize_from_checkpoint_path"]) == ("a/b", None)
     assert (of_ours["initialize_from_hf"], of_ours["initialize_from_checkpoint_path"]) == (False, "gs://b/step-3")
     assert of_hub["reference"].kwargs == {"model_path": "a/b", "is_hf": True}
     assert of_ours["reference"].kwargs == {"model_path": "gs://b/step-3", "is_hf": False}
-    other = taught(initialize_from_checkpoint_path="gs://b/step-3", reference_model_path="c/d", wandb_project="mine")
+    other = config(initialize_from_checkpoint_path="gs://b/step-3", reference_model_path="c/d", wandb_project="mine")
     assert other["reference"].kwargs == {"model_path": "c/d", "is_hf": True}
+    both = {"model_name_or_path": "a/b", "initialize_from_checkpoint_path": "gs://b/step-3"}
+    assert config(**both, initialize_from_hf=True)["reference"].kwargs == {"model_path": "a/b", "is_hf": True}
+    assert config(**both, reference_model_path="a/b")["initialize_from_checkpoint_path"] == "gs://b/step-3"
     assert (other["trainer"].tracker.project, other["trainer"].tracker.tags) == ("mine", ["dpo"])
     assert (of_hub["beta"], of_hub["data_seed"], of_hub["hf_save_steps"], of_hub["optimizer"].max_grad_norm) == (
         0.1, 3, 500, 1,
     )  # fmt: skip
-    assert "adapter" not in of_hub and taught(model_name_or_path="a/b", adapter="lora")["adapter"] == "lora"
+    assert "adapter" not in of_hub and config(model_name_or_path="a/b", adapter="lora")["adapter"] == "lora"
 
 
 def test_a_name_that_is_too_long_for_wandb_keeps_its_end() -> None:
@@ -233,6 +240,18 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no weights for preferences": (
         lambda: default_dpo("d", TEXTS, llama("llama_30m"), SimpleDPOConfig(Cpu())),
         "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with.",
+    ),
+    "a length that nothing reads": (
+        lambda: taught(model_name_or_path="a/b", max_seq_len=512),
+        "max_seq_len=512 is not read, as in Marin's: give train_seq_len, or a model with that context.",
+    ),
+    "two kinds of weights for preferences": (
+        lambda: taught(model_name_or_path="a/b", initialize_from_checkpoint_path="c/step-1", initialize_from_hf=False),
+        "model_name_or_path and initialize_from_checkpoint_path are both given, and the training begins with the",
+    ),
+    "sequences that are too long for preferences": (
+        lambda: taught(model_name_or_path="a/b", train_seq_len=1_000_000),
+        "train_config.train_seq_len=1000000 is longer than the model's context, max_seq_len=",
     ),
     "new tokens": (
         lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), reinit_tokens=True)),

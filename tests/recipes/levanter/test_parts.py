@@ -175,8 +175,11 @@ def test_the_curve_is_a_png_even_without_a_measurement() -> None:
     assert loss_curve([], "empty").startswith(b"\x89PNG")
 
 
-def test_a_sample_with_backticks_stays_in_its_block() -> None:
+def test_a_report_has_the_sample_in_its_block_and_all_that_was_set() -> None:
     losses = {"loss": 1.0, "bpb": 1.0}
     results = {"checkpoint": losses, "hf": losses, "tokens": 1, "bytes": 2, "prompt": "x", "sample": "a\n```\nb"}
-    training = {"steps": 1, "tokens": 8, "parameters": 1, "settings": {"seed": 0}}
-    assert "\n````text\na\n```\nb\n````\n" in report_text("Title", training, results, [])
+    training = {"steps": 1, "tokens": 8, "parameters": 1, "settings": {"seed": 0, "wandb": None, "tensorboard": False}}
+    page = report_text("Title", training, results, [])
+    assert "The model goes on with `x`:\n\n````text\na\n```\nb\n````\n" in page
+    assert "The model begins a text:" in report_text("Title", training, {**results, "prompt": None}, [])
+    assert page.endswith("|\n| `seed` | `0` |\n"), "a setting of 0 is one"

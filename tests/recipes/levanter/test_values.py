@@ -47,6 +47,11 @@ class Outer:
     z_loss_weight: float = 0.0
 
 
+def inner(**fields: Any) -> Inner:
+    """With whatever values, as from a config that nobody has checked."""
+    return Inner(**fields)
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
@@ -62,11 +67,11 @@ class Outer:
         ({"weights": [(0, {"a": "1"})]}, "weights=[(0, {'a': '1'})]: give dict[str, float] or list["),
         ({"z_loss_weight": -1}, "z_loss_weight=-1: give at least 0."),
         ({"trainer": Inner(num_train_steps=0)}, "trainer.num_train_steps=0: give at least 1."),
-        ({"trainer": Inner(num_train_steps=float("inf"))}, "trainer.num_train_steps=inf: give a whole number."),
+        ({"trainer": inner(num_train_steps=float("inf"))}, "trainer.num_train_steps=inf: give a whole number."),
         ({"trainer": Inner(per_device_parallelism=0)}, "trainer.per_device_parallelism=0: give at least 1, or -1."),
-        ({"trainer": Inner(sizes=4.0)}, "trainer.sizes=4.0: give a whole number or list["),
-        ({"trainer": Inner(lengths=["x"])}, "trainer.lengths=['x']: give list[int]."),
-        ({"parts": {"web": Inner(lengths=3)}}, "parts['web'].lengths=3: give list[int]."),
+        ({"trainer": inner(sizes=4.0)}, "trainer.sizes=4.0: give a whole number or list["),
+        ({"trainer": inner(lengths=["x"])}, "trainer.lengths=['x']: give list[int]."),
+        ({"parts": {"web": inner(lengths=3)}}, "parts['web'].lengths=3: give list[int]."),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_path(fields: dict[str, Any], sentence: str) -> None:

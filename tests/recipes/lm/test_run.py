@@ -130,6 +130,9 @@ cases = {
     "batches out of order": lambda: made(
         "r", trainer={"train_batch_size": [ScheduleStep(0, 8), ScheduleStep(8, 4), ScheduleStep(4, 8)]}),
     "no such model": lambda: made("r", model={"gradient_checkpointing": "never"}),
+    "no such interval": lambda: made("r", trainer={"checkpointer": CheckpointerConfig(keep=[{"evry": 6}])}),
+    "interval of nothing": lambda: made("r", trainer={"checkpointer": CheckpointerConfig(keep=[{"every": 0}])}),
+    "no such component": lambda: made("r", data={"num_validation_sequences": {"cod": 4}}),
     "no layers": lambda: made("r", model={"num_layers": 0}),
     "heads that do not fit": lambda: made("r", model={"hidden_dim": 33}),
     "heads that cannot turn": lambda: made("r", model={"hidden_dim": 30}),
@@ -238,6 +241,11 @@ REFUSED = {
     "weights that begin late": "train_config.data.train_weights has stages from steps [8]: give the first one step 0,",
     "batches out of order": "train_config.trainer.train_batch_size has stages from steps [0, 8, 4]: give the first one",
     "no such model": "train_config.model: Levanter cannot build this LlamaConfig (",
+    "no such interval": "train_config.trainer.checkpointer.keep[0] has 'evry', which is none of its keys; did you mean "
+    "'every'?",
+    "interval of nothing": "train_config.trainer.checkpointer.keep[0]['every']=0: give a whole number of at least 1.",
+    "no such component": "train_config.data.num_validation_sequences has 'cod', which is none of its keys; did you "
+    "mean 'code'?",
     "no layers": "train_config.model.num_layers=0: give a whole number of at least 1.",
     "heads that do not fit": "train_config.model.hidden_dim=33: give a multiple of num_heads, 2.",
     "heads that cannot turn": "train_config.model has heads of 15 numbers, which rotary embeddings turn in pairs: give",

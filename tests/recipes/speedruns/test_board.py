@@ -27,7 +27,7 @@ def result(loss: float, flops: float | None, **others: Any) -> dict[str, Any]:
 def config(folder: Path, runs: dict[str, str] | None = None, **options: Any) -> LeaderboardConfig:
     if runs is None:
         author = {"name": "Ada | Lovelace", "affiliation": "Home", "url": None}
-        told = {"author": author, "description": "Two\nlines."}
+        told: dict[str, Any] = {"author": author, "description": "Two\nlines."}
         runs = {label: made(folder, label, result(*numbers, **told)) for label, numbers in RUNS.items()}
     return LeaderboardConfig(runs, str(folder / "out"), **options)
 
@@ -45,6 +45,13 @@ def test_runs_are_ranked_under_the_smallest_budget_that_each_fits_in(tmp_path: P
     ]  # fmt: skip
     assert told["best"] == "b" and told["best_under"] == {"1e+06": "e", "4e+06": "b"}
     assert told["runs"] == {"e": 2.9, "a": 3.0, "b": 2.5, "c": 2.8, "d": 2.6}
+
+
+def test_equal_runs_share_their_star_and_one_that_paid_more_for_as_much_has_none(tmp_path: Path) -> None:
+    points = {"a": (2.5, 1e6), "b": (2.5, 1e6), "dear": (2.5, 2e6), "worse": (2.6, 1e6), "nan": (float("nan"), 1e5)}
+    runs = {label: made(tmp_path, label, result(*numbers)) for label, numbers in points.items()}
+    write_leaderboard(config(tmp_path, runs))
+    assert [row["run"] for row in table(tmp_path)] == ["a ★", "b ★", "dear", "worse", "nan"]
 
 
 def test_the_best_under_a_budget_may_fit_in_a_smaller_one(tmp_path: Path) -> None:

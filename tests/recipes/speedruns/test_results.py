@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def test_time_operations_and_utilisation_are_those_of_the_training_that_ran(tmp_
 
 
 def test_a_step_that_was_made_again_counts_once(tmp_path: Path) -> None:
-    rows = [{"step": step, "time": 1.0, "step_seconds": took} for step, took in ((2, 1.0), (3, 9.0), (3, 1.0))]
+    rows: list[Mapping[str, Any]] = [
+        {"step": step, "time": 1.0, "step_seconds": took} for step, took in ((2, 1.0), (3, 9.0), (3, 1.0))
+    ]
     assert measures_of(training(tmp_path, rows, steps=4)).seconds == 4.0
 
 

@@ -147,6 +147,7 @@ class SimpleDPOConfig:
     train_seq_len: int | None = None
     """Tokens of one conversation at most; default the model's."""
     max_seq_len: int = 4096
+    """Nothing reads it, so another value is refused."""
     weight_decay: float = 0.0
     warmup: float = 0.0
     cooldown: float | None = None

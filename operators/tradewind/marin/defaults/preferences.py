@@ -25,6 +25,7 @@ from tradewind.marin.names.steps import MarinStep
 from tradewind.recipes.dpo.run import run_levanter_train_dpo
 from tradewind.recipes.lm.config import LevanterTrainConfig
 from tradewind.steps import ExecutorStep, lazy, this_output_path
+from tradewind.steps.values.shortened import shortened
 
 __all__ = ["default_dpo"]
 
@@ -48,9 +49,11 @@ def default_dpo(
         override_output_path: As in ``ExecutorStep``.
 
     Raises:
-        ValueError: What to begin with is not given, or ``tokenized`` says no tokenizer.
+        ValueError: What to begin with or to compare with is not given, a field is set that nothing reads, or
+            ``tokenized`` says no tokenizer.
     """
     of_hub = begins_with_hub(dpo_config)
+    _check_said(dpo_config, of_hub)
     if not of_hub and dpo_config.initialize_from_checkpoint_path is None:
         raise ValueError(
             "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with."
@@ -90,6 +93,24 @@ def default_dpo(
         override_output_path=override_output_path,
         resources=placement(DPO, dpo_config),
     )
+
+
+def _check_said(given: SimpleDPOConfig, of_hub: bool) -> None:
+    """Refuse what would silently mean something else than it says.
+
+    With both kinds of weights Marin's begins with the checkpoint, and compares with the model of the hub.
+    """
+    if given.max_seq_len != SimpleDPOConfig.max_seq_len:
+        raise ValueError(
+            f"max_seq_len={shortened(given.max_seq_len)} is not read, as in Marin's: give train_seq_len, or a model "
+            "with that context."
+        )
+    is_compared = given.reference is not None or given.reference_model_path is not None or given.adapter is not None
+    if not of_hub and given.model_name_or_path is not None and not is_compared:
+        raise ValueError(
+            "model_name_or_path and initialize_from_checkpoint_path are both given, and the training begins with the "
+            "checkpoint: say with reference_model_path (and reference_is_hf) what preferences are compared with."
+        )
 
 
 def _as_training(given: SimpleDPOConfig) -> SimpleTrainConfig:

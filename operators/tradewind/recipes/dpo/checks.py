@@ -9,7 +9,7 @@ from tradewind.recipes.checkpoints.stored_shapes import check_same_model
 from tradewind.recipes.dpo.pairs import trained_components
 from tradewind.recipes.levanter.hub_models import check_hub_model
 from tradewind.recipes.levanter.values import check_values
-from tradewind.recipes.lm.checks import check_begin, check_length, check_schedules, check_weights
+from tradewind.recipes.lm.checks import check_begin, check_keys, check_length, check_schedules, check_weights
 
 _POLICY = "policy/"
 """Begins the names of the trained model's arrays in a checkpoint that has a reference beside it."""
@@ -27,6 +27,7 @@ def check_dpo_config(given: Any) -> None:
     check_length(given)
     check_schedules(given)
     check_weights(given.data)
+    check_keys(given)
     if len(names := trained_components(given.data)) != 1:
         raise ValueError(
             f"train_config.data.train_weights has weights for {', '.join(names)}: DPO trains on one component, so put "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
@@ -11,6 +12,11 @@ from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.hub_models import check_hub_model, first_line_of
 from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.levanter.values import check_values
+from tradewind.steps.values.fields import whole
+from tradewind.steps.values.shortened import shortened
+
+_INTERVAL: Final = ("every", "until")
+"""What a permanent checkpoint's interval has, in steps."""
 
 
 def check_train_config(given: Any) -> None:
@@ -24,6 +30,7 @@ def check_train_config(given: Any) -> None:
     check_length(given)
     check_schedules(given)
     check_weights(given.data)
+    check_keys(given)
     _check_stages(given)
 
 
@@ -152,6 +159,37 @@ def check_weights(data: Any) -> None:
                 )
         if min(stage.values()) < 0 or not any(stage.values()):
             raise ValueError(f"train_config.data.train_weights={stage}: give weights of at least 0, and one above 0.")
+
+
+def check_keys(given: Any) -> None:
+    """Raise ``ValueError`` for keys that nobody reads, in what Levanter takes as plain dictionaries.
+
+    It would find the intervals of checkpoints on the slice, and never look at the number of sequences of a component
+    that there is not.
+    """
+    for number, interval in enumerate(given.trainer.checkpointer.keep or ()):
+        _check_interval(f"trainer.checkpointer.keep[{number}]", interval)
+    for field in ("max_train_batches", "num_validation_sequences"):
+        for name in getattr(given.data, field, None) or ():
+            _check_key(f"data.{field}", name, given.data.components)
+
+
+def _check_interval(field: str, interval: Any) -> None:
+    if not isinstance(interval, Mapping):
+        raise ValueError(f"train_config.{field}={shortened(interval)}: give steps, such as {{'every': 1000}}.")
+    for name in interval:
+        _check_key(field, name, _INTERVAL)
+    for name in _INTERVAL:
+        value = interval.get(name)
+        if name == "every" or value is not None:
+            whole(1).check(f"train_config.{field}[{name!r}]", value)
+
+
+def _check_key(field: str, name: Any, known: Collection[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+        raise ValueError(f"train_config.{field} has {shortened(name)}, which is none of its keys; {meant}")
 
 
 def check_schedules(given: Any) -> None:

@@ -103,7 +103,8 @@ def _write(config: LeaderboardConfig, entries: Sequence[Entry], missing: Sequenc
     write_text(join(config.output_path, "leaderboard.csv"), as_csv(rows))
     write_json(join(config.output_path, "leaderboard.json"), [_as_json(entry) for entry in entries])
     order = "highest" if config.higher_is_better else "lowest"
-    about = f"By {config.metric}, the {order} first. A star: no run that cost as little ({config.cost}) is better."
+    star = f"A star: no run is better for as little {config.cost}, or as good for less."
+    about = f"By {config.metric}, the {order} first. {star}"
     parts = [f"# {config.title}", about, as_markdown(rows), f"![{config.metric} by {config.cost}](leaderboard.png)"]
     write_text(join(config.output_path, "leaderboard.md"), "\n\n".join([*parts, *without_result(missing)]) + "\n")
 

@@ -1,6 +1,6 @@
 """The order of a board: runs by their metric, under the smallest compute budget that each fits in.
 
-A run that no cheaper one beats is on the frontier: for what it cost, nothing better is known.
+A run is on the frontier if none is better for as little, or as good for less. Equal runs are on it together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Entry:
         about: ``author`` and ``description``, where the run says so.
         budget: The smallest one that it fits in; None for an open one.
         rank: Among those under that budget, from 1.
-        is_on_frontier: Whether no run that cost as little is better.
+        is_on_frontier: Whether no run is better for as little, or as good for less.
     """
 
     run: EndedRun
@@ -78,11 +78,12 @@ def ranked(runs: Sequence[EndedRun], about: Mapping[str, Mapping[str, Any]], rul
 
 
 def _frontier(runs: Sequence[EndedRun], rules: Rules) -> Iterator[str]:
-    best = math.inf
+    best = (0.0, math.inf)
     costed = [run for run in runs if rules.cost in run.results]
     for run in sorted(costed, key=lambda run: (run.results[rules.cost], rules.value(run))):
-        if rules.value(run) < best:
-            best = rules.value(run)
+        point = (run.results[rules.cost], rules.value(run))
+        if point[1] < best[1] or point == best:
+            best = point
             yield run.label
 
 

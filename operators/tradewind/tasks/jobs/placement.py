@@ -6,14 +6,24 @@ slice of one host only, which it takes by the slice's head resource: that one is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.cloud_tpu.ray_labels import ACCELERATOR_TYPE_LABEL, POD_TYPE_LABEL, TPU_LABELS, head_resource
-from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
-from tradewind.steps import Cpu, ExecutorStep, Gpu, HeadNode, Hosts, RemoteFunction, Resources, TpuSlice
+from tradewind.steps import (
+    Cpu,
+    ExecutorStep,
+    ExperimentError,
+    Gpu,
+    HeadNode,
+    Hosts,
+    RemoteFunction,
+    Resources,
+    TpuSlice,
+)
 
 DRIVER_CPUS_OF_POD: Final = 0.0
 """What the driver of a step on slices or on several hosts asks for: it only watches, the hosts do the work."""
@@ -93,6 +103,20 @@ def placed_job(resources: Resources | None) -> Placement:
         resources={head_resource(shape.name): 1.0, "TPU": float(shape.chips)},
         label_selector={POD_TYPE_LABEL: shape.name},
     )
+
+
+def check_slice_types(steps: Iterable[ExecutorStep]) -> None:
+    """Refuse steps on slices of a type that there is not, before any of them runs.
+
+    Raises:
+        ExperimentError: It names the step and the nearest types.
+    """
+    for step in steps:
+        if isinstance(step.resources, TpuSlice):
+            try:
+                slice_type(step.resources.slice_type)
+            except UnknownSliceTypeError as error:
+                raise ExperimentError(f"Step {step.name!r}: resources.slice_type: {error}") from error
 
 
 def check_function_place(step: ExecutorStep) -> None:
