@@ -13,6 +13,9 @@ import pytest
 
 from tests.recipes.comparing.ended_runs import ended, failed, made
 from tradewind import ExecutorStep, InputName, experiment_dag, this_output_path, versioned
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import Encoder, decode
+from tradewind.recipes.comparing.best import best_output, best_setting, read_setting
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.missing import MissingRunsError
 from tradewind.recipes.comparing.pictures import is_wide, numeric_setting
@@ -55,6 +58,41 @@ def test_the_best_run_comes_first_with_what_was_set_differently(
     assert capsys.readouterr().out.splitlines()[1].startswith("lr=0.01")
     assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert "| lr=0.01 | 0.01 | 3 |" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_a_later_step_takes_a_setting_and_the_output_of_the_best_run(tmp_path: Path) -> None:
+    runs = {f"lr={rate}": trained(tmp_path, rate, loss) for rate, loss in ((0.1, 4.0), (0.01, 3.0))}
+    compare_runs(config(tmp_path, runs))
+    comparison = compare("comparison", {label: train_at(rate) for label, rate in (("a", 0.1), ("b", 0.01))})
+    longer = train_at(best_setting(comparison, "learning_rate"), initialize_from=best_output(comparison))
+    resolved = resolve([longer], str(tmp_path)).of(longer)
+    assert [step.name for step in resolved.dependencies] == ["comparison"] * 2
+    other = train_at(best_setting(comparison, "weight_decay"), initialize_from=best_output(comparison))
+    assert resolve([other], str(tmp_path)).of(other).hash != resolved.hash, "which setting counts"
+    written = Encoder(CodeFolder(Path("/nowhere"))).encode(resolved.config, "config")
+    made_here = json.loads(
+        json.dumps(written).replace(str(resolved.dependencies[0].output_path), str(tmp_path / "out"))
+    )
+    taken = decode(made_here)
+    assert (taken.learning_rate, taken.initialize_from) == (0.01, runs["lr=0.01"])
+
+
+def test_what_the_best_run_does_not_have_is_named_and_only_a_comparison_has_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^There is no .*/out/best.json: force the step"):
+        read_setting(str(tmp_path / "out"), "seed")
+    compare_runs(config(tmp_path, {"a": trained(tmp_path, 0.1, 4.0)}))
+    with pytest.raises(ValueError, match="'a', the best run of .* has no setting 'learning_rat'; did you mean 'lear"):
+        read_setting(str(tmp_path / "out"), "learning_rat")
+    for wrong in (train_at(0.1), "gs://b/comparison"):
+        with pytest.raises(ValueError, match=r"^comparison is .*: give a step of compare.$"):
+            best_output(wrong)
+    with pytest.raises(ValueError, match="^name is 5: give the name of a setting"):
+        best_setting(compare("c", {"a": train_at(0.1)}), 5)  # type: ignore[arg-type]
+
+
+def train_at(rate: Any, **options: Any) -> ExecutorStep:
+    settings = {"num_train_steps": 4, "batch_size": 8, "seq_len": 16, **options}
+    return train("t", "gs://b/tokens", "tiny", tokenizer="gs://b/tokenizer", learning_rate=rate, **settings)
 
 
 def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:

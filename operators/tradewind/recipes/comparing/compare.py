@@ -28,7 +28,7 @@ class CompareConfig:
     runs: Mapping[str, str]
     """Label → output of a step that returns numbers, such as ``train_lm`` and ``evaluate_lm``."""
     output_path: str
-    """Gets ``comparison.md``, ``comparison.csv`` and ``comparison.png``."""
+    """Gets ``comparison.md``, ``.csv`` and ``.png``, and ``best.json`` if all runs have a result."""
     metric: str = "eval_loss"
     """The number that decides, in what the steps return; those further in by path (``checkpoint.loss``)."""
     higher_is_better: bool = False
@@ -41,11 +41,12 @@ class CompareConfig:
 
 
 def compare_runs(config: CompareConfig) -> dict[str, Any]:
-    """Write the three files; returns ``best``, the label of the best run, and ``runs``: label → the metric's value.
+    """Write the files; returns ``best``, the label of the best run, and ``runs``: label → the metric's value.
 
     Raises:
         MissingRunsError: A run has no result, or none by the metric; what there is has been compared and written.
     """
+    from tradewind.recipes.comparing.best import write_best
     from tradewind.recipes.comparing.reading import read_runs  # the file store: not while a DAG file is parsed
 
     ended, missing = read_runs(config.runs)
@@ -59,6 +60,7 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
     if missing:
         where = f"The others are compared in {join(config.output_path, 'comparison.md')}." if ordered else ""
         raise missing_runs(len(config.runs), missing, where)
+    write_best(config.output_path, ordered[0], config.runs[ordered[0].label])
     values = {run.label: run.results[config.metric] for run in ordered}
     return {
         "best": ordered[0].label,
