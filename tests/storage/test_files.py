@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from tradewind.datasets.files import atomic_writer
+from tradewind.storage.errors import StoreUnavailableError
 from tradewind.storage.files import create_text, list_names, read_many, read_text, write_text
 
 
@@ -91,3 +96,24 @@ def test_a_killed_writer_leaves_a_whole_object(tmp_path: Path) -> None:
         writer.join()
         text = read_text(path)
         assert text is not None and len(text) == 200_000 and len(set(text)) == 1
+
+
+@contextmanager
+def full_disk(after_bytes: int) -> Iterator[None]:
+    """No file of this process can grow beyond that: what the system says then is what it says of a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (after_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_on_a_full_disk_nothing_half_written_stays_and_the_error_names_the_file(tmp_path: Path) -> None:
+    path = f"{tmp_path}/record.json"
+    with full_disk(5_000), pytest.raises(StoreUnavailableError, match=f"^{path}: the store fails: .*File too large"):
+        write_text(path, "x" * 100_000)
+    assert list(tmp_path.iterdir()) == []
+    with full_disk(5_000), pytest.raises(OSError, match=f"File too large: '{path}'"), atomic_writer(path) as file:
+        file.write(bytes(100_000))
+    assert list(tmp_path.iterdir()) == []

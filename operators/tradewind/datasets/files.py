@@ -54,8 +54,10 @@ def atomic_writer(path: str) -> Iterator[IO[bytes]]:
         with fs.open(aside, "wb") as file:
             yield file
         rename_file(fs, aside, target)
-    except BaseException:
+    except BaseException as error:
         remove_file(fs, aside)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = target  # of a full disk, which else nobody could tell from another
         raise
 
 

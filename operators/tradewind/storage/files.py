@@ -132,10 +132,14 @@ def write_aside(path: Path, text: str) -> Path:
     """Put ``text``, safe from a crash, into a new hidden file beside ``path``, to be renamed to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with aside.open("x") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with aside.open("x") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:  # such as of a full disk, on which nothing half-written is to stay
+        aside.unlink(missing_ok=True)
+        raise
     return aside
 
 

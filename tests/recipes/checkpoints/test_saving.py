@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from levanter.tracker import NoopTracker, current_tracker
 
 from tradewind.recipes.checkpoints.files import FILE_LIST, METADATA, damage
 from tradewind.recipes.checkpoints.newest import complete_checkpoints
-from tradewind.recipes.checkpoints.saving import checkpointer_config
+from tradewind.recipes.checkpoints.saving import NEVER, checkpointer_config, checkpointer_like
 
 
 def test_a_checkpoint_is_complete_only_once_its_files_are_listed(
@@ -36,3 +37,9 @@ def test_a_checkpoint_is_complete_only_once_its_files_are_listed(
     assert (found.step, damage(found.path)) == (3, None)
     there = {str(file.relative_to(found.path)) for file in Path(found.path).rglob("*") if file.is_file()}
     assert set(listed) == there - {FILE_LIST, METADATA} != set()
+
+
+def test_an_interval_of_nothing_saves_after_every_step_and_none_only_on_notice() -> None:
+    for given, expected in ((timedelta(0), timedelta(0)), (None, NEVER)):
+        config = levanter.checkpoint.CheckpointerConfig(save_interval=given)
+        assert checkpointer_like(config, "/out", None).save_interval == expected

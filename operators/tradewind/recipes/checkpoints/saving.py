@@ -56,7 +56,7 @@ def checkpointer_like(given: Any, permanent: str, temporary: str | None) -> Any:
         base_path=permanent,
         temporary_base_path=temporary,
         append_run_id_to_base_path=False,
-        save_interval=given.save_interval or NEVER,
+        save_interval=NEVER if given.save_interval is None else given.save_interval,  # 0 is after every step
         keep=given.keep,
         keep_last_temporary_checkpoints=max(given.keep_last_temporary_checkpoints, KEPT_TEMPORARY),
     )
