@@ -243,6 +243,16 @@ def test_age_of_a_file_is_told_by_the_clock_of_its_file_system(tmp_path: Path, m
     assert 100 <= read_stored(path).age_s < 130  # type: ignore[union-attr]
 
 
+def test_where_the_clock_was_set_back_an_age_counts_from_when_that_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    before = written(str(path), "1")
+    tomorrow = path.stat().st_mtime + 86_400
+    os.utime(path, (tomorrow, tomorrow))
+    found = read_stored(str(path))
+    assert found is not None and (found.age_s, found.tag) == (0.0, before.tag)
+    assert path.stat().st_mtime < tomorrow - 80_000, "else who waits for its owner would wait until tomorrow"
+
+
 def test_a_store_without_conditional_writes_is_refused() -> None:
     for path in ("ftp://somewhere/x", "https://somewhere/x"):
         with pytest.raises(UnsupportedStoreError, match="a step could run twice"):

@@ -30,6 +30,8 @@ from tradewind.storage.files import write_aside
 GUARD_SUFFIX = ".guard"
 _GUARD_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _POLL_S = 0.002
+_AHEAD_S = 2.0
+"""A file that was written so much later than now was written before the clock was set back: its age counts from now."""
 _NO_FILE = ""
 """The tag of a link, a folder, a pipe, or what is too large."""
 
@@ -79,7 +81,11 @@ def _read(file: Path) -> Stored | None:
         data, written = read_file(str(file), SMALL)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    age_s = max(0.0, _clock(file.parent, otherwise=written) - written)
+    age_s = _clock(file.parent, otherwise=written) - written
+    if age_s < -_AHEAD_S:
+        with suppress(OSError):  # else its age would be 0 until the clock is there again, and nobody could take over
+            os.utime(file, follow_symlinks=False)
+    age_s = max(0.0, age_s)
     content = data if isinstance(data, Content) else content_of(data, SMALL)
     return Stored(content.text, _tag_of(data), age_s, content.flaw)
 
