@@ -245,6 +245,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: taught(model_name_or_path="a/b", max_seq_len=512),
         "max_seq_len=512 is not read, as in Marin's: give train_seq_len, or a model with that context.",
     ),
+    "a length that is not the model's": (
+        lambda: default_sft(
+            "s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), model_name_or_path="a/b", max_seq_len=512)
+        ),
+        "max_seq_len=512 is not read: sequences are as long as the model's, 1024. Give a model with the context",
+    ),
     "two kinds of weights for preferences": (
         lambda: taught(model_name_or_path="a/b", initialize_from_checkpoint_path="c/step-1", initialize_from_hf=False),
         "model_name_or_path and initialize_from_checkpoint_path are both given, and the training begins with the",

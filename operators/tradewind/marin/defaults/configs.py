@@ -99,6 +99,7 @@ class SimpleSFTConfig:
     initialize_from_checkpoint_path: Any = None
     """Weights to begin with, of a training with Levanter."""
     max_seq_len: int = 4096
+    """Nothing reads it, so one that is set has to be the model's."""
     weight_decay: float = 0.0
     warmup: float = 0.03
     cooldown: float = 0.0

@@ -134,11 +134,13 @@ def default_sft(
     """A step ``checkpoints/{name}`` that fine-tunes a model on one data set or on a mixture.
 
     Raises:
-        ValueError: What to begin with is not given, or is asked for in a way that there is not.
+        ValueError: What to begin with is not given, or is asked for in a way that there is not; or ``max_seq_len`` is
+            set and is not the model's, which decides.
     """
     of_hub = begins_with_hub(sft_config)
     if sft_config.reinit_tokens:
         raise ValueError("reinit_tokens is no option of a training with Levanter: leave it out.")
+    _check_length(sft_config, model_config)
     given = {
         field.name: getattr(sft_config, field.name)
         for field in dataclasses.fields(SimpleTrainConfig)
@@ -314,6 +316,17 @@ def begins_with_hub(given: Any) -> bool:
             "with."
         )
     return bool(given.initialize_from_hf)
+
+
+def _check_length(given: SimpleSFTConfig, model: Any) -> None:
+    """The model's context decides how long sequences are, as with Marin's, whatever ``max_seq_len`` says."""
+    known = unversioned(model)
+    length = getattr(known, "max_seq_len", getattr(known, "seq_len", None))
+    if isinstance(length, int) and given.max_seq_len not in (length, SimpleSFTConfig.max_seq_len):
+        raise ValueError(
+            f"max_seq_len={shortened(given.max_seq_len)} is not read: sequences are as long as the model's, {length}. "
+            "Give a model with the context that you want."
+        )
 
 
 def _step_of(checkpoint: str | InputName) -> int:
