@@ -10,6 +10,7 @@ from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.hub_models import check_hub_model, first_line_of
+from tradewind.recipes.levanter.quantized import check_quantized_begin
 from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.levanter.values import check_values
 from tradewind.steps.values.fields import whole
@@ -27,6 +28,7 @@ def check_train_config(given: Any) -> None:
     """
     check_values(given)
     check_begin(given)
+    check_quantized_begin(given)
     check_length(given)
     check_schedules(given)
     check_weights(given.data)

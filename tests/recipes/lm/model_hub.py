@@ -1,0 +1,81 @@
+"""A model on a hub on loopback: it speaks the API of the Hugging Face hub to the clients that Levanter has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
+MODEL = "people/tiny"
+
+
+class ModelHub(ThreadingHTTPServer):
+    """The files of one folder, as the model ``MODEL`` with the branch ``main``.
+
+    Attributes:
+        asked: Paths of requests, each once.
+        tokens: The ``Authorization`` of each request.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {file.name: file.read_bytes() for file in folder.iterdir()}
+        self.asked: set[str] = set()
+        self.tokens: set[str | None] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: ModelHub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: object) -> None:
+        """Nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path).lstrip("/")
+        self.server.asked.add(path)
+        self.server.tokens.add(self.headers.get("Authorization"))
+        repository, _, rest = path.removeprefix("api/models/").partition(MODEL)
+        if repository or (rest and not rest.startswith("/")) or MODEL not in path:
+            return self.answer(b"", 404, {"X-Error-Code": "RepoNotFound"})
+        what, revision, *name = (rest or "/revision/main")[1:].split("/", 2)
+        if revision not in ("main", COMMIT):
+            return self.answer(b"", 404, {"X-Error-Code": "RevisionNotFound"})
+        files = self.server.files
+        if what == "revision":
+            siblings = [{"rfilename": file} for file in sorted(files)]
+            return self.answer(json.dumps({"id": MODEL, "sha": COMMIT, "siblings": siblings}).encode())
+        if what == "tree":
+            found = [{"type": "file", "path": each, "size": len(files[each]), "oid": ""} for each in sorted(files)]
+            return self.answer(json.dumps(found).encode())
+        content = files.get("/".join(name))
+        if what != "resolve" or content is None:
+            return self.answer(b"", 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
+        asked = self.headers.get("Range")
+        if asked is None:
+            return self.answer(content, 200, headers)
+        start, _, last = asked.removeprefix("bytes=").partition("-")
+        part = content[int(start) : int(last) + 1]
+        self.answer(part, 206, headers | {"Content-Range": f"bytes {start}-{last}/{len(content)}"})
+
+    def answer(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)

@@ -1,0 +1,67 @@
+"""Programs of trainings of Levanter's own configs: each begins with ``MADE`` and stops with ``END``."""
+
+from __future__ import annotations
+
+PREPARE = """
+import json, os, sys
+import numpy as np
+from levanter.store.cache import SerialCacheWriter
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+root = sys.argv[1]
+letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+for name, special in (("tokenizer", {"eos_token": "<end>"}), ("endless", {})):
+    made = Tokenizer(models.BPE({each: number for number, each in enumerate([*letters, "<end>"])}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(f"{root}/{name}")
+for seed, name in enumerate(("web", "code")):
+    for split, texts in (("train", 40), ("validation", 8)):
+        chance = np.random.default_rng([seed, texts])
+        with SerialCacheWriter(f"{root}/{name}/{split}", {"input_ids": np.zeros(0, np.int32)}) as writer:
+            ids = [chance.integers(40 * seed, 40 * seed + 40, 64).astype(np.int32) for _ in range(texts)]
+            writer.write_batch([{"input_ids": each} for each in ids])
+os.makedirs(f"{root}/texts")
+with open(f"{root}/texts/a.jsonl", "w") as file:
+    file.writelines(json.dumps({"text": "raw text " * 40}) + "\\n" for _ in range(8))
+"""
+MADE = """
+import dataclasses, json, math, os, sys
+from datetime import timedelta
+from levanter.checkpoint import CheckpointerConfig
+from levanter.data.text import DatasetComponent, LmDataConfig, UrlDatasetSourceConfig
+from levanter.eval_harness import LmEvalHarnessConfig
+from levanter.main.train_lm import TrainLmConfig
+from levanter.models.llama import LlamaConfig
+from levanter.optim.config import AdamConfig
+from levanter.optim.model_averaging import EmaModelAveragingConfig
+from levanter.schedule import ScheduleStep
+from levanter.tracker.tensorboard import TensorboardConfig
+from levanter.tracker.wandb import WandbConfig
+from levanter.trainer import TrainerConfig
+from levanter.callbacks.watch import WatchConfig
+from tradewind.recipes.lm.run import LevanterTrainConfig, run_levanter_train_lm
+root = sys.argv[1]
+
+def made(name, steps=12, data={}, model={}, trainer={}, **more):
+    run = {key: more.pop(key) for key in ("env_vars", "auto_build_caches", "allow_out_of_region") if key in more}
+    data = LmDataConfig(**{
+        "tokenizer": f"{root}/tokenizer", "cache_dir": root, "auto_build_caches": False, "mixture_block_size": 16,
+        "components": {"web": DatasetComponent(), "code": DatasetComponent()},
+        "train_weights": [(0, {"web": 3.0, "code": 1.0}), (8, {"web": 0.0, "code": 1.0})]} | data)
+    model = LlamaConfig(**{
+        "max_seq_len": 64, "hidden_dim": 32, "intermediate_dim": 64, "num_layers": 1, "num_heads": 2,
+        "num_kv_heads": 2, "gradient_checkpointing": False} | model)
+    trainer = TrainerConfig(**{
+        "num_train_steps": steps, "train_batch_size": 4, "steps_per_eval": 6, "max_eval_batches": 1,
+        "checkpointer": CheckpointerConfig(
+            base_path="elsewhere", save_interval=timedelta(hours=1), keep=[{"every": 6}]),
+        "watch": WatchConfig(watch_targets=[]), "model_averaging": EmaModelAveragingConfig(beta=0.5)} | trainer)
+    config = TrainLmConfig(**{
+        "data": data, "model": model, "trainer": trainer, "train_seq_len": 32, "z_loss_weight": 1e-4,
+        "hf_save_steps": 6, "optimizer": AdamConfig(learning_rate=1e-2, warmup=0.1)} | more)
+    return LevanterTrainConfig(config, f"{root}/out/{name}", **run)
+"""
+END = """
+sys.stdout.flush()
+os._exit(0)
+"""
