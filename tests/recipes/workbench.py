@@ -18,10 +18,10 @@ class Workbench:
         self.root = root
         self.python = python
 
-    def run(self, code: str, *arguments: str, exit_code: int = 0) -> list[str]:
+    def run(self, code: str, *arguments: str, exit_code: int = 0, **more: str) -> list[str]:
         env = {name: value for name, value in os.environ.items() if name not in ("RUN_ID", "WANDB_API_KEY")}
         process = self.python.start(
-            code, str(self.root), *arguments, env=env | {"HOME": str(self.root), "HF_HUB_OFFLINE": "1"}
+            code, str(self.root), *arguments, env=env | {"HOME": str(self.root), "HF_HUB_OFFLINE": "1"} | more
         )
         try:
             out, errors = process.communicate()

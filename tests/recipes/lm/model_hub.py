@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from threading import Thread
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 MODEL = "people/tiny"
+Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 class ModelHub(ThreadingHTTPServer):
-    """The files of one folder, as the model ``MODEL`` with the branch ``main``.
+    """The model ``MODEL`` with the branch ``main``.
 
     Attributes:
-        asked: Paths of requests, each once.
+        files: Name → content.
         tokens: The ``Authorization`` of each request.
     """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files = {file.name: file.read_bytes() for file in folder.iterdir()}
-        self.asked: set[str] = set()
+        self.files: dict[str, bytes] = {}
         self.tokens: set[str | None] = set()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    """A server on loopback, until the block ends."""
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -45,7 +61,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path).lstrip("/")
-        self.server.asked.add(path)
         self.server.tokens.add(self.headers.get("Authorization"))
         repository, _, rest = path.removeprefix("api/models/").partition(MODEL)
         if repository or (rest and not rest.startswith("/")) or MODEL not in path:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from tests.prepared import prepared_to_train
+from tests.recipes.lm.model_hub import ModelHub, serving
 from tests.recipes.lm.programs import END, MADE, PREPARE
+from tests.recipes.lm.wandb_server import WandbServer
 from tests.recipes.workbench import Workbench
 from tradewind.recipes.metrics.file import series
 from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
@@ -17,23 +23,30 @@ from tradewind.runtime.pods.verdicts import NOTICED
 pytestmark = [pytest.mark.slow]
 
 STEPS, LENGTH = 12, 32
+KEY, TOKEN = "k" * 40, "hf_nobody_may_see_this"
 SETS = {"web", "code"}
 
 TRAIN = MADE + "run_levanter_train_lm(made(sys.argv[2]))" + END
 BEGIN = (
     MADE
     + """
+from aqt.jax.v2 import config as aqt
+from haliax.quantization import QuantizationConfig
+products, prepare = [], aqt.set_context
+aqt.set_context = lambda *given, **more: (products.append(1), prepare(*given, **more))[1]
 raw = DatasetComponent(source=UrlDatasetSourceConfig(train_urls=[f"{root}/texts/a.jsonl"]))
 run_levanter_train_lm(made(
     "begun", 4, {"components": {"web": DatasetComponent(), "raw": raw}, "train_weights": {"web": 1.0, "raw": 1.0}},
     trainer={
         "train_batch_size": [ScheduleStep(0, 4), ScheduleStep(2, 8)],
         "model_averaging": None,
+        "quantization": QuantizationConfig(int8=True),
         "tracker": (TensorboardConfig(), WandbConfig(mode="online")),
     },
     initialize_from_checkpoint_path=f"{root}/out/whole", auto_build_caches=True, env_vars={"RUN_ID": "mine"},
     hf_save_steps=None, eval_harness=LmEvalHarnessConfig(task_spec=["x"]),
 ))
+print("layers multiply in int8:", len(products) > 0)
 try:
     run_levanter_train_lm.preflight(made("r", initialize_from_checkpoint_path=f"{root}/out/begun"), 4)
 except ValueError as error:
@@ -44,6 +57,8 @@ except ValueError as error:
 REFUSE = (
     MADE
     + """
+from haliax.quantization import QuantizationConfig
+
 def component(**fields):
     return {"components": {"web": DatasetComponent(**fields)}, "train_weights": {"web": 1.0}}
 
@@ -78,6 +93,9 @@ cases = {
     "export": lambda: made("r", initialize_from_hf=f"{root}/out/whole/hf/step-11"),
     "export of another model": lambda: made(
         "r", model={"hidden_dim": 64}, initialize_from_hf=f"{root}/out/whole/hf/step-11"),
+    "export with int8": lambda: made(
+        "r", initialize_from_hf=f"{root}/out/whole/hf/step-11",
+        trainer={"quantization": QuantizationConfig(int8=True)}),
     "no state": lambda: made("r", trainer={"initialize_from": "/nowhere"}),
     "state": lambda: made("r", trainer={"initialize_from": f"{root}/out/whole"}),
     "no state to go on with": lambda: made("r", trainer={"load_checkpoint_path": "/nowhere"}),
@@ -103,6 +121,35 @@ for name, case in cases.items():
         print(json.dumps([name, "fits"]))
     except ValueError as error:
         print(json.dumps([name, str(error)]))
+"""
+    + END
+)
+FROM_A_HUB = (
+    MADE
+    + """
+from levanter.utils.mesh import MeshConfig
+from tradewind.recipes.levanter.simulated_slices import on_these_devices
+
+def begun(begin, reference="people/tiny", **more):
+    trainer = {
+        "tracker": (WandbConfig(mode="online", project="p", tags=["tiny"]), TensorboardConfig()),
+        "mesh": MeshConfig(dcn_axes={"replica_dcn": 2}), "model_averaging": None, "per_device_eval_parallelism": 4}
+    return made(
+        "from-a-hub", 5, {"train_weights": {"web": 1.0, "code": 1.0}}, {"reference_checkpoint": reference},
+        trainer=trainer, initialize_from_hf=begin, z_loss_weight=1.0, hf_save_steps=10**9,
+        optimizer=AdamConfig(learning_rate=0.0), **more)
+
+for config, *devices in (
+    (begun("people/tiny@gone"), 4, 2), (begun("people/nobody"), 4, 2), (begun(True, "people/nobody"), 4, 2),
+    (begun("people/tiny@main"), 4, 2), (begun(True), 6, 3),
+):
+    try:
+        run_levanter_train_lm.preflight(config, *devices)
+        print("fits")
+    except ValueError as error:
+        print(error)
+print(dict(on_these_devices(begun(True).train_config).trainer.device_mesh.shape))
+run_levanter_train_lm(begun(True))
 """
     + END
 )
@@ -164,6 +211,12 @@ run_levanter_train_lm(made("of-mine", 2, {
     + END
 )
 WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
+FROM_NO_HUB = [
+    "train_config.initialize_from_hf='people/tiny@gone' is not on the hub in this revision",
+    "train_config.initialize_from_hf='people/nobody' is not on the hub, or is shown to others only",
+    "train_config.initialize_from_hf='people/nobody' is not on the hub, or is shown to others only",
+    "train_config.trainer.mesh does not fit 6 devices on 3 slices",
+]
 REFUSED = {
     "fits": "fits",
     "schedule": "train_config.trainer.train_batch_size[1].value=6 is not a positive multiple of the number of devices",
@@ -190,6 +243,7 @@ REFUSED = {
     "no export": "train_config.initialize_from_hf='/nowhere' cannot be read (",
     "export": "fits",
     "export of another model": "train_config.initialize_from_hf: the model ROOT/out/whole/hf/step-11 is another: ",
+    "export with int8": "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Lev",
     "no state": "There is no complete checkpoint under train_config.trainer.initialize_from /nowhere.",
     "state": "fits",
     "no state to go on with": "There is no complete checkpoint under train_config.trainer.load_checkpoint_path /nowhe",
@@ -211,10 +265,17 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def hub() -> Iterator[ModelHub]:
+    """A hub with a model that has no files yet."""
+    with serving(ModelHub()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, hub: ModelHub) -> Iterator[Workbench]:
     """With an undisturbed training under ``whole``, whose log is ``told``."""
     root = tmp_path_factory.mktemp("bench")
-    with prepared_to_train(root) as python:
+    with prepared_to_train(root, HF_ENDPOINT=hub.url) as python:
         made = Workbench(root, python)
         made.run(PREPARE, str(root))
         (root / "told").write_text("\n".join(made.run(TRAIN, "whole")))
@@ -274,9 +335,45 @@ def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench
     assert (bench.root / "raw/train/shard_ledger.json").exists()
     assert list((bench.root / "out/begun/tensorboard").rglob("events.out.tfevents.*"))
     assert result["eval_losses"] == {"web": rows[-1]["eval/web/loss"]}
+    assert "layers multiply in int8: True" in told
     assert rows[0]["step"] == 2, "steps count from 0, as if there had been none"
     without = f"{bench.root}/out/begun/checkpoints/step-3 has no averaged weights, and train_config.trainer.model_av"
     assert told[-1].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {without}")
+
+
+def test_a_training_begins_with_a_model_of_a_hub_on_two_slices_and_is_one_run_at_wandb_after_a_cut(
+    bench: Workbench, hub: ModelHub
+) -> None:
+    exported = Path(bench.result("whole")["export"])
+    hub.files = {file.name: file.read_bytes() for file in exported.iterdir()}
+    notice = bench.root / "notice.json"
+    write_notice(str(notice), Notice(4e9, "maintenance"))
+    with serving(WandbServer()) as wandb:
+        env = {"TRADEWIND_NUM_SLICES": "2", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+        env |= {"HF_TOKEN": TOKEN, "WANDB_API_KEY": KEY, "WANDB_BASE_URL": wandb.url}
+        told = bench.run(FROM_A_HUB, exit_code=NOTICED, **env, **{NOTICE_VARIABLE: str(notice)})
+        notice.unlink()
+        again = bench.run(FROM_A_HUB, **env)
+    refused = [line for line in told if line.startswith("train_config.")]
+    assert [line.partition(":")[0] for line in refused] == FROM_NO_HUB
+    assert "{'data': 1, 'replica': 1, 'model': 1, 'replica_dcn': 2}" in told and "  begins with people/tiny" in told
+    assert "goes on after step 3/5" in again
+    result = bench.result("from-a-hub")
+    assert (result["devices"], result["steps"]) == (2, 5)
+    at_the_end, begun = (load_file(Path(path, "model.safetensors")) for path in (result["export"], exported))
+    assert at_the_end.keys() == begun.keys() and all(np.array_equal(at_the_end[name], begun[name]) for name in begun)
+    assert result["train_loss"] > result["eval_loss"] + 20, "the logarithm of the softmax's sum is pulled to zero"
+    assert list((bench.root / "out/from-a-hub/tensorboard").rglob("events.out.tfevents.*"))
+    (run,), (rows,) = wandb.runs.values(), wandb.history.values()
+    assert (run["name"], run["project"], run["tags"], wandb.made) == ("from-a-hub", "p", ["tiny"], 1)
+    assert json.loads(run["config"])["z_loss_weight"] == {"value": 1.0}
+    losses = {row["_step"]: row["train/loss"] for row in rows if "train/loss" in row}
+    assert losses == dict(zip(*series(bench.metrics("from-a-hub"), "train/loss"), strict=True))
+    assert json.loads(wandb.files["wandb-summary.json"])["eval/loss"] == result["eval_loss"]
+    assert wandb.keys == {f"Basic {b64encode(f'api:{KEY}'.encode()).decode()}"} and hub.tokens == {f"Bearer {TOKEN}"}
+    written = [path.read_bytes() for path in bench.root.rglob("*") if path.is_file()]
+    assert not any(secret.encode() in each for secret in (KEY, TOKEN) for each in written)
+    assert not any(secret in line for secret in (KEY, TOKEN) for line in (*told, *again))
 
 
 def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> None:

@@ -19,18 +19,9 @@ def check_hub_model(made: Any, begin: Any, field: str) -> None:
     Raises:
         ValueError: Nothing is there, it cannot be read, or it is of another shape.
     """
+    path, described, stored = described_on_hub(made, begin, field)
     if getattr(made, "use_hf_model_config", False):
         return  # the model is whatever is there
-    path = made.model.reference_checkpoint if begin is True else str(begin)
-    try:
-        converter = made.model.hf_checkpoint_converter()
-        described = converter.hf_config_from_hf_checkpoint(path)
-        stored = dataclasses.replace(made, model=converter.config_from_hf_config(described))
-    except Exception as error:  # whatever the hub's client and the reader of its configs raise
-        raise ValueError(
-            f"{field}={path!r} cannot be read ({first_line_of(error)}): give a folder with a model in the form of "
-            "Hugging Face, or a name on the hub that the cluster may read."
-        ) from error
     found, wanted = model_shapes(stored, described.vocab_size), model_shapes(made, len(made.data.the_tokenizer))
     for name in sorted(found.keys() | wanted.keys()):
         if found.get(name) != wanted.get(name):
@@ -40,7 +31,47 @@ def check_hub_model(made: Any, begin: Any, field: str) -> None:
             )
 
 
-def first_line_of(error: Exception) -> str:
+def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
+    """Where the model is, its own config, and Levanter's config of the training with that model.
+
+    Args:
+        made: Levanter's config of the training.
+        begin: A folder, a name on the hub, or True for the model's own reference checkpoint.
+        field: Of the config.
+
+    Raises:
+        ValueError: Nothing is there, or it cannot be read.
+    """
+    path = made.model.reference_checkpoint if begin is True else str(begin)
+    try:
+        converter = made.model.hf_checkpoint_converter()
+        described = converter.hf_config_from_hf_checkpoint(path)
+        return path, described, dataclasses.replace(made, model=converter.config_from_hf_config(described))
+    except Exception as error:  # whatever the hub's client and the reader of its configs raise
+        raise ValueError(f"{field}={path!r} {_why_unreadable(error)}") from error
+
+
+def _why_unreadable(error: BaseException) -> str:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, GatedRepoError):
+            return "is for those who have accepted its terms on its page: do so, and give the step the secret HF_TOKEN."
+        if isinstance(cause, RepositoryNotFoundError):
+            return (
+                "is not on the hub, or is shown to others only: check the name, or give the step the secret HF_TOKEN."
+            )
+        if isinstance(cause, RevisionNotFoundError):
+            return "is not on the hub in this revision: give a branch, a tag or a commit that its page shows after '@'."
+        cause = cause.__cause__ or cause.__context__
+    return (
+        f"cannot be read ({first_line_of(error)}): give a folder with a model in the form of Hugging Face, or a name "
+        "on the hub that the cluster may read."
+    )
+
+
+def first_line_of(error: BaseException) -> str:
     """What a library's error says, in one line."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return f"{type(error).__name__}: {reason}"

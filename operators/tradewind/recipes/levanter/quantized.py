@@ -18,8 +18,8 @@ def check_quantized_begin(given: Any) -> None:
     """
     if given.initialize_from_hf and given.trainer.quantization is not None:
         raise ValueError(
-            "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Levanter: begin with "
-            "initialize_from_checkpoint_path, or leave it out."
+            "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Levanter: begin "
+            "with initialize_from_checkpoint_path, or leave it out."
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
 from tradewind.recipes.levanter import parts
-from tradewind.recipes.levanter.hub_models import check_hub_model, first_line_of
+from tradewind.recipes.levanter.hub_models import check_hub_model, described_on_hub, first_line_of
 from tradewind.recipes.levanter.quantized import check_quantized_begin
 from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.levanter.values import check_values
@@ -73,6 +73,12 @@ def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
             field=f"train_config.trainer.train_batch_size{stage}",
             mesh_field="train_config.trainer.mesh",
         )
+
+
+def check_hub_is_there(made: Any, roots: list[str]) -> None:
+    """Raise ``ValueError`` if the model of Hugging Face's form, which this training would begin with, is not there."""
+    if made.initialize_from_hf and newest_checkpoint(roots) is None:
+        described_on_hub(made, made.initialize_from_hf, "train_config.initialize_from_hf")
 
 
 def check_models(made: Any, roots: list[str]) -> None:

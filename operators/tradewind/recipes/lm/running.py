@@ -19,7 +19,7 @@ from tradewind.recipes.levanter.quantized import let_quantized_states_load
 from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.simulated_slices import on_these_devices
 from tradewind.recipes.levanter.trainer import train
-from tradewind.recipes.lm.checks import can_lay_out, check_batches
+from tradewind.recipes.lm.checks import can_lay_out, check_batches, check_hub_is_there
 from tradewind.recipes.lm.config import set_variables
 from tradewind.recipes.lm.facts import TrainingFacts
 from tradewind.recipes.lm.output import TrainingOutput
@@ -72,6 +72,8 @@ class KindOfTraining:
         if can_lay_out(made):  # else the training itself compares
             check_model(made, len(made.data.the_tokenizer), "train_config.model")
             self.check_models(made, output_of(config).roots)
+        else:
+            check_hub_is_there(made, output_of(config).roots)
 
     def run(self, config: Any) -> dict[str, Any]:
         """Train to the last step, and return the result. Raises ``ValueError`` for what ``look_at`` would refuse."""

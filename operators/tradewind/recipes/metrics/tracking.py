@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from threading import Thread
 from typing import Any
 
 from tradewind.cloud_tpu.goodput import STEP_SECONDS
@@ -19,6 +20,8 @@ from tradewind.recipes.metrics.goodput import Goodput, StepTimer
 AVERAGED_LOSS = "eval/ema/loss"
 """Levanter's name for the validation loss of the averaged weights, of whatever kind the average is."""
 KEPT = ("train/loss", "eval/loss", AVERAGED_LOSS)
+WANDB_S = 10.0
+"""How long W&B may take to send what it has, when the process is about to end; it has no time limit of its own."""
 _LAST_OF_A_STEP = "throughput/loading_time"
 """What Levanter reports when all that belongs to a step is done."""
 _FLOPS_PER_EXAMPLE = "throughput/flops_per_example"
@@ -98,6 +101,10 @@ def flush_trackers() -> None:
     flush_metrics()
     with suppress(KeyError):  # not configured, or in another process
         get_tracker("tensorboard").finish()
+    with suppress(KeyError):
+        finishing = Thread(target=get_tracker("wandb").finish, daemon=True)
+        finishing.start()
+        finishing.join(WANDB_S)
 
 
 class TrainingLog:
