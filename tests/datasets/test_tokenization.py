@@ -11,12 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import pytest
 
 from tests.datasets.tokenizing.caches import config, contents, lines, with_tokenizers
 from tradewind.datasets.files import write_json
 from tradewind.datasets.tokenization import RECORD_FILE, TokenizeFilesConfig, tokenize
 from tradewind.recipes.token_cache import own_scratch
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
 pytestmark = [pytest.mark.slow]
 
@@ -86,6 +88,21 @@ def test_texts_become_the_cache_that_levanter_makes_of_them(root: Path, texts: l
     theirs = contents(levanters(root / f"theirs-{tokenizer}", texts, TextLmDatasetFormat(), root / tokenizer))
     assert contents(str(root / f"ours-{tokenizer}")) == theirs
     assert ours == {"train_documents": 614, "train_tokens": len(theirs["input_ids"]) // 8}
+
+
+def test_parquet_files_of_a_bucket_become_the_cache_of_the_same_files_here(
+    root: Path, cloud: LocalCloudStorage
+) -> None:
+    here = root / "shards"
+    here.mkdir()
+    for number in range(2):
+        write_parquet(here / f"{number}.parquet", TEXTS[number : number + 4])
+        fsspec.filesystem("gs").pipe_file(f"bucket/texts/{number}.parquet", (here / f"{number}.parquet").read_bytes())
+    made = tokenize(config(root, [f"{here}/*.parquet"], "of-here"))
+    assert tokenize(config(root, ["gs://bucket/texts/*.parquet"], "of-a-bucket")) == made
+    assert made["train_documents"] == 8
+    of_bucket, of_here = contents(str(root / "of-a-bucket")), contents(str(root / "of-here"))
+    assert of_bucket["input_ids"] == of_here["input_ids"] and of_bucket["input_ids ends"] == of_here["input_ids ends"]
 
 
 def test_chats_become_the_cache_that_levanter_makes_of_them_masks_included(root: Path) -> None:

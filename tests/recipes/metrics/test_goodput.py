@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tradewind.cloud_tpu.goodput import CountedSteps
+from tradewind.recipes.metrics.file import read_metrics
 from tradewind.recipes.metrics.goodput import Goodput, StepTimer
-from tradewind.recipes.metrics.tracking import ProgressReporter, TrackingOptions
+from tradewind.recipes.metrics.tracking import ProgressReporter, TrackingOptions, TrainingLog
 
 
 def test_a_step_that_was_done_again_counts_once() -> None:
@@ -53,6 +54,21 @@ def test_the_line_says_how_much_of_the_devices_is_used(tmp_path: Path, capsys: p
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("step 3/10  loss 3.000  restarts 2  goodput 0.0%")
     assert "  tokens/s " in second and "  MFU 0.0%  restarts 2" in second
+
+
+def test_tasks_of_the_harness_are_measures_of_the_step_that_they_came_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "metrics.jsonl")
+    log = TrainingLog(TrackingOptions(path, 10, tokens_per_step=64, steps_per_line=100))
+    log.log({"train/loss": 3.0}, step=4)
+    scores = {"lm_eval/piqa/acc": 0.5, "lm_eval/piqa/acc_stderr": 0.1, "lm_eval/averages/macro_avg_acc": 0.5}
+    log.log(scores, step=None)
+    log.log({"throughput/x": 1.0}, step=None)
+    log.finish()
+    assert capsys.readouterr().out == "step 5/10  piqa/acc 0.500\n"
+    (row,) = read_metrics(path)
+    assert row["step"] == 4 and scores.items() <= row.items()
 
 
 def test_an_attempt_after_a_lost_driver_counts_from_the_first_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 from typing import Any
 
@@ -13,6 +12,7 @@ from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_like
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import log_folder
+from tradewind.recipes.levanter.harness import usable_harness
 from tradewind.recipes.lm.config import output_path_of, run_id_of
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import builds_caches
@@ -33,7 +33,7 @@ def prepared(config: Any) -> Any:
         ValueError: The tokenizer's folder or the checkpoint to begin with is not there.
     """
     made = with_places(config)
-    return dataclasses.replace(made, eval_harness=_harness(made.eval_harness))
+    return dataclasses.replace(made, eval_harness=usable_harness(made.eval_harness))
 
 
 def with_places(config: Any) -> Any:
@@ -138,11 +138,3 @@ def _export(config: Any) -> str | None:
     given = config.train_config
     is_whole = type(given.adapter).__name__ == "NoAdaptorConfig" and isinstance(given.model, HFCompatConfig)
     return export_path(output_path_of(config)) if is_whole and given.hf_save_steps else None
-
-
-def _harness(given: Any) -> Any:
-    """Tasks of the evaluation harness inside the training, where it is installed."""
-    if given is not None and importlib.util.find_spec("lm_eval") is None:
-        print("train_config.eval_harness is left out: lm-eval is not installed on this cluster.", flush=True)
-        return None
-    return given

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tradewind.recipes.levanter.harness import check_tasks
 from tradewind.recipes.levanter.trainer import LM
 from tradewind.recipes.lm.checks import check_models, check_tokenizer, check_train_config
 from tradewind.recipes.lm.config import LevanterTrainConfig
@@ -37,6 +38,7 @@ def preflight(config: Any, devices: int, num_slices: int = 1) -> None:
         ValueError: For what cannot work, with its field and what to do.
     """
     _LM.look_at(config, devices, num_slices)
+    check_tasks(config.train_config.eval_harness)
 
 
 def run_levanter_train_lm(config: Any) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from tradewind.recipes.metrics.goodput import Goodput, StepTimer
 AVERAGED_LOSS = "eval/ema/loss"
 """Levanter's name for the validation loss of the averaged weights, of whatever kind the average is."""
 KEPT = ("train/loss", "eval/loss", AVERAGED_LOSS)
+HARNESS = "lm_eval/"
+"""What tasks of the evaluation harness measure: ``lm_eval/hellaswag/acc``."""
 WANDB_S = 10.0
 """How long W&B may take to send what it has, when the process is about to end; it has no time limit of its own."""
 _LAST_OF_A_STEP = "throughput/loading_time"
@@ -56,6 +58,8 @@ class TrackingOptions:
     def is_kept(self, key: str) -> bool:
         """Whether what Levanter measures under that name is written down."""
         if key in KEPT or any(fnmatchcase(key, pattern) for pattern in self.also_kept):
+            return True
+        if key.startswith(HARNESS):
             return True
         return self.each_set and key.startswith("eval/") and key.endswith(("/loss", "/bpb"))
 
@@ -122,6 +126,8 @@ class TrainingLog:
 
         A training step is taken note of once: at the end Levanter reports the last one again.
         """
+        if step is None:  # as the evaluation harness reports, after the step that it belongs to
+            step = self._progress.last_step if any(key.startswith(HARNESS) for key in metrics) else None
         if _LAST_OF_A_STEP in metrics:
             self._timer.begin(time.monotonic())
         values = {key: float(value) for key, value in metrics.items() if self._options.is_kept(key)}
@@ -177,6 +183,9 @@ class ProgressReporter:
             if key.startswith("eval/") and key.endswith("/loss"):  # of a set that Levanter measures by itself
                 name = key.removeprefix("eval/").removesuffix("/loss")
                 print(f"{place}  validation loss {values[key]:.3f} ({name})", flush=True)
+        scores = [f"{key.removeprefix(HARNESS)} {value:.3f}" for key, value in values.items() if _is_score(key)]
+        if scores:
+            print(f"{place}  {', '.join(scores)}", flush=True)
         if "train/loss" not in values:
             return
         self.last_step = step
@@ -206,3 +215,8 @@ class ProgressReporter:
         restarts = f"  restarts {self._goodput.restarts}" if self._goodput.restarts else ""
         share = self._goodput.share(time.time())
         return restarts + ("" if share is None else f"  goodput {share:.1%}")
+
+
+def _is_score(key: str) -> bool:
+    """Of one task of the harness, and not of how sure it is."""
+    return key.startswith(HARNESS) and not key.startswith(f"{HARNESS}averages/") and not key.endswith("_stderr")
