@@ -10,6 +10,8 @@ import importlib
 from functools import cache
 from typing import Any, Final
 
+from tradewind.recipes.levanter.quantized import let_quantized_states_load
+
 LM: Final = "levanter.main.train_lm"
 _SAVES: Final = "checkpoint_hook"
 """Levanter's name for what saves a step."""
@@ -23,6 +25,8 @@ def train(config: Any, main: str = LM) -> None:
         main: The module of Levanter's that has the main function.
     """
     module: Any = importlib.import_module(main)
+    if config.trainer.quantization is not None:
+        let_quantized_states_load()
     levanters = module.Trainer
     module.Trainer = _trainer_class()  # its main function makes its trainer itself, and takes no other
     try:

@@ -15,7 +15,6 @@ from tradewind.datasets.files import exists, join
 from tradewind.recipes.checkpoints.newest import settle_checkpoints
 from tradewind.recipes.checkpoints.stored_shapes import check_model
 from tradewind.recipes.levanter import parts
-from tradewind.recipes.levanter.quantized import let_quantized_states_load
 from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.simulated_slices import on_these_devices
 from tradewind.recipes.levanter.trainer import train
@@ -106,8 +105,6 @@ class KindOfTraining:
             print("\n".join([*self.beginning(facts, made), *exports, *goes_on]), flush=True)
         with own_scratch() if missing_caches(made) else nullcontext():
             expect_steps()
-            if made.trainer.quantization is not None:
-                let_quantized_states_load()
             tracked = with_all_trackers(made, output.path, newest + 1, facts.together, self.also_kept(made))
             train(tracked, self.main)
         output.await_last_checkpoint()
