@@ -10,8 +10,6 @@ import importlib
 from functools import cache
 from typing import Any, Final
 
-from tradewind.recipes.levanter.quantized import let_quantized_states_load
-
 LM: Final = "levanter.main.train_lm"
 _SAVES: Final = "checkpoint_hook"
 """Levanter's name for what saves a step."""
@@ -26,7 +24,7 @@ def train(config: Any, main: str = LM) -> None:
     """
     module: Any = importlib.import_module(main)
     if config.trainer.quantization is not None:
-        let_quantized_states_load()
+        _let_quantized_states_load()
     levanters = module.Trainer
     module.Trainer = _trainer_class()  # its main function makes its trainer itself, and takes no other
     try:
@@ -61,3 +59,23 @@ def _trainer_class() -> Any:
             return info
 
     return CheckpointsLast
+
+
+@cache
+def _let_quantized_states_load() -> None:
+    """For the rest of this process.
+
+    The operations of a quantized layer are part of the state and hold no arrays. Levanter gives such a part one name
+    where it has many empty places, so it saves such a state and cannot load it. Here each place has its own, or none.
+    """
+    import jax
+    from levanter.utils import jax_utils
+
+    levanters = jax_utils.leaf_key_paths
+
+    def leaf_key_paths(pytree: Any, *arguments: Any, **options: Any) -> Any:
+        if pytree is None or jax.tree_util.tree_leaves(pytree):
+            return levanters(pytree, *arguments, **options)
+        return pytree  # what is empty is its own tree of names
+
+    jax_utils.leaf_key_paths = leaf_key_paths

@@ -10,7 +10,6 @@ from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.hub_models import check_hub_model, described_on_hub, first_line_of
-from tradewind.recipes.levanter.quantized import check_quantized_begin
 from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.levanter.values import check_values
 from tradewind.steps.values.fields import whole
@@ -28,7 +27,7 @@ def check_train_config(given: Any) -> None:
     """
     check_values(given)
     check_begin(given)
-    check_quantized_begin(given)
+    _check_quantized_begin(given)
     check_length(given)
     check_schedules(given)
     check_weights(given.data)
@@ -236,3 +235,12 @@ def _check_stages(given: Any) -> None:
                 f"train_config.data.train_weights change at step {start}, which is sequence {first} and no multiple of "
                 f"data.mixture_block_size={block}: give a step that is one, or another block size."
             )
+
+
+def _check_quantized_begin(given: Any) -> None:
+    """Levanter quantizes a model and then puts the one of Hugging Face, which is not quantized, into its place."""
+    if given.initialize_from_hf and given.trainer.quantization is not None:
+        raise ValueError(
+            "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Levanter: begin "
+            "with initialize_from_checkpoint_path, or leave it out."
+        )

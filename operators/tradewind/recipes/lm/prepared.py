@@ -12,10 +12,10 @@ from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_like
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import log_folder
-from tradewind.recipes.levanter.harness import usable_harness
 from tradewind.recipes.lm.config import output_path_of, run_id_of
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import builds_caches
+from tradewind.recipes.metrics.harness import usable_harness
 from tradewind.recipes.train_config import export_path, folder_of_training
 
 

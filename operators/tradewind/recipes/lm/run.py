@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tradewind.recipes.levanter.harness import check_tasks
 from tradewind.recipes.levanter.trainer import LM
 from tradewind.recipes.lm.checks import check_models, check_tokenizer, check_train_config
 from tradewind.recipes.lm.config import LevanterTrainConfig
 from tradewind.recipes.lm.facts import beginning, ending, facts_of, losses
 from tradewind.recipes.lm.prepared import prepared
 from tradewind.recipes.lm.running import KindOfTraining
+from tradewind.recipes.metrics.harness import check_tasks
 
 __all__ = ["LevanterTrainConfig", "run_levanter_train_lm"]
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tradewind.recipes.levanter.harness import refuse_unknown
+from tradewind.recipes.metrics.harness import refuse_unknown
 
 KNOWN = ["hellaswag", "piqa", "mmlu"]
 
