@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from tradewind.marin.evaluation.running import Run
@@ -17,6 +18,7 @@ from tradewind.steps import ExecutorStep, InputName, Lazy, MirroredValue, Output
 
 Identity = tuple[str, ...]
 _REFERENCES = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue)
+_CONTAINERS = (dict, list, tuple, set, frozenset)
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), types.FunctionType, type})
 
 
@@ -52,27 +54,28 @@ class _UnknownValues:
 
     def _add_parts(self, parts: list[str], step: ExecutorStep, value: Any, path: str) -> None:
         """Of what at ``path`` of a step's config counts; a list that grows, since there are millions of values."""
-        if isinstance(value, ExecutorStep):
-            parts.append(f"{path}={self._reach(value)}")
-        elif isinstance(value, InputName):
+        if isinstance(value, InputName):
             parts.append(f"{path}={self._reach(value.step)}/{value.name} {value.block_on_step}")
+        elif (inside := _inside(value)) is not None:
+            for name, inner in inside:
+                kind = type(inner)
+                if kind not in _PLAIN and (kind is not list or inner):  # which most are, and which say nothing
+                    self._add_parts(parts, step, inner, f"{path}.{name}")
+        elif isinstance(value, ExecutorStep):
+            parts.append(f"{path}={self._reach(value)}")
         elif isinstance(value, VersionedValue):
             if (unknown := unknown_in(value.value)) is not None:
                 raise self._refused(step, f"{path} is versioned and holds {unknown}, known only on the cluster.")
             parts.append(f"{path}={value.value!r}")
         elif isinstance(value, MirroredValue):
             self._add_parts(parts, step, value.value, path)
-        elif isinstance(value, Opaque):
-            if held_reference(value):
-                raise self._refused(
-                    step,
-                    f"{path} is {origin_of(value).label}, which is known only on the cluster and is given a step, a "
-                    "path or a versioned value: its fields, and with them the step's version, are not known here.",
-                    place_of(value),
-                )
-        else:
-            for name, inner in _inside(value):
-                self._add_parts(parts, step, inner, f"{path}.{name}")
+        elif isinstance(value, Opaque) and held_reference(value):
+            raise self._refused(
+                step,
+                f"{path} is {origin_of(value).label}, which is known only on the cluster and is given a step, a "
+                "path or a versioned value: its fields, and with them the step's version, are not known here.",
+                place_of(value),
+            )
 
     def _refused(self, step: ExecutorStep, text: str, place: SourceLine | None = None) -> Exception:
         return refused_file(self._shown, Reason(place or self._captured.place, f"step {step.name!r}: {text}"))
@@ -94,7 +97,7 @@ def held_reference(value: Any) -> bool:
     if isinstance(value, Opaque):
         origin = origin_of(value)
         return any(map(held_reference, (origin.of, *origin.args, *origin.kwargs.values())))
-    return any(held_reference(inner) for _, inner in _inside(value))
+    return any(held_reference(inner) for _, inner in _inside(value) or ())
 
 
 def first_difference(first: Sequence[Sequence[Identity]], second: Sequence[Sequence[Identity]]) -> str | None:
@@ -112,29 +115,27 @@ def first_difference(first: Sequence[Sequence[Identity]], second: Sequence[Seque
     return None
 
 
-def _inside(value: Any) -> list[tuple[Any, Any]]:
-    """What ``value`` is made of, with its name in there; without plain values, which most are and which say nothing."""
-    found: Iterable[tuple[Any, Any]]
-    if isinstance(value, dict):
-        found = value.items()
-    elif isinstance(value, (list, tuple)):
-        found = [(f"[{index}]", inner) for index, inner in enumerate(value) if type(inner) not in _PLAIN]
-    elif isinstance(value, (set, frozenset)):
-        found = [("{}", inner) for inner in value]
-    elif isinstance(value, Lazy):
-        found = value.kwargs.items()
-    else:
-        found = [(name, getattr(value, name)) for name in _field_names(type(value))]  # type: ignore[arg-type]
-    return [
-        (name if isinstance(name, (str, int, float)) else "?", inner)
-        for name, inner in found
-        if type(inner) not in _PLAIN
-    ]
+def _inside(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """What ``value`` is made of, with its name in there; None of what nothing looks into."""
+    kind = type(value)
+    if (fields := _fields_of(kind)) is not None:
+        names, values_of = fields
+        return zip(names, values_of(value), strict=True)
+    if issubclass(kind, dict):
+        return [(name if isinstance(name, (str, int, float)) else "?", inner) for name, inner in value.items()]
+    if issubclass(kind, (list, tuple)):
+        return [(f"[{index}]", inner) for index, inner in enumerate(value) if type(inner) not in _PLAIN]
+    if issubclass(kind, (set, frozenset)):
+        return [("{}", inner) for inner in value]
+    return value.kwargs.items() if issubclass(kind, Lazy) else None
 
 
 @lru_cache(maxsize=1024)
-def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    """Of a config's class; a placeholder's are not looked into."""
-    if not dataclasses.is_dataclass(kind) or issubclass(kind, (type, *_REFERENCES)):
-        return ()
-    return tuple(spec.name for spec in dataclasses.fields(kind))
+def _fields_of(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
+    """The names of a config's class, and what gives their values; None of another, and a placeholder's."""
+    if not dataclasses.is_dataclass(kind) or issubclass(kind, (type, Lazy, *_REFERENCES, *_CONTAINERS)):
+        return None
+    names = tuple(spec.name for spec in dataclasses.fields(kind))
+    if len(names) < 2:  # for which attrgetter gives no tuple
+        return names, lambda value: tuple(getattr(value, name) for name in names)
+    return names, attrgetter(*names)

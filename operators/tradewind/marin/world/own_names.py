@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from tradewind.marin.names.steps import MarinStep
@@ -23,6 +24,8 @@ from tradewind.steps import (
     this_output_path,
     versioned,
 )
+
+_PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def marin_versioned(value: Any) -> Any:
@@ -59,19 +62,29 @@ def get_executor_step(run: ExecutorStep | InputName) -> ExecutorStep:
 
 def unknown_in(value: Any) -> str | None:
     """What in ``value`` only a cluster knows, or None."""
+    if type(value) in _PLAIN:
+        return None
     if isinstance(value, Opaque):
         return origin_of(value).label
     if isinstance(value, StandInBase):
         return f"a {type(value).__name__}, which inherits fields that are not known here"
-    if isinstance(value, Mapping):
-        inner = [*value.keys(), *value.values()]
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        inner = list(value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and not isinstance(value, ExecutorStep):
-        inner = [getattr(value, spec.name, None) for spec in dataclasses.fields(value)]
-    else:
-        return None
-    return next((found for found in map(unknown_in, inner) if found is not None), None)
+    for inner in _held(type(value))(value):
+        if type(inner) not in _PLAIN and (found := unknown_in(inner)) is not None:
+            return found
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _held(kind: type[Any]) -> Callable[[Any], Iterable[Any]]:
+    """What gives all that a value of the class holds."""
+    if issubclass(kind, Mapping):
+        return lambda value: (*value.keys(), *value.values())
+    if issubclass(kind, (list, tuple, set, frozenset)):
+        return iter
+    if dataclasses.is_dataclass(kind) and not issubclass(kind, (type, ExecutorStep)):
+        names = tuple(spec.name for spec in dataclasses.fields(kind))
+        return lambda value: (getattr(value, name, None) for name in names)
+    return lambda value: ()
 
 
 def _check_known(value: Any) -> None:
