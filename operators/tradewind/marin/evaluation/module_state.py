@@ -6,16 +6,18 @@ what came with a value of theirs: a part that was imported since.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from operator import is_
+from operator import is_, methodcaller
 from typing import Any, Final
 
 _TOPS: Final = sys.stdlib_module_names | {"tradewind"}
 _HEAP: Final = 1 << 9
 _IMMUTABLE: Final = 1 << 8
 _MISSING: Final = object()
+_VALUES: Final = methodcaller("values")
 Owner = types.ModuleType | type
 
 
@@ -26,6 +28,9 @@ class ModuleState:
         self._seen: set[str] = set()
         self._before: list[tuple[Owner, dict[str, Any]]] = []
         self._noted: set[int] = set()
+        self._now: list[Mapping[str, Any]] = []
+        self._sizes: list[int] = []
+        self._values: list[Any] = []
 
     def note(self, modules: Iterable[types.ModuleType] = ()) -> None:
         """Look at what was imported since, and at ``modules``."""
@@ -38,12 +43,24 @@ class ModuleState:
 
     def put_back(self) -> bool:
         """Put back what was changed; whether anything was."""
+        if self._is_as_before():
+            return False
         is_changed = False
         for owner, before in self._before:
             now = vars(owner)
             if len(now) != len(before) or not all(map(is_, now.values(), before.values())):
                 is_changed |= _put_back(owner, before)
+        self._now = []
         return is_changed
+
+    def _is_as_before(self) -> bool:
+        """Whether all names have the values that they had; in one go, since there are tens of thousands."""
+        if len(self._now) != len(self._before):
+            self._now = [vars(owner) for owner, _ in self._before]
+            self._sizes = [len(before) for _, before in self._before]
+            self._values = [value for _, before in self._before for value in before.values()]
+        found = itertools.chain.from_iterable(map(_VALUES, self._now))
+        return list(map(len, self._now)) == self._sizes and all(map(is_, found, self._values))
 
     def _note_module(self, module: types.ModuleType) -> None:
         kinds = [value for value in vars(module).values() if isinstance(value, type) and _may_change(value)]

@@ -7,14 +7,15 @@ recurses, and each container is counted once, however often it stands somewhere.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from tradewind.steps.errors import StepConfigError
+from tradewind.steps.values.kinds import field_names
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import MirroredValue, VersionedValue
 from tradewind.steps.values.shortened import MOST_BITS, shortened
@@ -160,8 +161,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
         return ((f"[{i}]", inner) for i, inner in enumerate(value))
     if isinstance(value, (VersionedValue, MirroredValue)):
         return iter([("", value.value)])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_placeholder(value):
-        return ((spec.name, getattr(value, spec.name, None)) for spec in dataclasses.fields(value))
+    if (names := field_names(type(value))) is not None and not _is_placeholder(type(value)):
+        return ((name, getattr(value, name, None)) for name in names)
     return None
 
 
@@ -172,8 +173,8 @@ def _items(value: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
         yield key if isinstance(key, str) else shortened(key), inner
 
 
-def _is_placeholder(value: Any) -> bool:
-    """Steps, references to them and run values, which are looked into one by one."""
-    return type(value).__module__.startswith("tradewind.steps.") and not isinstance(
-        value, (VersionedValue, MirroredValue)
-    )
+@lru_cache(maxsize=4096)
+def _is_placeholder(kind: type[Any]) -> bool:
+    """Steps, references to them and run values, which are looked into one by one; a step's class may be Marin's."""
+    is_ours = any(base.__module__.startswith("tradewind.steps.") for base in kind.__mro__)
+    return is_ours and not issubclass(kind, (VersionedValue, MirroredValue))

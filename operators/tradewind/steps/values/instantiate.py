@@ -17,6 +17,7 @@ from tradewind.steps.errors import StepConfigError
 from tradewind.steps.mirrors import MIRROR_SCHEME, Mirror
 from tradewind.steps.paths import below
 from tradewind.steps.step import ExecutorStep
+from tradewind.steps.values.kinds import PLAIN, field_names
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import InputName, MirroredValue, OutputName, VersionedValue
 from tradewind.steps.values.run_values import Binding, RunValue
@@ -51,6 +52,8 @@ def instantiate(config: Any, filling: Filling, path: str = "") -> Any:
         StepConfigError: A dataclass cannot be rebuilt with its real values.
         UnknownRunValueError: The run lacks a value.
     """
+    if type(config) in PLAIN:
+        return config
     if isinstance(config, ExecutorStep):
         return filling.input_path(config.as_input_name())
     if isinstance(config, InputName):
@@ -85,11 +88,8 @@ def _instantiate_container(config: Any, filling: Filling, path: str) -> Any:
     prefix = path + "." if path else ""
     if isinstance(config, Lazy):
         return Lazy(config.target, {k: instantiate(v, filling, prefix + k) for k, v in config.kwargs.items()})
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        fields = {
-            spec.name: instantiate(getattr(config, spec.name), filling, prefix + spec.name)
-            for spec in dataclasses.fields(config)
-        }
+    if (names := field_names(type(config))) is not None:
+        fields = {name: instantiate(getattr(config, name), filling, prefix + name) for name in names}
         try:
             return dataclasses.replace(config, **fields)
         except (TypeError, ValueError) as error:  # a field that __init__ does not take: ValueError before Python 3.13

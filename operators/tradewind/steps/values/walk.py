@@ -6,13 +6,13 @@ order, dictionaries and sequences in their own; the paths are those of E20 (``fi
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
 from tradewind.steps.errors import StepConfigError, StepConfigTypeError, UnknownRunValueError
 from tradewind.steps.step import ExecutorStep
 from tradewind.steps.values.bounds import check_bounded
+from tradewind.steps.values.kinds import PLAIN, field_names
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import InputName, MirroredValue, VersionedValue
 from tradewind.steps.values.run_values import Binding, RunValue
@@ -115,16 +115,18 @@ def _visit(value: Any, path: str, binding: Binding, identity: ConfigIdentity) ->
     elif isinstance(value, Lazy):
         for name, item in value.kwargs.items():
             _visit(item, prefix + name, binding, identity)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, (type, RunValue)):
-        for spec in dataclasses.fields(value):
-            _visit(getattr(value, spec.name), prefix + spec.name, binding, identity)
+    elif (names := field_names(type(value))) is not None:
+        for name in () if isinstance(value, RunValue) else names:
+            if type(inner := getattr(value, name)) not in PLAIN:
+                _visit(inner, prefix + name, binding, identity)
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise StepConfigError(
                     f"{describe(path)}: dict keys must be strs, but got {shortened(key)} (type: {type(key)})"
                 )
-            _visit(item, prefix + key, binding, identity)
+            if type(item) not in PLAIN:
+                _visit(item, prefix + key, binding, identity)
     elif isinstance(value, list) or (identity.recipe.walks_tuples and isinstance(value, (tuple, set, frozenset))):
         if isinstance(value, (set, frozenset)) and len(value) > 1:
             raise StepConfigError(
@@ -132,7 +134,8 @@ def _visit(value: Any, path: str, binding: Binding, identity: ConfigIdentity) ->
                 "use a list."
             )
         for i, item in enumerate(value):
-            _visit(item, f"{prefix}[{i}]", binding, identity)
+            if type(item) not in PLAIN:
+                _visit(item, f"{prefix}[{i}]", binding, identity)
 
 
 def _versioned_text(value: Any, path: str, binding: Binding, recipe: Recipe) -> str:
