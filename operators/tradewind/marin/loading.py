@@ -16,6 +16,7 @@ from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.experiments import experiment_dag
 from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
+from tradewind.marin.evaluation.process_state import seldom_collected
 from tradewind.marin.evaluation.running import Run, told
 from tradewind.marin.import_errors import show_import_error
 from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
@@ -76,11 +77,12 @@ def marin_experiment(
         raise RefusedFileError(f"{path} is no file: give one, or marin_experiments() a folder.")
     root = checkout_of(path, checkout)
     base = dag_id or id_of(path, root)
-    outcome = evaluate(root, [path], time_limit_s)[path]
-    if isinstance(outcome, RefusedFileError):
-        raise outcome
-    _tell_environment([outcome])
-    dags += dags_of(outcome, root, base, most_steps, experiment_arguments)
+    with seldom_collected():
+        outcome = evaluate(root, [path], time_limit_s)[path]
+        if isinstance(outcome, RefusedFileError):
+            raise outcome
+        _tell_environment([outcome])
+        dags += dags_of(outcome, root, base, most_steps, experiment_arguments)
     return dags
 
 
@@ -114,17 +116,18 @@ def marin_experiments(
     bases = {path: base for path, base in bases.items() if _may_make(base, wanted)}
     if not bases and wanted is None:
         _warn(str(top), 0, "holds no file that calls executor_main, so there is no DAG")
-    outcomes = evaluate(root, list(bases), time_limit_s)
     owners: dict[str, str] = {}
-    for path, outcome in outcomes.items():
-        try:
-            if isinstance(outcome, RefusedFileError):
-                raise outcome
-            check_ids(outcome, bases[path], owners)
-            dags += dags_of(outcome, root, bases[path], most_steps, experiment_arguments, wanted)
-        except RefusedFileError as error:
-            dags.refused.append(error)
-            show_import_error(path.relative_to(root).as_posix(), str(error))
+    with seldom_collected():
+        outcomes = evaluate(root, list(bases), time_limit_s)
+        for path, outcome in outcomes.items():
+            try:
+                if isinstance(outcome, RefusedFileError):
+                    raise outcome
+                check_ids(outcome, bases[path], owners)
+                dags += dags_of(outcome, root, bases[path], most_steps, experiment_arguments, wanted)
+            except RefusedFileError as error:
+                dags.refused.append(error)
+                show_import_error(path.relative_to(root).as_posix(), str(error))
     _tell_environment([outcome for outcome in outcomes.values() if isinstance(outcome, Evaluated)])
     return dags
 
