@@ -109,9 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{checkout} is no checkout of Marin: no file calls executor_main.", file=sys.stderr)
         return 2
     os.environ.pop("MARIN_PREFIX", None)
-    rounds = [
-        (measured(lambda: as_folder(checkout)), measured(lambda: plainly(checkout))) for _ in range(given.rounds)
-    ]
+    rounds = [(measured(lambda: as_folder(checkout)), measured(lambda: plainly(checkout))) for _ in range(given.rounds)]
     tasks = rounds[0][0][1]
     folder_s, plain_s = (min(seconds for seconds, _ in parsed) for parsed in zip(*rounds, strict=True))
     one_by_one = [measured(lambda file=file: alone(file, checkout)) for file in files[:: given.every]]  # type: ignore[misc]

@@ -18,6 +18,7 @@ from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
 from tradewind.marin.evaluation.process_state import seldom_collected
 from tradewind.marin.evaluation.running import Run, told
+from tradewind.marin.evaluation.signals import is_by_signal, told_signals
 from tradewind.marin.import_errors import show_import_error
 from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
 from tradewind.marin.world.captured import Captured
@@ -181,8 +182,11 @@ def dags_of(
             reason = f"it has {count} steps, and at most {most_steps} are taken: raise most_steps=, or split it."
             raise refused_file(run.file, Reason(captured.place, reason))
         try:
-            dag = experiment_dag(dag_id, captured.steps, **_arguments(captured, run.file, root, arguments))
-        except Exception as error:  # values have methods of the file's own
+            with told_signals():
+                dag = experiment_dag(dag_id, captured.steps, **_arguments(captured, run.file, root, arguments))
+        except BaseException as error:  # values have methods of the file's own
+            if is_by_signal(error):
+                raise
             reason = str(error) if isinstance(error, ExperimentError) else told(error)
             raise refused_file(run.file, Reason(captured.place, reason)) from error
         if dag is not None:

@@ -183,7 +183,9 @@ def _add_step_tasks(
         )
         tasks[resolved] = task
         upstream = {id(each): each for each in (tasks[dependency] for dependency in resolved.dependencies)}
-        task.set_upstream(list(upstream.values()) or plan)  # the plan skips whatever task of the run, with or without an edge
+        task.set_upstream(
+            list(upstream.values()) or plan
+        )  # the plan skips whatever task of the run, with or without an edge
 
 
 def _assets(steps: Sequence[ResolvedStep]) -> list[Asset]:

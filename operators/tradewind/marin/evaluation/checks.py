@@ -118,7 +118,7 @@ def first_difference(first: Sequence[Sequence[Identity]], second: Sequence[Seque
 def _inside(value: Any) -> Iterable[tuple[Any, Any]] | None:
     """What ``value`` is made of, with its name in there; None of what nothing looks into."""
     kind = type(value)
-    if (fields := _fields_of(kind)) is not None:
+    if (fields := _fields_of(kind)) is not None:  # type: ignore[arg-type]
         names, values_of = fields
         return zip(names, values_of(value), strict=True)
     if issubclass(kind, dict):

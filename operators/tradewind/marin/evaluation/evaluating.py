@@ -15,6 +15,7 @@ from tradewind.marin.evaluation.clocks import clock_reads
 from tradewind.marin.evaluation.guards import guarded
 from tradewind.marin.evaluation.process_state import ForFile, kept_process
 from tradewind.marin.evaluation.running import Run, run_file, told
+from tradewind.marin.evaluation.signals import is_by_signal, told_signals
 from tradewind.marin.refusals import (
     OutOfTime,
     Reason,
@@ -68,7 +69,7 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
     """
     if notes.root is not None:
         raise refuse("it loads Marin's files while it is itself loaded.")
-    with _lock, kept_process() as for_file:
+    with _lock, told_signals(), kept_process() as for_file:
         logging.disable(max(logging.INFO, logging.root.manager.disable))  # files tell their whole configs, twice
         attempt = partial(_attempt, limit_s=limit_s, for_file=for_file)
         shared = _shared.get(root)
@@ -103,8 +104,10 @@ def _attempt(world: World, file: Path, limit_s: float, for_file: ForFile) -> _Ou
             return _Attempt(run, check_known(run), world)
     except RefusedFileError as error:
         return error
-    except (Exception, OutOfTime) as error:
-        why = told(error) if isinstance(error, Exception) else f"it takes more than {limit_s:g} s"
+    except BaseException as error:
+        if is_by_signal(error):
+            raise
+        why = f"it takes more than {limit_s:g} s" if isinstance(error, OutOfTime) else told(error)
         reason = Reason(place_of_error(root, error), f"its steps cannot be looked at: {why}")
         return refused_file(file.relative_to(root).as_posix(), reason)
 

@@ -68,6 +68,8 @@ _SECRET_NAMES = frozenset(
 )  # fmt: skip
 _SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube", ".docker", ".huggingface", "gcloud", "secrets"})
 _AGAIN_S = 0.2
+_DEEPEST: Final = 2_500
+"""Calls within calls, for which a stack of 8 MiB is enough whatever they call."""
 _WAKE: Final = signal.SIGURG
 """Ends a wait in C (a lock, a pipe) of the main thread, the only one that hears signals; others ignore it."""
 _WRITES: Final = frozenset("wax+")
@@ -94,13 +96,25 @@ def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
     return start
 
 
-_STARTS: Final = tuple(
-    (module, name, _checked(vars(module)[name], what))
-    for module, name, what in (
-        (threading, "_start_new_thread", _THREADS),
-        (_thread, "start_new_thread", _THREADS),
-        (_posixsubprocess, "fork_exec", _PROCESSES),
-    )
+def _bounded(function: Callable[[int], None]) -> Callable[[int], None]:
+    """``sys.setrecursionlimit``: what recurses deeper in C code kills this process."""
+
+    def set_limit(limit: int, /) -> None:
+        function(min(limit, max(_DEEPEST, sys.getrecursionlimit())) if _guarded.is_loading else limit)
+
+    return set_limit
+
+
+_OTHERS: Final = (
+    *(
+        (module, name, _checked(vars(module)[name], what))
+        for module, name, what in (
+            (threading, "_start_new_thread", _THREADS),
+            (_thread, "start_new_thread", _THREADS),
+            (_posixsubprocess, "fork_exec", _PROCESSES),
+        )
+    ),
+    (sys, "setrecursionlimit", _bounded(sys.setrecursionlimit)),
 )
 """Functions that are others while a file is loaded: module, name, and what stands there then."""
 
@@ -156,16 +170,16 @@ def guarded(limit_s: float) -> Iterator[None]:
             _is_installed = True
     watch = _Watch(threading.get_ident(), limit_s)
     watch.start()
-    before = [vars(module)[name] for module, name, _ in _STARTS]
+    before = [vars(module)[name] for module, name, _ in _OTHERS]
     handler = signal.signal(_WAKE, _awake) if watch.wakes else None
-    for module, name, checked in _STARTS:
+    for module, name, checked in _OTHERS:
         setattr(module, name, checked)
     _guarded.is_loading = True
     try:
         yield
     finally:
         _guarded.is_loading = False
-        for (module, name, _), function in zip(_STARTS, before, strict=True):
+        for (module, name, _), function in zip(_OTHERS, before, strict=True):
             setattr(module, name, function)
         watch.end()
         if watch.wakes:

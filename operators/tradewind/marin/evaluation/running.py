@@ -14,6 +14,7 @@ from typing import Any, Final
 from tradewind.calls.references import loaded_apart
 from tradewind.marin.evaluation.guards import guarded
 from tradewind.marin.evaluation.process_state import ForFile
+from tradewind.marin.evaluation.signals import is_by_signal
 from tradewind.marin.refusals import OutOfTime, Reason, Refusal, notes, place_of_error, refused_file
 from tradewind.marin.world.captured import Captured, calls
 from tradewind.marin.world.import_map import World
@@ -92,6 +93,8 @@ def _run(world: World, module: types.ModuleType, file: Path, limit_s: float, sho
         with guarded(limit_s):
             contextvars.copy_context().run(world.execute, module, file)
     except SystemExit as error:
+        if is_by_signal(error):
+            raise
         if error.code not in (None, 0) or not made:
             raise refused_file(shown, _exited(world.root, error), is_own=True) from None
     except OutOfTime as error:
@@ -100,7 +103,7 @@ def _run(world: World, module: types.ModuleType, file: Path, limit_s: float, sho
     except Refusal:
         raise refused_file(shown, notes.reasons[0]) from None
     except BaseException as error:
-        if not isinstance(error, Exception) and not _is_the_files_own(world, error):
+        if not isinstance(error, Exception) and is_by_signal(error):
             raise
         if notes.reasons:
             raise refused_file(shown, notes.reasons[0]) from None
@@ -115,19 +118,13 @@ def _exited(root: Path, error: SystemExit) -> Reason:
     return Reason(place_of_error(root, error), f"it ends itself with exit({code}) before it has called executor_main.")
 
 
-def _is_the_files_own(world: World, error: BaseException) -> bool:
-    """Whether the file itself raises what is no ``Exception``; else a person or a time limit ends the process."""
-    if isinstance(error, KeyboardInterrupt):
-        return False
-    module = type(error).__module__
-    return module in (_MAIN, "builtins", "asyncio.exceptions") or module in world.modules
-
-
 def told(error: BaseException) -> str:
     """What went wrong, and which unknown values were at hand where it did."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # the file's own class
+    except BaseException as raised:  # the file's own class
+        if is_by_signal(raised):
+            raise
         text = ""
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     told = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -68,7 +68,7 @@ def unknown_in(value: Any) -> str | None:
         return origin_of(value).label
     if isinstance(value, StandInBase):
         return f"a {type(value).__name__}, which inherits fields that are not known here"
-    for inner in _held(type(value))(value):
+    for inner in _held(type(value))(value):  # type: ignore[arg-type]
         if type(inner) not in _PLAIN and (found := unknown_in(inner)) is not None:
             return found
     return None

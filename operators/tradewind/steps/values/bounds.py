@@ -161,7 +161,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
         return ((f"[{i}]", inner) for i, inner in enumerate(value))
     if isinstance(value, (VersionedValue, MirroredValue)):
         return iter([("", value.value)])
-    if (names := field_names(type(value))) is not None and not _is_placeholder(type(value)):
+    if (names := field_names(type(value))) is not None and not _is_placeholder(type(value)):  # type: ignore[arg-type]
         return ((name, getattr(value, name, None)) for name in names)
     return None
 

@@ -88,7 +88,7 @@ def _instantiate_container(config: Any, filling: Filling, path: str) -> Any:
     prefix = path + "." if path else ""
     if isinstance(config, Lazy):
         return Lazy(config.target, {k: instantiate(v, filling, prefix + k) for k, v in config.kwargs.items()})
-    if (names := field_names(type(config))) is not None:
+    if (names := field_names(type(config))) is not None:  # type: ignore[arg-type]
         fields = {name: instantiate(getattr(config, name), filling, prefix + name) for name in names}
         try:
             return dataclasses.replace(config, **fields)

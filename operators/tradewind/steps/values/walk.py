@@ -115,7 +115,7 @@ def _visit(value: Any, path: str, binding: Binding, identity: ConfigIdentity) ->
     elif isinstance(value, Lazy):
         for name, item in value.kwargs.items():
             _visit(item, prefix + name, binding, identity)
-    elif (names := field_names(type(value))) is not None:
+    elif (names := field_names(type(value))) is not None:  # type: ignore[arg-type]
         for name in () if isinstance(value, RunValue) else names:
             if type(inner := getattr(value, name)) not in PLAIN:
                 _visit(inner, prefix + name, binding, identity)
