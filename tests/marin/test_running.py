@@ -221,3 +221,10 @@ def test_a_function_that_has_its_modules_name_is_the_function(tmp_path: Path, ha
     )
     assert second == "marin.processing.tokenize.tokenize:tokenize"
     assert first == (second if has_checkout else "marin.processing.tokenize:tokenize")
+
+
+def test_steps_that_stand_in_configs_are_not_walked_into_however_long_their_chain(tmp_path: Path) -> None:
+    chain = "for i in range(120):\n    step = ExecutorStep(f's{i}', None, {'from': step})\n"
+    write_checkout(tmp_path, a=EXECUTOR + STEP + chain + "executor_main(steps=[step])\n")
+    (call,) = run(tmp_path, "a").calls
+    assert len(resolve(call.steps, "gs://bucket").steps) == 121
