@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -337,12 +338,20 @@ def test_what_ends_the_process_is_no_reason_of_a_file(
 ) -> None:
     write_checkout(tmp_path, asks=f"import os\nos.environ.get('ANY')\n{EXECUTOR}{END}")
 
-    def stop(self: object, name: str) -> str:
+    def limit(number: int, frame: object) -> None:
         raise end
 
+    def stop(self: object, name: str) -> str:
+        signal.raise_signal(signal.SIGALRM)
+        return ""
+
+    before = signal.signal(signal.SIGALRM, limit)
     monkeypatch.setattr("tradewind.marin.world.user_builtins.Environment.__getitem__", stop)
-    with pytest.raises(end):
-        list(port([str(tmp_path / "experiments/asks.py")]))
+    try:
+        with pytest.raises(end):
+            list(port([str(tmp_path / "experiments/asks.py")]))
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_folder_without_a_file_that_calls_executor_main_is_told(tmp_path: Path) -> None:
