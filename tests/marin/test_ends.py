@@ -36,10 +36,10 @@ class Value:
 step = ExecutorStep("made", None, versioned(Value()))
 """
 ERRORS = {
-    "KeyboardInterrupt": "KeyboardInterrupt",
+    "End": "type('End', (BaseException,), {'__module__': 'elsewhere'})",
     "GeneratorExit": "GeneratorExit",
     "SystemExit": "SystemExit(3)",
-    "End": "type('End', (BaseException,), {'__module__': 'elsewhere'})",
+    "KeyboardInterrupt": "KeyboardInterrupt",
 }
 ENDS = {
     f"{error} {when}": text.replace("ERROR", made)
