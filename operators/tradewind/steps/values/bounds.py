@@ -7,6 +7,7 @@ recurses, and each container is counted once, however often it stands somewhere.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tradewind.steps.errors import StepConfigError
-from tradewind.steps.values.kinds import field_names
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import MirroredValue, VersionedValue
 from tradewind.steps.values.shortened import MOST_BITS, shortened
 
+PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
+"""Classes of values that hold nothing."""
 DEEPEST: Final = 100
 MOST_VALUES: Final = 1_000_000
 MOST_CHARACTERS: Final = 64 << 20
@@ -171,6 +173,13 @@ def _items(value: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
     for key, inner in value.items():
         yield "", key
         yield key if isinstance(key, str) else shortened(key), inner
+
+
+@lru_cache(maxsize=4096)
+def field_names(kind: type[Any]) -> tuple[str, ...] | None:
+    """The fields of a dataclass, asked once for each; None of any other class."""
+    is_config = dataclasses.is_dataclass(kind) and not issubclass(kind, type)
+    return tuple(spec.name for spec in dataclasses.fields(kind)) if is_config else None
 
 
 @lru_cache(maxsize=4096)

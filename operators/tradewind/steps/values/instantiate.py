@@ -17,7 +17,7 @@ from tradewind.steps.errors import StepConfigError
 from tradewind.steps.mirrors import MIRROR_SCHEME, Mirror
 from tradewind.steps.paths import below
 from tradewind.steps.step import ExecutorStep
-from tradewind.steps.values.kinds import PLAIN, field_names
+from tradewind.steps.values.bounds import PLAIN, field_names
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import InputName, MirroredValue, OutputName, VersionedValue
 from tradewind.steps.values.run_values import Binding, RunValue

@@ -11,8 +11,7 @@ from typing import Any
 
 from tradewind.steps.errors import StepConfigError, StepConfigTypeError, UnknownRunValueError
 from tradewind.steps.step import ExecutorStep
-from tradewind.steps.values.bounds import check_bounded
-from tradewind.steps.values.kinds import PLAIN, field_names
+from tradewind.steps.values.bounds import PLAIN, check_bounded, field_names
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.placeholders import InputName, MirroredValue, VersionedValue
 from tradewind.steps.values.run_values import Binding, RunValue
