@@ -182,10 +182,8 @@ def _add_step_tasks(
             **_bounds(resolved.step.resources, options),
         )
         tasks[resolved] = task
-        upstream = {id(each): each for each in (tasks[dependency] for dependency in resolved.dependencies)}
-        task.set_upstream(
-            list(upstream.values()) or plan
-        )  # the plan skips whatever task of the run, with or without an edge
+        upstream = list({id(each): each for each in (tasks[needed] for needed in resolved.dependencies)}.values())
+        task.set_upstream(upstream or plan)  # the plan skips whatever task of the run, with or without an edge
 
 
 def _assets(steps: Sequence[ResolvedStep]) -> list[Asset]:
