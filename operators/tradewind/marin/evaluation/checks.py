@@ -15,11 +15,12 @@ from tradewind.marin.world.captured import Captured
 from tradewind.marin.world.own_names import unknown_in
 from tradewind.marin.world.standins import Opaque, origin_of, place_of
 from tradewind.steps import ExecutorStep, InputName, Lazy, MirroredValue, OutputName, VersionedValue
+from tradewind.steps.values.bounds import PLAIN
 
 Identity = tuple[str, ...]
 _REFERENCES = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-_PLAIN = frozenset({str, int, float, bool, bytes, type(None), types.FunctionType, type})
+_SAY_NOTHING = PLAIN | {types.FunctionType, type}
 
 
 class _UnknownValues:
@@ -59,7 +60,7 @@ class _UnknownValues:
         elif (inside := _inside(value)) is not None:
             for name, inner in inside:
                 kind = type(inner)
-                if kind not in _PLAIN and (kind is not list or inner):  # which most are, and which say nothing
+                if kind not in _SAY_NOTHING and (kind is not list or inner):  # which most are, and which say nothing
                     self._add_parts(parts, step, inner, f"{path}.{name}")
         elif isinstance(value, ExecutorStep):
             parts.append(f"{path}={self._reach(value)}")
@@ -124,7 +125,7 @@ def _inside(value: Any) -> Iterable[tuple[Any, Any]] | None:
     if issubclass(kind, dict):
         return [(name if isinstance(name, (str, int, float)) else "?", inner) for name, inner in value.items()]
     if issubclass(kind, (list, tuple)):
-        return [(f"[{index}]", inner) for index, inner in enumerate(value) if type(inner) not in _PLAIN]
+        return [(f"[{index}]", inner) for index, inner in enumerate(value) if type(inner) not in _SAY_NOTHING]
     if issubclass(kind, (set, frozenset)):
         return [("{}", inner) for inner in value]
     return value.kwargs.items() if issubclass(kind, Lazy) else None

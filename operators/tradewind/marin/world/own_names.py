@@ -24,8 +24,7 @@ from tradewind.steps import (
     this_output_path,
     versioned,
 )
-
-_PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
+from tradewind.steps.values.bounds import PLAIN
 
 
 def marin_versioned(value: Any) -> Any:
@@ -62,14 +61,14 @@ def get_executor_step(run: ExecutorStep | InputName) -> ExecutorStep:
 
 def unknown_in(value: Any) -> str | None:
     """What in ``value`` only a cluster knows, or None."""
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return None
     if isinstance(value, Opaque):
         return origin_of(value).label
     if isinstance(value, StandInBase):
         return f"a {type(value).__name__}, which inherits fields that are not known here"
     for inner in _held(type(value))(value):  # type: ignore[arg-type]
-        if type(inner) not in _PLAIN and (found := unknown_in(inner)) is not None:
+        if type(inner) not in PLAIN and (found := unknown_in(inner)) is not None:
             return found
     return None
 
