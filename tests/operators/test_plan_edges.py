@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,3 +192,19 @@ def test_a_step_that_waited_in_its_worker_goes_by_the_plan_that_was_made_meanwhi
         run.execute()
     timer.join()
     assert len(run.attempts) == 1, "the other's only"
+
+
+def test_a_plan_reads_the_lock_of_the_project_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "mine"\n[dependency-groups]\ntalk = ["speaker"]\n')
+    (tmp_path / "requirements.lock").write_text("speaker==1.0\n")
+    steps = [ExecutorStep(name, work, Config(this_output_path()), pip_dependency_groups=["talk"]) for name in "abc"]
+    dag = experiment_dag("d", steps, prefix=str(tmp_path / "out"))
+    dag.fileloc = str(tmp_path / "dag.py")
+    plan = dag.get_task("plan")
+    assert isinstance(plan, PlanOperator)
+    reads: list[str] = []
+    monkeypatch.setattr(tomllib, "loads", lambda text, read=tomllib.loads: reads.append(text) or read(text))
+    context = context_of(dag, "plan")
+    plan.execute(context)
+    assert len(reads) == 1
+    assert len(list((tmp_path / "out" / "experiments").glob("d-*.json"))) == 1

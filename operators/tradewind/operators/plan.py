@@ -14,6 +14,7 @@ from tradewind.plans.chunks import chunks
 from tradewind.plans.plan import Decision, Plan
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.table import plan_table
+from tradewind.ray_jobs.environment.groups import Environments
 from tradewind.records.experiment_info import write_experiment_info
 from tradewind.records.step_info import step_info
 from tradewind.steps import ExecutorStep, ResolvedExperiment
@@ -94,8 +95,9 @@ class PlanOperator(BaseOperator):
             return [step.task_id for step in plan.steps]
         code = code_folder(context["dag"])
         to_run = [experiment.of(self.steps[planned.task_id]) for planned in plan.decided(Decision.RUN)]
+        environments = Environments(code)
         for step in to_run:
-            claimed_spec(step, code)
+            claimed_spec(step, code, environments)
         clusters = {self.settings.cluster_of(step.step) for step in to_run}
         refuse_others_clusters(sorted(clusters), self.owner, f"Task {self.task_id!r}")
         refuse_missing_slice_types(to_run, self.settings.cluster_of)

@@ -126,6 +126,23 @@ def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] 
     }
 
 
+class Environments:
+    """``environment_of`` for the steps of one code folder at one moment: each list of groups is looked up once, since
+    a large project's lock takes a second to read.
+    """
+
+    def __init__(self, code: Path) -> None:
+        self._code = code
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def of(self, groups: Sequence[str], uv_options: Sequence[str] = ()) -> dict[str, Any]:
+        """Raises ``BadDependencyGroupError`` as ``environment_of`` does."""
+        asked = repr((groups, uv_options))
+        if asked not in self._known:
+            self._known[asked] = environment_of(groups, self._code, uv_options)
+        return self._known[asked]
+
+
 def _sorted_out(groups: Sequence[str], project: Project | None, code: Path) -> tuple[list[str], list[Requirement]]:
     """The names of groups, and the rest as requirements."""
     names: list[str] = []

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
+_SHORT: Final = 200
+"""Characters of a text whose answer is kept: configs of many steps hold the same names and values again and again."""
 _TOKENS: Final[Mapping[str, str]] = {
     "a Hugging Face token": r"(?:hf_[A-Za-z0-9]{30,}|api_org_[A-Za-z0-9]{30,})",
     "a GitHub token": r"(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,})",
@@ -104,6 +106,13 @@ def without_tokens(text: str) -> str:
 
 def token_form(text: str) -> str | None:
     """What the text holds that has the form of a known kind of secret, such as ``"a GitHub token"``, or None."""
+    return _found_before(text) if len(text) <= _SHORT else _found(text)
+
+
+def _found(text: str) -> str | None:
     pattern, kinds = _pattern()
     found = pattern.search(text)
     return None if found is None or found.lastindex is None else kinds[found.lastindex - 1]
+
+
+_found_before = lru_cache(maxsize=4096)(_found)

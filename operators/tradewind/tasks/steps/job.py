@@ -17,7 +17,7 @@ from tradewind.calls.spec import StepSpec, step_spec
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.deployment.roots import deployment_mirrors
 from tradewind.ray_jobs.checks import check_request
-from tradewind.ray_jobs.environment.groups import environment_of
+from tradewind.ray_jobs.environment.groups import Environments
 from tradewind.ray_jobs.environment.runtime_env import prepared
 from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretError
 from tradewind.ray_jobs.request import JobRequest
@@ -43,8 +43,13 @@ CONNECT_TIMEOUT_S = 20.0
 """How long a cluster that does not answer is asked again before it costs one of Airflow's retries."""
 
 
-def claimed_spec(step: ResolvedStep, code: Path) -> StepSpec:
+def claimed_spec(step: ResolvedStep, code: Path, environments: Environments | None = None) -> StepSpec:
     """What an attempt at ``step`` is to run, with its environment as the project's lock gives it now.
+
+    Args:
+        step: Of which an attempt is made.
+        code: The folder of the DAG's code.
+        environments: Those of ``code``, where many steps are looked at together.
 
     Raises:
         SpecError: It cannot be written down for a cluster, or a mirrored path has no place below a prefix.
@@ -53,7 +58,8 @@ def claimed_spec(step: ResolvedStep, code: Path) -> StepSpec:
     """
     check_function_place(step.step)
     spec = step_spec(step, CodeFolder(code), deployment_mirrors() if step.mirrors else ())
-    return check_spec(dataclasses.replace(spec, environment=_environment(step.step, code)))
+    environment = _environment(step.step, environments or Environments(code))
+    return check_spec(dataclasses.replace(spec, environment=environment))
 
 
 def connect(step_name: str, cluster: str, *, has_job: bool = False) -> RayJobs:
@@ -143,7 +149,7 @@ def _task_metadata(attempt: Attempt) -> dict[str, str]:
     return TaskKey(by["dag"], by["run"], by["task"], by["map_index"], by["try"]).metadata() if "dag" in by else {}
 
 
-def _environment(step: ExecutorStep, code: Path) -> dict[str, Any]:
+def _environment(step: ExecutorStep, environments: Environments) -> dict[str, Any]:
     groups = step.pip_dependency_groups or []
     if groups and isinstance(step.resources, AirflowWorker):
         raise BadDependencyGroupError(
@@ -152,6 +158,6 @@ def _environment(step: ExecutorStep, code: Path) -> dict[str, Any]:
         )
     try:
         options = uv_options(conf.get("tradewind", "uv_options", fallback=None) or "")
-        return environment_of(groups, code, options)
+        return environments.of(groups, options)
     except (BadDependencyGroupError, ExposedSecretError) as error:
         raise type(error)(f"Step {step.name!r}: {error}") from error
