@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import requests
 
+from tests.serving import serving
 from tradewind.rehearsal.local.ports import free_port
 
 SALT = "$2b$05$abcdefghijklmnopqrstuu"
@@ -110,12 +110,5 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def artifact_registry() -> Iterator[ArtifactRegistry]:
     """Serves until the block ends."""
-    server = ArtifactRegistry()
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(ArtifactRegistry()) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

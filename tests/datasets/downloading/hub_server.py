@@ -7,11 +7,12 @@ import json
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+
+from tests.serving import serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "people/letters"
@@ -153,19 +154,6 @@ def whole(handler: Handler, content: bytes) -> None:
     handler.give(content, ignores_range=True)
 
 
-@contextmanager
-def running(server: HubServer) -> Iterator[HubServer]:
-    """The server, until the block ends."""
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A hub with a small data set, known to the environment."""
@@ -176,7 +164,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         "data/b.jsonl": b'{"text": "b"}\n' * 4000,
         "data/old/c.jsonl": b'{"text": "c"}\n',
     }
-    with running(HubServer(files)) as server:
+    with serving(HubServer(files)) as server:
         server.lfs = {"data/a.jsonl", "data/b.jsonl"}
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)

@@ -20,11 +20,11 @@ from tests.datasets.downloading.hub_server import (
     HubServer,
     cut,
     hub,
-    running,
     status,
     whole,
     wrong,
 )
+from tests.serving import serving
 from tradewind.datasets.downloading import hub as hub_side
 from tradewind.datasets.downloading.copies import LIST_FILE, Copies, read_store
 from tradewind.datasets.downloading.http_reader import (
@@ -216,7 +216,7 @@ def test_a_gated_repository_says_what_to_do(hub: HubServer, tmp_path: Path) -> N
 
 
 def test_the_token_goes_to_the_hub_and_not_to_the_server_behind_it(hub: HubServer, tmp_path: Path) -> None:
-    with running(HubServer(hub.files)) as behind:
+    with serving(HubServer(hub.files)) as behind:
         hub.cdn = behind.url.replace("127.0.0.1", "localhost")
         download_hf(config(tmp_path))
     assert set(hub.tokens) == {f"Bearer {TOKEN}"}

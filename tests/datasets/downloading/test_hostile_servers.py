@@ -16,8 +16,8 @@ from tests.datasets.downloading.hub_server import (
     Handler,
     HubServer,
     hub,
-    running,
 )
+from tests.serving import serving
 from tradewind.datasets.downloading import listing, redirects
 from tradewind.datasets.downloading.redirects import RefusedRedirectError, check_sent_on
 from tradewind.datasets.downloading.source import DownloadError, UnusableNameError, check_apart, check_name
@@ -51,7 +51,7 @@ def raw(answer: bytes) -> Fault:
 
 
 def test_a_list_that_goes_on_elsewhere_is_not_followed_with_the_token(hub: HubServer, tmp_path: Path) -> None:
-    with running(HubServer({})) as other:
+    with serving(HubServer({})) as other:
         hub.fail(f"/tree/{COMMIT}", page([GOOD], f"{other.url}/more"))
         with pytest.raises(DownloadError, match="which is not the hub"):
             downloaded(tmp_path)
@@ -209,7 +209,7 @@ def test_a_redirect_is_checked_before_it_is_followed(
         raise RefusedRedirectError("not there")
 
     monkeypatch.setattr(redirects, "check_sent_on", refuse)
-    with running(HubServer({"README.md": b"# Letters\n"})) as other:
+    with serving(HubServer({"README.md": b"# Letters\n"})) as other:
         hub.cdn = other.url
         with pytest.raises(DownloadError, match="not there"):
             downloaded(tmp_path, "README.md")

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 MODEL = "people/tiny"
-Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 class ModelHub(ThreadingHTTPServer):
@@ -34,19 +29,6 @@ class ModelHub(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-@contextmanager
-def serving(server: Server) -> Iterator[Server]:
-    """A server on loopback, until the block ends."""
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class Handler(BaseHTTPRequestHandler):

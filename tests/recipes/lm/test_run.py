@@ -12,10 +12,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.prepared import prepared_to_train
-from tests.recipes.lm.model_hub import ModelHub, serving
+from tests.recipes.lm.model_hub import ModelHub
 from tests.recipes.lm.programs import END, MADE, PREPARE
 from tests.recipes.lm.wandb_server import WandbServer
 from tests.recipes.workbench import Workbench
+from tests.serving import serving
 from tradewind.recipes.metrics.file import series
 from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
