@@ -6,14 +6,13 @@ where it runs. The comparison counts in its version, and so does every run in th
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Final
 
 from tradewind.datasets.files import exists, join, read_json, write_json
 from tradewind.recipes.comparing.compare import CompareConfig
 from tradewind.recipes.comparing.runs import EndedRun
 from tradewind.steps import ExecutorStep, InputName, lazy, output_path_of, versioned
-from tradewind.steps.values.shortened import shortened
+from tradewind.steps.values.shortened import meant_by, shortened
 
 __all__ = ["best_output", "best_setting"]
 
@@ -57,8 +56,7 @@ def read_setting(comparison: str, name: str) -> Any:
     """Raises ``ValueError`` if the best run has no such setting."""
     best = _best(comparison)
     if name not in best["settings"]:
-        near = difflib.get_close_matches(name, best["settings"], n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(best['settings']) or 'none'}."
+        meant = meant_by(name, best["settings"])
         raise ValueError(f"{best['run']!r}, the best run of {comparison}, has no setting {shortened(name)}; {meant}")
     return best["settings"][name]
 

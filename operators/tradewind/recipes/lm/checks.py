@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from tradewind.recipes.levanter.hub_models import check_hub_model, described_on_
 from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.levanter.values import check_values
 from tradewind.steps.values.fields import whole
-from tradewind.steps.values.shortened import shortened
+from tradewind.steps.values.shortened import meant_by, shortened
 
 _INTERVAL: Final = ("every", "until")
 """What a permanent checkpoint's interval has, in steps."""
@@ -194,8 +193,7 @@ def _check_interval(field: str, interval: Any) -> None:
 
 def _check_key(field: str, name: Any, known: Collection[str]) -> None:
     if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+        meant = meant_by(name, known)
         raise ValueError(f"train_config.{field} has {shortened(name)}, which is none of its keys; {meant}")
 
 

@@ -1,8 +1,10 @@
-"""Any value as a message shows it: in a line, whatever it is and however long."""
+"""What a message shows: any value in a line, however long, and what was meant by a name that there is not."""
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Collection
 from typing import Final
 
 MOST_BITS: Final = 14_000
@@ -14,6 +16,12 @@ def shortened(value: object) -> str:
     """``value`` as ``repr`` shows it, at most 80 characters of it."""
     text = _SHORT.repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def meant_by(name: object, known: Collection[str]) -> str:
+    """The end of a message about a name that is none of ``known``: the nearest of them, or all."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}."
 
 
 class _Short(reprlib.Repr):
