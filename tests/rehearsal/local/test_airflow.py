@@ -31,6 +31,7 @@ from tradewind.rehearsal.local.processes import LocalStack
 TINY_DAG = """
 import gc
 import os
+import sys
 import pendulum
 from airflow.sdk import BaseHook, dag, task
 
@@ -40,7 +41,12 @@ def tiny():
     def ask():
         print("asked from", os.environ["HOME"])
         host = BaseHook.get_connection("somewhere").host
-        return {"host": host, "setting": os.environ["EXTRA_SETTING"], "collects_at": gc.get_threshold()[0]}
+        return {
+            "host": host,
+            "setting": os.environ["EXTRA_SETTING"],
+            "collects_at": gc.get_threshold()[0],
+            "found_ray": "ray" in sys.modules,
+        }
 
     @task
     def answer(given):
@@ -54,17 +60,40 @@ tiny()
 """
 
 
+SLOW_FORKS = """
+import os
+import sys
+import time
+from pathlib import Path
+
+def linger():
+    flag = Path(os.environ["SLOW_FORK_FILE"])
+    if "scheduler" in sys.argv and flag.exists():
+        flag.unlink()
+        time.sleep(60)  # until a signal
+
+os.register_at_fork(before=linger)
+"""
+"""A plugin. While the file is there, the next fork of the scheduler is one in which a signal finds it."""
+
+
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
     root = tmp_path_factory.mktemp("stack")
     (root / "dags").mkdir()
     (root / "dags" / "tiny.py").write_text(TINY_DAG)
+    (root / "airflow" / "plugins").mkdir(parents=True)
+    (root / "airflow" / "plugins" / "slow_forks.py").write_text(SLOW_FORKS)
     stack = LocalStack(root)
     one = LocalAirflow(
         stack,
         dags_folder=root / "dags",
         connections={"somewhere": '{"conn_type": "generic", "host": "far.example"}'},
-        settings={"EXTRA_SETTING": "100%", "FAIL_FILE": str(root / "fail")},
+        settings={
+            "EXTRA_SETTING": "100%",
+            "FAIL_FILE": str(root / "fail"),
+            "SLOW_FORK_FILE": str(root / "slow_fork"),
+        },
     )
     try:
         one.start()
@@ -110,6 +139,7 @@ def test_a_dag_runs_and_its_log_and_xcom_can_be_read(airflow, api):
         "host": "far.example",
         "setting": "100%",
         "collects_at": OBJECTS_PER_COLLECTION,
+        "found_ray": True,
     }
     assert f"asked from {airflow.stack.root}/home" in api.task_log("tiny", run_id, "ask", 1)
     assert "given far.example" in api.task_log("tiny", run_id, "answer", 1)
@@ -154,6 +184,24 @@ def test_a_scheduler_ends_also_when_a_worker_never_hears_that_it_should(airflow)
     airflow.stop_component("scheduler", grace_seconds=60)
     assert not scheduler.is_running()
     airflow.start_component("scheduler")
+
+
+@pytest.mark.airflow
+def test_a_scheduler_that_a_signal_finds_in_a_fork_ends_all_the_same(airflow):
+    airflow.stop_component("scheduler")
+    flag = airflow.stack.root / "slow_fork"
+    flag.touch()
+    airflow.start_component("scheduler")
+    deadline = time.monotonic() + 60
+    while flag.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    scheduler = airflow.processes["scheduler"]
+    airflow.stop_component("scheduler", grace_seconds=60)
+    assert scheduler.returncode == 0
+    airflow.start_component("scheduler")
+    log = (airflow.stack.logs / "airflow-scheduler.log").read_text()
+    assert log.count("Exception ignored in: <function linger") == 1, "the first signal was not lost"
 
 
 def alone_in_their_call(processes):
@@ -233,14 +281,12 @@ def test_a_second_start_keeps_secrets_and_database_and_a_new_database_is_a_copy_
     assert (new.home / "migrated").read_text() == (first.home / "migrated").read_text()
 
 
-IMPORTED_AFTER_A_FORK = """
-import json, os, runpy, sys
-runpy.run_path(sys.argv[1])
+IMPORTED_AT_START = """
+import json, runpy, sys
+plugin = runpy.run_path(sys.argv[1])
 before = sorted(sys.modules)
-if child := os.fork():
-    os.waitpid(child, 0)
-else:
-    print(json.dumps([before, sorted(sys.modules)]))
+plugin["on_starting"](None)
+print(json.dumps([before, sorted(sys.modules)]))
 """
 
 
@@ -254,8 +300,8 @@ else:
 )
 def test_tasks_and_dag_files_find_imported_what_they_need_and_no_file_finds_ray(tmp_path, component, expected):
     write_config(tmp_path, tmp_path, Ports.free(), Secrets.new())
-    settings = tmp_path / "config" / "airflow_local_settings.py"
-    command = [sys.executable, "-c", IMPORTED_AFTER_A_FORK, str(settings), component]
+    plugin = tmp_path / "plugins" / "early_imports.py"
+    command = [sys.executable, "-c", IMPORTED_AT_START, str(plugin), component]
     env = os.environ | {"AIRFLOW_HOME": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     before, after = map(set, json.loads(done.stdout))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,12 @@ LOG_SERVER = ("-m", "uvicorn", "--factory", "airflow.utils.serve_logs.log_server
 # What a process needs of its parent's environment. Settings of another Airflow must not leak in.
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 _WORKER_TITLE = "airflow worker -- LocalExecutor:"
+_HEARS_WITHIN_S = 5.0
+"""After this long a scheduler that has not begun to end is told again.
+
+Its handler of SIGTERM raises SystemExit, wherever the process is; in a hook of a fork, in a destructor and in the
+callback of a weak reference, Python prints such an exception and goes on.
+"""
 HEARTBEATS = {
     "scheduler": "latest_scheduler_heartbeat",
     "dag_processor": "latest_dag_processor_heartbeat",
@@ -163,14 +170,23 @@ class LocalAirflow:
         Raises ``LocalAirflowError`` if it had to be killed after ``grace_seconds``.
         """
         child = self._children[name]
+        heard = partial(self._log_says, name, "Shutting down LocalExecutor", self._log(name).stat().st_size)
         child.terminate()
-        deadline = time.monotonic() + grace_seconds
+        told_at = time.monotonic()
+        deadline = told_at + grace_seconds
         forgotten: set[psutil.Process] = set()
         while not _ends_within(child, 1.0):
             if time.monotonic() > deadline:
+                left = sorted(" ".join(process.cmdline()) for process in _with_descendants(child))
                 self.kill_component(name)
-                raise LocalAirflowError(f"The Airflow {name} had not ended {grace_seconds:g} s after SIGTERM.")
+                raise LocalAirflowError(
+                    f"The Airflow {name} had not ended {grace_seconds:g} s after SIGTERM; these processes were left: "
+                    f"{left}; the end of its log:\n{self._last_words(name)}"
+                )
             forgotten = _end_forgotten_workers(child, forgotten)
+            if name.startswith("scheduler") and time.monotonic() > told_at + _HEARS_WITHIN_S and not heard():
+                child.terminate()
+                told_at = time.monotonic()
         del self._children[name]
 
     def kill_component(self, name: str) -> None:
@@ -203,15 +219,26 @@ class LocalAirflow:
         """Raise ``LocalAirflowError``, with the end of its log, if one that was not ended by this object has ended."""
         for name, child in self._children.items():
             if (code := child.poll()) is not None:
-                log = self.stack.logs / f"airflow-{name}.log"
-                end = _last_lines(log.read_text(errors="replace"))
-                raise LocalAirflowError(f"The Airflow {name} ended with exit code {code}; the end of {log}:\n{end}")
+                raise LocalAirflowError(
+                    f"The Airflow {name} ended with exit code {code}; the end of {self._log(name)}:\n"
+                    f"{self._last_words(name)}"
+                )
 
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run ``airflow ARGS`` about this Airflow and return what it said; the exit code is the caller's to check."""
         return subprocess.run(
             [self._python, *AIRFLOW, *args], env=self.env(), capture_output=True, text=True, check=False
         )
+
+    def _log(self, name: str) -> Path:
+        return self.stack.logs / f"airflow-{name}.log"
+
+    def _last_words(self, name: str) -> str:
+        return _last_lines(self._log(name).read_text(errors="replace"))
+
+    def _log_says(self, name: str, words: str, since: int) -> bool:
+        """Whether the words stand in the component's log, after its first ``since`` bytes."""
+        return words.encode() in self._log(name).read_bytes()[since:]
 
     def _secrets(self) -> Secrets:
         self.home.mkdir(parents=True, exist_ok=True)
