@@ -7,6 +7,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +16,14 @@ import pytest
 
 from tests.dags.making import Maker
 from tradewind.calls.environment import STEP_VARIABLE
-from tradewind.marin.defaults import SimpleTrainConfig, default_train, simulated_epoching_train
-from tradewind.marin.names.data_configs import lm_varying_mixture_data_config
+from tradewind.marin.defaults import (
+    AnnealConfig,
+    SimpleTrainConfig,
+    default_anneal,
+    default_train,
+    simulated_epoching_train,
+)
+from tradewind.marin.names.data_configs import lm_mixture_data_config, lm_varying_mixture_data_config
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.steps import evaluate
 from tradewind.steps import Cpu
@@ -123,3 +130,25 @@ def test_two_stages_and_simulated_epochs_train_on_what_is_tokenized(maker: Maker
     assert (result["steps"], result["export"]) == (8, None)
     epochs = simulated_epoching_train("sft_tiny/epochs", pipeline.texts, pipeline.model, short, 10**6, **plain)
     assert json.loads((maker.make(epochs) / "result.json").read_text())["tokens"] == 8 * 4 * 512
+
+
+def test_an_anneal_goes_on_with_the_training_that_it_ends(maker: Maker) -> None:
+    """With the tiny model in place of ``llama_8b``; all else is the anneal's own."""
+    pipeline = load("sft_tiny")
+    base = maker.make(pipeline.base)
+    anneal = AnnealConfig(
+        lm_mixture_data_config({"texts": pipeline.texts, "chats": pipeline.questions}, {"texts": 0.5, "chats": 0.5}),
+        initialize_from_checkpoint_path=f"{base}/checkpoints/step-19",
+        train_batch_size=4,
+        num_anneal_training_tokens=4 * 4 * AnnealConfig.LLAMA_MAX_SEQ_LEN,
+        resources=Cpu(),
+        use_default_validation=False,
+    )
+    step = default_anneal("sft_tiny/anneal", anneal)
+    tiny = replace(step.config.train_config, model=pipeline.model)
+    annealed = maker.make(replace(step, config=replace(step.config, train_config=tiny)))
+    result, rows = json.loads((annealed / "result.json").read_text()), read_metrics(str(annealed / "metrics.jsonl"))
+    assert (result["steps"], result["tokens"]) == (23, 3 * 4 * 512), "of 19 + 4 steps, 20 were done"
+    before = series(read_metrics(str(base / "metrics.jsonl")), "train/loss")[1]
+    assert series(rows, "train/loss")[0] == [20, 21, 22]
+    assert max(series(rows, "train/loss")[1]) < before[0], "it has learned already"

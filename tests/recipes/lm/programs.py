@@ -1,4 +1,4 @@
-"""Programs of trainings of Levanter's own configs: each begins with ``MADE`` and stops with ``END``."""
+"""Programs of trainings of Levanter's own configs: each begins with ``MADE`` or ``WRITTEN`` and stops with ``END``."""
 
 from __future__ import annotations
 
@@ -60,6 +60,37 @@ def made(name, steps=12, data={}, model={}, trainer={}, **more):
         "data": data, "model": model, "trainer": trainer, "train_seq_len": 32, "z_loss_weight": 1e-4,
         "hf_save_steps": 6, "optimizer": AdamConfig(learning_rate=1e-2, warmup=0.1)} | more)
     return LevanterTrainConfig(config, f"{root}/out/{name}", **run)
+"""
+WRITTEN = """
+import json, os, sys
+from pathlib import Path
+from tradewind.calls.references import CodeFolder
+from tradewind.calls.spec import Encoder, decode
+from tradewind.marin.era.building import builder
+from tradewind.marin.names.resources import CpuOnlyConfig
+from tradewind.recipes.lm.run import run_levanter_train_lm
+root, find = sys.argv[1], builder().find
+source, text = find("levanter.data.text.UrlDatasetSourceConfig"), find("levanter.data.text.TextLmDatasetFormat")()
+
+def decoded(name, steps, **more):
+    written = find("marin.training.training.TrainLmOnPodConfig")(
+        train_config=find("levanter.main.train_lm.TrainLmConfig")(
+            data=find("levanter.data.text.LMMixtureDatasetConfig")(
+                cache_dir=None, tokenizer=f"{root}/tokenizer", shuffle=True, permutation_type="feistel",
+                configs={each: source(train_urls=["/gone.jsonl"], cache_dir=f"{root}/{each}", format=text)
+                         for each in ("web", "code")},
+                train_weights={"web": 1.0, "code": 0.0}),
+            model=find("levanter.models.llama.LlamaConfig")(
+                seq_len=32, hidden_dim=32, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2),
+            trainer=find("levanter.trainer.TrainerConfig")(
+                tracker=find("levanter.tracker.wandb.WandbConfig")(project="marin"), train_batch_size=4,
+                num_train_steps=steps, replica_dcn_axis_size=-1),
+            hf_save_steps=None, **more),
+        resources=CpuOnlyConfig(), output_path=f"{root}/out/{name}")
+    return decode(json.loads(json.dumps(Encoder(CodeFolder(Path("/nonexistent"))).encode(written, "config"))))
+
+def still(name, steps, **more):
+    return decoded(name, steps, optimizer=find("levanter.optim.config.AdamConfig")(learning_rate=0.0), **more)
 """
 END = """
 sys.stdout.flush()

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorstore
 from safetensors.numpy import load_file
 
 from tests.prepared import prepared_to_train
 from tests.recipes.lm.model_hub import ModelHub
-from tests.recipes.lm.programs import END, MADE, PREPARE
+from tests.recipes.lm.programs import END, MADE, PREPARE, WRITTEN
 from tests.recipes.lm.wandb_server import WandbServer
 from tests.recipes.workbench import Workbench
 from tests.serving import serving
@@ -48,8 +49,10 @@ run_levanter_train_lm(made(
     hf_save_steps=None, eval_harness=LmEvalHarnessConfig(task_spec=["x"]),
 ))
 print("layers multiply in int8:", len(products) > 0)
+run_levanter_train_lm.preflight(made("r", initialize_from_checkpoint_path=f"{root}/out/begun"), 4)
+run_levanter_train_lm(made("averaged", 4, initialize_from_checkpoint_path=f"{root}/out/begun", hf_save_steps=None))
 try:
-    run_levanter_train_lm.preflight(made("r", initialize_from_checkpoint_path=f"{root}/out/begun"), 4)
+    run_levanter_train_lm.preflight(made("r", trainer={"initialize_from": f"{root}/out/begun"}), 4)
 except ValueError as error:
     print(error)
 """
@@ -99,7 +102,8 @@ cases = {
         "r", initialize_from_hf=f"{root}/out/whole/hf/step-11",
         trainer={"quantization": QuantizationConfig(int8=True)}),
     "no state": lambda: made("r", trainer={"initialize_from": "/nowhere"}),
-    "state": lambda: made("r", trainer={"initialize_from": f"{root}/out/whole"}),
+    "state": lambda: made("r", 24, trainer={"initialize_from": f"{root}/out/whole"}),
+    "state of the end": lambda: made("r", trainer={"initialize_from": f"{root}/out/whole"}),
     "no state to go on with": lambda: made("r", trainer={"load_checkpoint_path": "/nowhere"}),
     "no component": lambda: untold(made("r")),
     "no positive weight": lambda: made("r", data={"train_weights": {"web": 0.0, "code": 0.0}}),
@@ -156,33 +160,24 @@ run_levanter_train_lm(begun(True))
     + END
 )
 OF_MARINS = (
-    """
-import json, os, sys
-from pathlib import Path
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import Encoder, decode
-from tradewind.marin.era.building import builder
-from tradewind.marin.names.resources import CpuOnlyConfig
-from tradewind.recipes.lm.run import run_levanter_train_lm
-root, find = sys.argv[1], builder().find
-source, text = find("levanter.data.text.UrlDatasetSourceConfig"), find("levanter.data.text.TextLmDatasetFormat")()
-written = find("marin.training.training.TrainLmOnPodConfig")(
-    train_config=find("levanter.main.train_lm.TrainLmConfig")(
-        data=find("levanter.data.text.LMMixtureDatasetConfig")(
-            cache_dir=None, tokenizer=f"{root}/tokenizer", shuffle=True, permutation_type="feistel",
-            configs={name: source(train_urls=["/gone.jsonl"], cache_dir=f"{root}/{name}", format=text)
-                     for name in ("web", "code")},
-            train_weights={"web": 1.0, "code": 0.0}),
-        model=find("levanter.models.llama.LlamaConfig")(
-            seq_len=32, hidden_dim=32, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2),
-        trainer=find("levanter.trainer.TrainerConfig")(
-            tracker=find("levanter.tracker.wandb.WandbConfig")(project="marin"), train_batch_size=4,
-            num_train_steps=4, replica_dcn_axis_size=-1),
-        hf_save_steps=None),
-    resources=CpuOnlyConfig(), output_path=f"{root}/out/of-marins")
-config = decode(json.loads(json.dumps(Encoder(CodeFolder(Path("/nonexistent"))).encode(written, "config"))))
+    WRITTEN
+    + """
+config = decoded("of-marins", 4)
 run_levanter_train_lm.preflight(config, 4)
 run_levanter_train_lm(config)
+run_levanter_train_lm(still("still", 4))
+"""
+    + END
+)
+GOES_ON = (
+    WRITTEN
+    + """
+begin = {"initialize_from_checkpoint_path": f"{root}/out/still/checkpoints/step-3"}
+try:
+    run_levanter_train_lm.preflight(still("r", 4, **begin), 4)
+except ValueError as error:
+    print(error)
+run_levanter_train_lm(still("goes-on", 8, **begin))
 """
     + END
 )
@@ -249,6 +244,7 @@ REFUSED = {
     "export with int8": "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Lev",
     "no state": "There is no complete checkpoint under train_config.trainer.initialize_from /nowhere.",
     "state": "fits",
+    "state of the end": f"train_config.trainer.initialize_from: the checkpoint ROOT{WHOLE} is of step {STEPS - 1}, with",
     "no state to go on with": "There is no complete checkpoint under train_config.trainer.load_checkpoint_path /nowhe",
     "no component": "train_config.data.train_weights has 'wiki', which is no component: there are web, code.",
     "no positive weight": "train_config.data.train_weights={'web': 0.0, 'code': 0.0}: give weights of at least 0, and",
@@ -340,8 +336,11 @@ def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench
     assert result["eval_losses"] == {"web": rows[-1]["eval/web/loss"]}
     assert "layers multiply in int8: True" in told
     assert rows[0]["step"] == 2, "steps count from 0, as if there had been none"
+    assert [steps_taken(bench.result(name)["checkpoint"]) for name in ("begun", "averaged")] == [4, 4]
+    averaged, raw = (bench.metrics("averaged")[-1][f"eval/{kind}web/loss"] for kind in ("ema/", ""))
+    assert averaged != raw and abs(averaged - raw) < 1, "the averages begin with the weights"
     without = f"{bench.root}/out/begun/checkpoints/step-3 has no averaged weights, and train_config.trainer.model_av"
-    assert told[-1].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {without}")
+    assert told[-1].startswith(f"train_config.trainer.initialize_from: the checkpoint {without}")
 
 
 def test_a_training_begins_with_a_model_of_a_hub_on_two_slices_and_is_one_run_at_wandb_after_a_cut(
@@ -384,6 +383,29 @@ def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> N
     result = bench.result("of-marins")
     assert (result["run_id"], result["steps"], result["export"]) == ("of-marins", 4, None)
     assert result["eval_losses"].keys() == SETS and result["eval_losses"]["web"] < result["eval_losses"]["code"]
+
+
+def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(bench: Workbench) -> None:
+    """At a learning rate of 0, the same texts have the same losses."""
+    notice = bench.root / "notice.json"
+    write_notice(str(notice), Notice(4e9, "maintenance"))
+    told = bench.run(GOES_ON, exit_code=NOTICED, **{NOTICE_VARIABLE: str(notice)})
+    notice.unlink()
+    begin = f"{bench.root}/out/still/checkpoints/step-3"
+    assert told[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3, with")
+    assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in told
+    assert f"  goes on at step 5/8 with {begin}" in told
+    assert any(line.startswith("goes on after step ") for line in bench.run(GOES_ON))
+    result = bench.result("goes-on")
+    assert (result["steps"], result["tokens"], steps_taken(result["checkpoint"])) == (8, 4 * 4 * 32, 8)
+    first, then = (dict(zip(*series(bench.metrics(name), "train/loss"), strict=True)) for name in ("still", "goes-on"))
+    assert then.keys() == {4, 5, 6, 7} and {step - 4: then[step] for step in (6, 7)} == first != {}
+
+
+def steps_taken(checkpoint: str) -> int:
+    """How far the optimizer has counted, by which the learning rate goes."""
+    base = {"driver": "ocdbt", "base": f"file://{checkpoint}", "path": "opt_state/count/"}
+    return int(tensorstore.open({"driver": "zarr3", "kvstore": base}).result().read().result())
 
 
 def test_files_that_a_config_of_marins_tokenizes_are_trained_on_as_a_part_of_a_mixture(bench: Workbench) -> None:

@@ -22,6 +22,7 @@ from tradewind.marin.defaults.tasks import CORE_TASKS, MMLU_TASKS, harness
 from tradewind.marin.era.behaviour.tokenizers import known_sizes
 from tradewind.marin.era.building import builder
 from tradewind.marin.names.steps import MarinStep
+from tradewind.recipes.lm.config import LevanterTrainConfig, variables_of
 from tradewind.recipes.lm.run import run_levanter_train_lm
 from tradewind.steps import ExecutorStep, InputName, Lazy, this_output_path
 from tradewind.steps.values.run_values import RunValue
@@ -156,7 +157,10 @@ def default_sft(
         }
     )
     tags = tags if "sft" in tags else [*tags, "sft"]
-    return default_train(name, tokenized, model_config, train_config, tags, False, ())
+    step = default_train(name, tokenized, model_config, train_config, tags, False, ())
+    # As a config of ours it begins with the weights at step 0, and does not go on at the checkpoint's step.
+    config = LevanterTrainConfig(step.config.train_config, this_output_path(), env_vars=variables_of(step.config))
+    return dataclasses.replace(step, config=config, resources=step.resources, placed=None)
 
 
 def default_anneal(name: str, anneal_config: AnnealConfig) -> ExecutorStep:

@@ -1,13 +1,19 @@
-"""Levanter's training, with one thing in another order: the checkpoint of a step after all else the step does.
+"""Levanter's training, with two things done in another way.
 
-Levanter saves a step before it evaluates it, so a training that is killed in between never has that step's validation
-loss: its successor goes on after the checkpoint. With the checkpoint last, what was measured up to it is complete.
+The checkpoint of a step comes after all else the step does. Levanter saves a step before it evaluates it, so a training
+that is killed in between never has that step's validation loss: its successor goes on after the checkpoint. With the
+checkpoint last, what was measured up to it is complete.
+
+A training that begins with a checkpoint of another begins with its weights, or goes on with all of it. Levanter loads
+all of it and sets the step to 0 (since December 2025; before, it went on). The optimizer's counts stay, and the
+schedule of the learning rate goes by those: it would stand where the other training left it, mostly at its end.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 LM: Final = "levanter.main.train_lm"
@@ -15,22 +21,35 @@ _SAVES: Final = "checkpoint_hook"
 """Levanter's name for what saves a step."""
 
 
-def train(config: Any, main: str = LM) -> None:
+def train(config: Any, main: str = LM, goes_on_at: int = 0) -> None:
     """Levanter's training, up to the last step. The last checkpoint may not be complete yet when this returns.
 
     Args:
         config: A ``TrainLmConfig``, or what else the main function takes.
         main: The module of Levanter's that has the main function.
+        goes_on_at: The step after that of ``initialize_from_checkpoint_path``, for a training that goes on with the
+            whole of it, on its own data from their beginning; 0 for one that begins with its weights.
     """
     module: Any = importlib.import_module(main)
     if config.trainer.quantization is not None:
         _let_quantized_states_load()
+    weights = None
+    if loads_whole_models(config, main) and (begin := config.initialize_from_checkpoint_path):
+        trainer = dataclasses.replace(config.trainer, initialize_from=begin) if goes_on_at else config.trainer
+        config = dataclasses.replace(config, initialize_from_checkpoint_path=None, trainer=trainer)
+        weights = None if goes_on_at else begin
     levanters = module.Trainer
-    module.Trainer = _trainer_class()  # its main function makes its trainer itself, and takes no other
+    # Its main function makes its trainer itself, and takes no other.
+    module.Trainer = partial(_trainer_class(), begins_with=weights, data_begin_at=goes_on_at)
     try:
         module.main(config)
     finally:
         module.Trainer = levanters
+
+
+def loads_whole_models(config: Any, main: str = LM) -> bool:
+    """Whether it is a training of a language model and no adapter, which needs the model below it at every start."""
+    return main == LM and type(config.adapter).__name__ == "NoAdaptorConfig"
 
 
 @cache
@@ -38,8 +57,22 @@ def _trainer_class() -> Any:
     """Made on first use, since its base class needs Levanter."""
     from levanter.trainer import Trainer
 
-    class CheckpointsLast(Trainer):
+    class OurTrainer(Trainer):
         _save: Any = None
+
+        def __init__(self, *given: Any, begins_with: str | None, data_begin_at: int) -> None:
+            super().__init__(*given)
+            self._begins_with, self._data_begin_at = begins_with, data_begin_at
+
+        def initial_state(self, *given: Any, **named: Any) -> Any:
+            state = super().initial_state(*given, **named)
+            if self._begins_with is None or int(state.step) > 0:
+                return state
+            return _with_weights(state, self._begins_with, self.config.model_averaging)
+
+        def data_loader(self, *given: Any, **named: Any) -> Any:
+            loader = super().data_loader(*given, **named)
+            return _LaterData(loader, self._data_begin_at) if self._data_begin_at else loader
 
         def add_hook(self, fn: Any = None, *, every: int = 1) -> Any:
             if getattr(fn, "__name__", None) != _SAVES:
@@ -58,7 +91,31 @@ def _trainer_class() -> Any:
                 self._save(info, force=False)
             return info
 
-    return CheckpointsLast
+    return OurTrainer
+
+
+def _with_weights(state: Any, checkpoint: str, averaging: Any) -> Any:
+    """A fresh state with the weights of a checkpoint, with which also the averages begin."""
+    import jax
+    from levanter.checkpoint import load_checkpoint
+    from levanter.trainer_state import trainables_only
+
+    # With subpath= it could not load quantized layers, which have parts without a name.
+    model = load_checkpoint({"model": state.model}, checkpoint)["model"]
+    # A copy: a step gives away the arrays of the state, each once.
+    copied = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, model)
+    averages = averaging and averaging.create(trainables_only(copied, state.is_trainable))
+    return dataclasses.replace(state, model=model, model_averaging=averages)
+
+
+class _LaterData:
+    """A data loader whose first batch is that of step ``first``."""
+
+    def __init__(self, loader: Any, first: int) -> None:
+        self._loader, self._first = loader, first
+
+    def iter_from_step(self, step: Any) -> Any:
+        return self._loader.iter_from_step(int(step) - self._first)
 
 
 @cache

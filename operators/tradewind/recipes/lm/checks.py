@@ -95,7 +95,8 @@ def check_models(made: Any, roots: list[str]) -> None:
     }.items():
         if path is not None:
             check_same_model(made, vocab_size, path, field)
-            _check_averages(made.trainer, path, field)
+            if path != made.initialize_from_checkpoint_path:
+                check_averages(made.trainer, path, field)
 
 
 def can_lay_out(made: Any) -> bool:
@@ -108,8 +109,11 @@ def can_lay_out(made: Any) -> bool:
     return "vocab" not in trainer.parameter_axis_mapping  # or it is rounded to what the devices divide
 
 
-def _check_averages(trainer: Any, checkpoint: str, field: str) -> None:
-    """Levanter loads all of a training's state, and does not make what a checkpoint lacks of it."""
+def check_averages(trainer: Any, checkpoint: str, field: str) -> None:
+    """Refuse a checkpoint without averaged weights for a training that goes on with all of it and averages.
+
+    Levanter does not make what a checkpoint lacks. Raises ``ValueError``.
+    """
     if trainer.model_averaging is not None and not has_arrays(checkpoint, AVERAGED):
         raise ValueError(
             f"{field}: the checkpoint {checkpoint} has no averaged weights, and train_config.trainer.model_averaging "

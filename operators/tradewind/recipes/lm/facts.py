@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class TrainingFacts:
         device_kind: As JAX calls them.
         device_flops: Operations a second that one of them can do at most; None where nobody knows.
         together: Sequences in each example of a step: 2 where they come in pairs.
+        first_step: More than 0 where it goes on with another training, whose sequences do not count.
     """
 
     run_id: str
@@ -44,6 +46,7 @@ class TrainingFacts:
     device_kind: str
     device_flops: float | None
     together: int = 1
+    first_step: int = 0
 
     @property
     def tokens(self) -> int:
@@ -101,6 +104,12 @@ def facts_of(made: Any, together: int = 1, passes: int = _BACKWARD) -> TrainingF
     )
 
 
+def going_on(facts: TrainingFacts, made: Any, first_step: int) -> TrainingFacts:
+    """The facts of a training whose first step is this one."""
+    offset = made.trainer.batch_schedule.global_data_offset_by_step(facts.steps - first_step)
+    return dataclasses.replace(facts, first_step=first_step, sequences=facts.together * offset)
+
+
 def beginning(facts: TrainingFacts, made: Any) -> list[str]:
     """What will be trained."""
     return training_lines(facts, made, mixture(made.data))
@@ -115,12 +124,13 @@ def training_lines(facts: TrainingFacts, made: Any, data: Sequence[str]) -> list
     examples = several if facts.together == 2 else f"{facts.sequences:,} sequences"
     lines = [
         f"trains {facts.run_id}: {facts.model} with {facts.parameters:,} parameters, on {devices}",
-        f"  {facts.steps:,} steps, {examples} of {facts.length:,} tokens: {facts.tokens:,} tokens",
+        f"  {facts.steps - facts.first_step:,} steps, {examples} of {facts.length:,} tokens: {facts.tokens:,} tokens",
         f"  FLOPs: {cost}",
         *(f"  {line}" for line in data),
     ]
     if begin:
-        lines.append(f"  begins with {made.model.reference_checkpoint if begin is True else begin}")
+        how = f"goes on at step {facts.first_step + 1:,}/{facts.steps:,} with" if facts.first_step else "begins with"
+        lines.append(f"  {how} {made.model.reference_checkpoint if begin is True else begin}")
     if facts.hours is not None:
         lines.append(f"  {facts.hours:,.1f} hours, if the devices do {USED:.0%} of what they can")
     return lines

@@ -12,7 +12,9 @@ from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_like
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import log_folder
-from tradewind.recipes.lm.config import output_path_of, run_id_of
+from tradewind.recipes.levanter.trainer import loads_whole_models
+from tradewind.recipes.lm.checks import check_averages
+from tradewind.recipes.lm.config import LevanterTrainConfig, output_path_of, run_id_of
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import builds_caches
 from tradewind.recipes.metrics.harness import usable_harness
@@ -69,6 +71,30 @@ def newest_under(path: str, field: str) -> str:
     if found is None:
         raise ValueError(f"There is no complete checkpoint under train_config.{field} {path}.")
     return found.path
+
+
+def first_step(config: Any, made: Any) -> int:
+    """The step with which the training begins: after a checkpoint's, if it goes on with all that another one was.
+
+    So does one with ``trainer.initialize_from``, and one of Marin's also with ``initialize_from_checkpoint_path``: its
+    ``num_train_steps`` and its learning rate are those of both trainings together. Ours begins with the weights alone.
+
+    Raises:
+        ValueError: There are no steps after the checkpoint's, or it lacks averaged weights that are asked for.
+    """
+    field, begin = "trainer.initialize_from", made.trainer.initialize_from
+    if not begin and not isinstance(config, LevanterTrainConfig) and loads_whole_models(made):
+        field, begin = "initialize_from_checkpoint_path", made.initialize_from_checkpoint_path
+        if begin and not made.trainer.allow_partial_checkpoint:
+            check_averages(made.trainer, begin, f"train_config.{field}")
+    found = newest_checkpoint([begin]) if begin else None
+    first, steps = 0 if found is None else found.step + 1, made.trainer.num_train_steps
+    if first >= steps:
+        raise ValueError(
+            f"train_config.{field}: the checkpoint {begin} is of step {first - 1}, with which this training goes on, and "
+            f"train_config.trainer.num_train_steps={steps} ends it there: give the steps of both together."
+        )
+    return first
 
 
 def sized(made: Any) -> Any:

@@ -20,10 +20,10 @@ from tradewind.recipes.levanter.simulated_slices import on_these_devices
 from tradewind.recipes.levanter.trainer import train
 from tradewind.recipes.lm.checks import can_lay_out, check_batches, check_hub_is_there
 from tradewind.recipes.lm.config import set_variables
-from tradewind.recipes.lm.facts import TrainingFacts
+from tradewind.recipes.lm.facts import TrainingFacts, going_on
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import check_places, missing_caches
-from tradewind.recipes.lm.prepared import output_of, sized
+from tradewind.recipes.lm.prepared import first_step, output_of, sized
 from tradewind.recipes.lm.trackers import with_all_trackers
 from tradewind.recipes.token_cache import own_scratch
 from tradewind.runtime.pods.on_host.heartbeat import expect_steps
@@ -73,6 +73,7 @@ class KindOfTraining:
             self.check_models(made, output_of(config).roots)
         else:
             check_hub_is_there(made, output_of(config).roots)
+        first_step(config, made)
 
     def run(self, config: Any) -> dict[str, Any]:
         """Train to the last step, and return the result. Raises ``ValueError`` for what ``look_at`` would refuse."""
@@ -89,13 +90,14 @@ class KindOfTraining:
         check_batches(made.trainer, parts.device_count(), made.trainer.num_slices)
         self.check_data(made)
         self.check_models(made, output.roots)
-        facts = self.facts(made)
+        goes_on_at = first_step(config, made)
+        facts = going_on(self.facts(made), made, goes_on_at)
         if output.newest_step() < output.num_train_steps - 1:
-            self._train(made, output, facts)  # never of a complete run: it would write the last checkpoint again
+            self._train(made, output, facts, goes_on_at)  # never of a complete run: it would write the last checkpoint again
         output.keep_last_checkpoint()
         return self._finish(output, facts)
 
-    def _train(self, made: Any, output: TrainingOutput, facts: TrainingFacts) -> None:
+    def _train(self, made: Any, output: TrainingOutput, facts: TrainingFacts, goes_on_at: int) -> None:
         import jax
 
         newest = output.newest_step()
@@ -106,7 +108,7 @@ class KindOfTraining:
         with own_scratch() if missing_caches(made) else nullcontext():
             expect_steps()
             tracked = with_all_trackers(made, output.path, newest + 1, facts.together, self.also_kept(made))
-            train(tracked, self.main)
+            train(tracked, self.main, 0 if made.trainer.initialize_from else goes_on_at)
         output.await_last_checkpoint()
 
     def _finish(self, output: TrainingOutput, facts: TrainingFacts) -> dict[str, Any]:
