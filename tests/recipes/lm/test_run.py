@@ -244,7 +244,7 @@ REFUSED = {
     "export with int8": "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Lev",
     "no state": "There is no complete checkpoint under train_config.trainer.initialize_from /nowhere.",
     "state": "fits",
-    "state of the end": f"train_config.trainer.initialize_from: the checkpoint ROOT{WHOLE} is of step {STEPS - 1}, with",
+    "state of the end": f"train_config.trainer.initialize_from: the checkpoint ROOT{WHOLE} is of step {STEPS - 1}",
     "no state to go on with": "There is no complete checkpoint under train_config.trainer.load_checkpoint_path /nowhe",
     "no component": "train_config.data.train_weights has 'wiki', which is no component: there are web, code.",
     "no positive weight": "train_config.data.train_weights={'web': 0.0, 'code': 0.0}: give weights of at least 0, and",
@@ -392,7 +392,7 @@ def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(be
     told = bench.run(GOES_ON, exit_code=NOTICED, **{NOTICE_VARIABLE: str(notice)})
     notice.unlink()
     begin = f"{bench.root}/out/still/checkpoints/step-3"
-    assert told[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3, with")
+    assert told[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3")
     assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in told
     assert f"  goes on at step 5/8 with {begin}" in told
     assert any(line.startswith("goes on after step ") for line in bench.run(GOES_ON))

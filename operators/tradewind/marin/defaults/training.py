@@ -160,7 +160,7 @@ def default_sft(
     step = default_train(name, tokenized, model_config, train_config, tags, False, ())
     # As a config of ours it begins with the weights at step 0, and does not go on at the checkpoint's step.
     config = LevanterTrainConfig(step.config.train_config, this_output_path(), env_vars=variables_of(step.config))
-    return dataclasses.replace(step, config=config, resources=step.resources, placed=None)
+    return MarinStep(step.name, step.fn, config, description=step.description, resources=step.resources)
 
 
 def default_anneal(name: str, anneal_config: AnnealConfig) -> ExecutorStep:

@@ -91,8 +91,8 @@ def first_step(config: Any, made: Any) -> int:
     first, steps = 0 if found is None else found.step + 1, made.trainer.num_train_steps
     if first >= steps:
         raise ValueError(
-            f"train_config.{field}: the checkpoint {begin} is of step {first - 1}, with which this training goes on, and "
-            f"train_config.trainer.num_train_steps={steps} ends it there: give the steps of both together."
+            f"train_config.{field}: the checkpoint {begin} is of step {first - 1}, with which this training goes on, "
+            f"and train_config.trainer.num_train_steps={steps} ends it there: give the steps of both together."
         )
     return first
 

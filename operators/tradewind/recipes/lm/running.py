@@ -90,14 +90,13 @@ class KindOfTraining:
         check_batches(made.trainer, parts.device_count(), made.trainer.num_slices)
         self.check_data(made)
         self.check_models(made, output.roots)
-        goes_on_at = first_step(config, made)
-        facts = going_on(self.facts(made), made, goes_on_at)
+        facts = going_on(self.facts(made), made, first_step(config, made))
         if output.newest_step() < output.num_train_steps - 1:
-            self._train(made, output, facts, goes_on_at)  # never of a complete run: it would write the last checkpoint again
+            self._train(made, output, facts)  # never of a complete run: it would write the last checkpoint again
         output.keep_last_checkpoint()
         return self._finish(output, facts)
 
-    def _train(self, made: Any, output: TrainingOutput, facts: TrainingFacts, goes_on_at: int) -> None:
+    def _train(self, made: Any, output: TrainingOutput, facts: TrainingFacts) -> None:
         import jax
 
         newest = output.newest_step()
@@ -108,7 +107,7 @@ class KindOfTraining:
         with own_scratch() if missing_caches(made) else nullcontext():
             expect_steps()
             tracked = with_all_trackers(made, output.path, newest + 1, facts.together, self.also_kept(made))
-            train(tracked, self.main, 0 if made.trainer.initialize_from else goes_on_at)
+            train(tracked, self.main, 0 if made.trainer.initialize_from else facts.first_step)
         output.await_last_checkpoint()
 
     def _finish(self, output: TrainingOutput, facts: TrainingFacts) -> dict[str, Any]:
