@@ -24,7 +24,7 @@ FINISHED_S = 5.0
 
 def bench_download(quick: bool) -> Iterator[Table | Goal]:
     """Measure some large files, and many small ones."""
-    shapes = ((4, 1_000_000), (20, 1_000)) if quick else ((40, 16_000_000), (2_000, 10_000))
+    shapes = ((4, 1_000_000), (20, 1_000)) if quick else ((20, 16_000_000), (1_000, 10_000))
     for files, file_bytes in shapes:
         found = downloads.compare(files, file_bytes, LATENCY_S, 1 if quick else 5)
         table = Table(
@@ -40,7 +40,7 @@ def bench_download(quick: bool) -> Iterator[Table | Goal]:
 
 def bench_tokenize(quick: bool) -> Iterator[Table | Goal]:
     """Measure some large files, and many that are finished."""
-    files, file_bytes = (2, 100_000) if quick else (16, 16_000_000)
+    files, file_bytes = (2, 100_000) if quick else (6, 16_000_000)
     total, found = tokens.compare(files, file_bytes, 1 if quick else 3)
     table = Table(
         f"tokenize: {files} files of {file_bytes / 1e6:g} MB, {tokens.VOCABULARY:,} tokens in the vocabulary",
@@ -63,7 +63,7 @@ def bench_tokenize(quick: bool) -> Iterator[Table | Goal]:
 
 def bench_steps(quick: bool) -> Iterator[Table | Goal]:
     """Measure the steps of a small training."""
-    found = steps.compare(30 if quick else 220, 1 if quick else 15)
+    found = steps.compare(30 if quick else 220, 1 if quick else 9)
     low, high = found.spread
     by_theirs = median(found.quotients)
     table = Table(

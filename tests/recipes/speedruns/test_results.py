@@ -49,6 +49,10 @@ def test_a_step_that_was_made_again_counts_once(tmp_path: Path) -> None:
     assert measures_of(training(tmp_path, rows, steps=4)).seconds == 4.0
 
 
+def test_the_steps_of_the_training_that_it_went_on_with_do_not_count(tmp_path: Path) -> None:
+    assert measures_of(training(tmp_path, first_step=4)).seconds == 3.0
+
+
 def test_where_nobody_knows_the_devices_their_operations_are_left_open(tmp_path: Path) -> None:
     on_cpu = measures_of(training(tmp_path / "cpu", device_flops=None, device_kind="cpu")).numbers()
     assert (on_cpu["training_hardware_flops"], on_cpu["mfu"], on_cpu["training_time"]) == (None, None, 5.0)

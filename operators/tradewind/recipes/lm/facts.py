@@ -68,6 +68,7 @@ class TrainingFacts:
         """For a comparison or a scaling law."""
         return {
             "run_id": self.run_id,
+            "first_step": self.first_step,
             "steps": self.steps,
             "parameters": self.parameters,
             "tokens": self.tokens,

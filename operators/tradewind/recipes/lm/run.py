@@ -48,10 +48,10 @@ def run_levanter_train_lm(config: Any) -> dict[str, Any]:
         config: A ``LevanterTrainConfig``, or Marin's ``TrainLmOnPodConfig``.
 
     Returns:
-        ``run_id``, ``steps``, ``parameters``, ``tokens``, ``flops``, ``devices``, ``device_kind``, ``device_flops`` (a
-        second, of one, at most; None where nobody knows), the losses of the last step in nats per token
-        (``train_loss``, ``eval_loss`` and by validation set ``eval_losses``; None where nothing was measured),
-        ``checkpoint`` and ``export`` (None without one).
+        ``run_id``, ``first_step`` (0, unless it goes on with another training), ``steps``, ``parameters``, ``tokens``,
+        ``flops``, ``devices``, ``device_kind``, ``device_flops`` (a second, of one, at most; None where nobody knows),
+        the losses of the last step in nats per token (``train_loss``, ``eval_loss`` and by validation set
+        ``eval_losses``; None where nothing was measured), ``checkpoint`` and ``export`` (None without one).
 
     Raises:
         ValueError: For what ``preflight`` would have refused.

@@ -33,7 +33,7 @@ C4_BITS_PER_BYTE: Final = "eval/paloma/c4_en/bpb"
 
 _LOSS: Final = Kind(lambda value: value is None or is_measure(value), "a number or null")
 _KINDS: Final = {
-    **dict.fromkeys(("parameters", "tokens", "steps"), COUNT),
+    **dict.fromkeys(("parameters", "tokens", "steps", "first_step"), COUNT),
     **dict.fromkeys(("flops", "device_flops"), NUMBER.or_null()),
     **dict.fromkeys(("train_loss", "eval_loss"), _LOSS),
     "devices": COUNT.or_null(),
@@ -133,7 +133,7 @@ def measures_of(train_path: str) -> TrainingMeasures:
         devices=result.get("devices"),
         device_kind=result.get("device_kind"),
         device_flops=result.get("device_flops"),
-        seconds=_seconds(train_path, metrics, result["steps"]),
+        seconds=_seconds(train_path, metrics, result["steps"] - result.get("first_step", 0)),
         completed=max((row["time"] for row in metrics if MOMENT.fits(row.get("time"))), default=0.0),
         train_loss=_finite(result.get("train_loss")),
         eval_loss=_finite(result.get("eval_loss")),

@@ -1,0 +1,61 @@
+"""The order of a board, beside what its words say of each pair of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.recipes.comparing.runs import EndedRun
+from tradewind.recipes.speedruns.ranking import Rules, ranked
+
+VALUES = st.sampled_from([1.0, 2.0, 3.0, math.nan, math.inf])
+COSTS = st.sampled_from([1.0, 2.0, 3.0, 4.0])
+RUNS = st.lists(st.tuples(VALUES, COSTS), max_size=8).map(
+    lambda points: [EndedRun(str(at), results={"good": value, "cost": cost}) for at, (value, cost) in enumerate(points)]
+)
+
+
+def is_better(one: EndedRun, other: EndedRun, higher: bool) -> bool:
+    a, b = one.results["good"], other.results["good"]
+    if not math.isfinite(a) or not math.isfinite(b):
+        return math.isfinite(a) and not math.isfinite(b)
+    return a > b if higher else a < b
+
+
+@given(RUNS, st.booleans(), st.lists(COSTS, max_size=3))
+def test_stars_ranks_and_budgets_are_those_of_the_words(
+    runs: Sequence[EndedRun], higher: bool, budgets: list[float]
+) -> None:
+    entries = ranked(runs, {}, Rules("good", "cost", higher, budgets))
+    assert sorted(entry.run.label for entry in entries) == sorted(run.label for run in runs)
+    for entry in entries:
+        run, cost = entry.run, entry.run.results["cost"]
+        beaten = any(
+            (is_better(other, run, higher) and other.results["cost"] <= cost)
+            or (not is_better(run, other, higher) and other.results["cost"] < cost)
+            for other in runs
+        )
+        assert entry.is_on_frontier == (math.isfinite(run.results["good"]) and not beaten)
+        assert entry.budget == min((budget for budget in budgets if cost <= budget), default=None)
+        above = [
+            other.run
+            for other in entries
+            if other.budget == entry.budget
+            and (
+                is_better(other.run, run, higher)
+                or (not is_better(run, other.run, higher) and other.run.results["cost"] < cost)
+            )
+        ]
+        assert entry.rank > len(above) and entry.rank <= len([e for e in entries if e.budget == entry.budget])
+        assert {other.label for other in above} == {
+            other.run.label for other in entries if other.budget == entry.budget and other.rank < entry.rank
+        } - {
+            other.run.label
+            for other in entries
+            if not is_better(other.run, run, higher)
+            and not is_better(run, other.run, higher)
+            and other.run.results["cost"] == cost
+        }
