@@ -96,16 +96,17 @@ def _trainer_class() -> Any:
 
 def _with_weights(state: Any, checkpoint: str, averaging: Any) -> Any:
     """A fresh state with the weights of a checkpoint, with which also the averages begin."""
+    import equinox as eqx
     import jax
     from levanter.checkpoint import load_checkpoint
     from levanter.trainer_state import trainables_only
 
     # With subpath= it could not load quantized layers, which have parts without a name.
     model = load_checkpoint({"model": state.model}, checkpoint)["model"]
-    # A copy: a step gives away the arrays of the state, each once.
-    copied = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, model)
-    averages = averaging and averaging.create(trainables_only(copied, state.is_trainable))
-    return dataclasses.replace(state, model=model, model_averaging=averages)
+    # The averages are of a copy, since a step gives away the arrays of the state, each once.
+    arrays, others = eqx.partition(trainables_only(model, state.is_trainable), eqx.is_array)
+    copied = eqx.combine(jax.jit(lambda tree: jax.tree.map(jax.numpy.copy, tree))(arrays), others)
+    return dataclasses.replace(state, model=model, model_averaging=averaging and averaging.create(copied))
 
 
 class _LaterData:
