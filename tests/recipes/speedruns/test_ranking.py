@@ -40,22 +40,9 @@ def test_stars_ranks_and_budgets_are_those_of_the_words(
         )
         assert entry.is_on_frontier == (math.isfinite(run.results["good"]) and not beaten)
         assert entry.budget == min((budget for budget in budgets if cost <= budget), default=None)
-        above = [
-            other.run
-            for other in entries
-            if other.budget == entry.budget
-            and (
-                is_better(other.run, run, higher)
-                or (not is_better(run, other.run, higher) and other.run.results["cost"] < cost)
-            )
-        ]
-        assert entry.rank > len(above) and entry.rank <= len([e for e in entries if e.budget == entry.budget])
-        assert {other.label for other in above} == {
-            other.run.label for other in entries if other.budget == entry.budget and other.rank < entry.rank
-        } - {
-            other.run.label
-            for other in entries
-            if not is_better(other.run, run, higher)
-            and not is_better(run, other.run, higher)
-            and other.run.results["cost"] == cost
-        }
+        group = [other for other in entries if other.budget == entry.budget]
+        assert sorted(other.rank for other in group) == list(range(1, len(group) + 1))
+        for other in group:
+            is_as_good = not is_better(run, other.run, higher)
+            if is_better(other.run, run, higher) or (is_as_good and other.run.results["cost"] < cost):
+                assert other.rank < entry.rank
