@@ -89,7 +89,7 @@ def first_step(config: Any, made: Any) -> int:
             check_averages(made.trainer, begin, f"train_config.{field}")
     found = newest_checkpoint([begin]) if begin else None
     first, steps = 0 if found is None else found.step + 1, made.trainer.num_train_steps
-    if first >= steps:
+    if found is not None and first >= steps:
         raise ValueError(
             f"train_config.{field}: the checkpoint {begin} is of step {first - 1}, with which this training goes on, "
             f"and train_config.trainer.num_train_steps={steps} ends it there: give the steps of both together."

@@ -177,7 +177,7 @@ class LocalAirflow:
         forgotten: set[psutil.Process] = set()
         while not _ends_within(child, 1.0):
             if time.monotonic() > deadline:
-                left = sorted(" ".join(process.cmdline()) for process in _with_descendants(child))
+                left = _command_lines(_with_descendants(child))
                 self.kill_component(name)
                 raise LocalAirflowError(
                     f"The Airflow {name} had not ended {grace_seconds:g} s after SIGTERM; these processes were left: "
@@ -300,6 +300,15 @@ def _with_descendants(child: subprocess.Popen[bytes]) -> set[psutil.Process]:
         return {process, *process.children(recursive=True)}
     except psutil.NoSuchProcess:
         return set()
+
+
+def _command_lines(processes: set[psutil.Process]) -> list[str]:
+    """Of those that have not ended meanwhile."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found.append(" ".join(process.cmdline()))
+    return sorted(found)
 
 
 def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
