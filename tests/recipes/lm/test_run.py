@@ -165,10 +165,10 @@ OF_MARINS = (
 config = decoded("of-marins", 4)
 run_levanter_train_lm.preflight(config, 4)
 run_levanter_train_lm(config)
-run_levanter_train_lm(still("still", 4))
 """
     + END
 )
+STILL = WRITTEN + 'run_levanter_train_lm(still("still", 4))' + END
 GOES_ON = (
     WRITTEN
     + """
@@ -387,6 +387,7 @@ def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> N
 
 def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(bench: Workbench) -> None:
     """At a learning rate of 0, the same texts have the same losses."""
+    bench.run(STILL)
     notice = bench.root / "notice.json"
     write_notice(str(notice), Notice(4e9, "maintenance"))
     told = bench.run(GOES_ON, exit_code=NOTICED, **{NOTICE_VARIABLE: str(notice)})
