@@ -178,7 +178,8 @@ def test_of_a_machine_that_was_suspended_past_the_term_of_a_lease_nothing_goes_o
     driver, processes, step = writing
     all_of_it = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
     for one in all_of_it:
-        one.suspend()
+        with contextlib.suppress(psutil.NoSuchProcess):  # what the writer starts lasts some milliseconds
+            one.suspend()
     until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
     for one in all_of_it:
         with contextlib.suppress(psutil.Error):
