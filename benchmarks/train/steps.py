@@ -1,4 +1,7 @@
-"""The same training by us and by Levanter's own main function, each in a new process: tokens a second, step by step."""
+"""The same training by us and by Levanter's own main function, each in a process: the time of their steps.
+
+The two take turns of some steps: what else the machine does meanwhile, it does to both alike.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import io
 import itertools
 import math
 import os
+import select
 import statistics
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -21,9 +26,18 @@ BATCH: Final = 8
 LENGTH: Final = 128
 STARTING: Final = 20
 """Steps that are not counted: they compile, and fill the queue of batches."""
+TURN: Final = 4
+"""Steps."""
+WAYS: Final = ("tradewind", "levanter")
+PATIENCE_S: Final = 300.0
 _UNLIKELY: Final = 0.025
 """On each side."""
-_ENV: Final = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
+_ENV: Final = {
+    "JAX_PLATFORMS": "cpu",
+    "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # else a page for each program that is taken from the cache
+}
 
 
 @dataclass(frozen=True)
@@ -31,9 +45,9 @@ class Training:
     """What both ways made of it.
 
     Attributes:
-        ours: Tokens a second, the median of the pairs.
+        ours: Tokens a second, the median of the turns.
         levanters: The same of Levanter's.
-        quotients: Of each pair: our seconds by Levanter's.
+        quotients: Of two turns, one after the other: our seconds by Levanter's.
     """
 
     ours: float
@@ -42,12 +56,12 @@ class Training:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """In which the median of the quotients lies with 95 %, by the order of the pairs (the sign test)."""
+        """In which the median of the quotients lies with 95 %, by their order (the sign test)."""
         ordered = sorted(self.quotients)
         count = len(ordered)
         chances = itertools.accumulate(math.comb(count, few) / 2**count for few in range(count))
         unlikely = sum(chance <= _UNLIKELY for chance in chances)
-        cut = max(unlikely - 1, 0)  # few pairs say nothing, and all of them are the interval
+        cut = max(unlikely - 1, 0)  # a few say nothing, and all of them are the interval
         return ordered[cut], ordered[count - 1 - cut]
 
 
@@ -92,8 +106,36 @@ def _config(folder: str, out: str, steps: int) -> Any:
     )  # fmt: skip
 
 
-def measure(way: str, folder: str, steps: int) -> float:
-    """Train; seconds from the end of the steps that are not counted to that of the last one."""
+class _Turns:
+    """Two processes of which one works; each waits at a named pipe for what the other writes.
+
+    Attributes:
+        seconds: Of each turn of this process but the last, in which the other one ends.
+    """
+
+    def __init__(self, folder: str, mine: str, others: str) -> None:
+        self._mine, self._others = (os.open(f"{folder}/{name}", os.O_RDWR) for name in (mine, others))
+        self._began = 0.0
+        self.seconds: list[float] = []
+
+    def wait(self) -> None:
+        """Until the other one gives the turn."""
+        if not select.select([self._mine], [], [], PATIENCE_S)[0]:
+            raise TimeoutError(f"The other training did nothing for {PATIENCE_S:g} s.")
+        os.read(self._mine, 1)
+        self._began = time.perf_counter()
+
+    def count(self) -> None:
+        """The turn that ends."""
+        self.seconds.append(time.perf_counter() - self._began)
+
+    def give(self) -> None:
+        """Let the other one go on."""
+        os.write(self._others, b".")
+
+
+def measure(way: str, first: str, folder: str, steps: int) -> list[float]:
+    """Train in turn with the other way; the seconds of each turn after the steps that are not counted."""
     from levanter.main import train_lm
     from levanter.trainer import Trainer
 
@@ -101,24 +143,34 @@ def measure(way: str, folder: str, steps: int) -> float:
     from tradewind.recipes.lm.run import LevanterTrainConfig, run_levanter_train_lm
 
     quiet_libraries()
-    ends: list[float] = []
+    done = 0
+    turns = _Turns(folder, way, next(other for other in WAYS if other != way))
     train_step = Trainer.train_step
 
-    def timed(*args: Any, **kwargs: Any) -> Any:
+    def in_turn(*args: Any, **kwargs: Any) -> Any:
+        nonlocal done
+        if done >= STARTING and (done - STARTING) % TURN == 0:
+            if done > STARTING:
+                turns.count()
+            if done > STARTING or way != first:
+                turns.give()
+            turns.wait()
         info = train_step(*args, **kwargs)
-        ends.append(time.perf_counter())
+        done += 1
+        if done == steps:
+            turns.give()
         return info
 
-    Trainer.train_step = timed
+    Trainer.train_step = in_turn
     with tempfile.TemporaryDirectory() as out, contextlib.redirect_stdout(io.StringIO()):
         config = _config(folder, out, steps)
         if way == "tradewind":
             run_levanter_train_lm(LevanterTrainConfig(config, out))
         else:
             train_lm.main(config)
-    if len(ends) != steps:
-        raise RuntimeError(f"{way} made {len(ends)} steps of {steps}.")
-    return ends[-1] - ends[STARTING - 1]
+    if done != steps:
+        raise RuntimeError(f"{way} made {done} steps of {steps}.")
+    return turns.seconds
 
 
 def prepare(folder: str) -> None:
@@ -131,16 +183,22 @@ def prepare(folder: str) -> None:
         tokenize(TokenizeFilesConfig(files[:1], files[1:], f"{folder}/tokens", f"{folder}/tokenizer"))
 
 
-def compare(steps: int, pairs: int) -> Training:
-    """So many pairs, each in the other order than the one before."""
-    ways = ("tradewind", "levanter")
-    found: dict[str, list[float]] = {way: [] for way in ways}
+def compare(turns: int, pairs: int) -> Training:
+    """So many turns of each of so many pairs of trainings; the other one begins than in the pair before."""
+    steps = STARTING + (turns + 1) * TURN
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as home:
         env = {**os.environ, **_ENV, "HOME": home, "JAX_COMPILATION_CACHE_DIR": f"{home}/compilations"}
         in_fresh_process(prepare, folder, env=env)
+        for way in WAYS:
+            os.mkfifo(f"{folder}/{way}")
         for number in range(pairs):
-            for way in ways[:: -1 if number % 2 else 1]:
-                found[way].append(in_fresh_process(measure, way, folder, steps, env=env))
-    counted = (steps - STARTING) * BATCH * LENGTH
-    ours, theirs = (counted / statistics.median(found[way]) for way in ways)
+            first = WAYS[number % 2]
+            with ThreadPoolExecutor() as both:
+                started = {
+                    way: both.submit(in_fresh_process, measure, way, first, folder, steps, env=env) for way in WAYS
+                }
+                for way, ended in started.items():
+                    found[way] += ended.result()
+    ours, theirs = (TURN * BATCH * LENGTH / statistics.median(found[way]) for way in WAYS)
     return Training(ours, theirs, [a / b for a, b in zip(found["tradewind"], found["levanter"], strict=True)])

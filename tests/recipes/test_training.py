@@ -258,6 +258,19 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
             {"initialize_from": f"{whole}/checkpoints/step-40", "model_size": "small"},
         ),
         "There is no complete checkpoint under initialize_from /nowhere.": (4, {"initialize_from": "/nowhere"}),
+        "accepted with an export": (4, {"levanter": {"initialize_from_hf": f"{whole}/hf"}}),
+        f"levanter['initialize_from_hf']: the model {whole}/hf is another: ": (
+            4,
+            {"levanter": {"initialize_from_hf": f"{whole}/hf"}, "model_size": "small"},
+        ),
+        "levanter['initialize_from_hf']='/nowhere' cannot be read (": (
+            4,
+            {"levanter": {"initialize_from_hf": "/nowhere"}},
+        ),
+        "initialize_from and levanter['initialize_from_hf'] both say what to begin with: give one of them.": (
+            4,
+            {"levanter": {"initialize_from_hf": f"{whole}/hf"}, "initialize_from": whole},
+        ),
         "There is no finished token cache for train under cache_path /nowhere.": (4, {"cache_path": "/nowhere"}),
         "There is no tokenizer under tokenizer_path /nowhere": (4, {"tokenizer_path": "/nowhere"}),
         "seq_len=32 is longer than the model's context, max_seq_len=16.": (4, {"model": {"max_seq_len": 16}}),

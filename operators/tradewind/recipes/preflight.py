@@ -9,10 +9,12 @@ from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_model, check_same_model
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import levanter_config, source_checkpoint
+from tradewind.recipes.levanter.hub_models import check_hub_model
 from tradewind.recipes.regions import check_regions
 from tradewind.recipes.train_config import LmTrainConfig, checkpoint_roots
 
 _MESH = "trainer.mesh"
+_HUB = "levanter['initialize_from_hf']"
 _PATHS = ("output_path", "temporary_checkpoint_path", "cache_path", "tokenizer_path", "initialize_from")
 
 
@@ -36,7 +38,7 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
 
 
 def check_checkpoints(config: LmTrainConfig, made: Any) -> None:
-    """Raise ``ValueError`` if this training's newest checkpoint, or the one to begin with, is of another model."""
+    """Raise ``ValueError`` if this training's newest checkpoint, or what it begins with, is of another model."""
     newest = newest_checkpoint(checkpoint_roots(config))
     source = source_checkpoint(config)
     vocab_size = len(made.data.the_tokenizer)
@@ -44,3 +46,7 @@ def check_checkpoints(config: LmTrainConfig, made: Any) -> None:
         check_same_model(made, vocab_size, newest.path, "output_path")
     if source is not None:
         check_same_model(made, vocab_size, source.path, "initialize_from")
+    if source is not None and made.initialize_from_hf:
+        raise ValueError(f"initialize_from and {_HUB} both say what to begin with: give one of them.")
+    if newest is None and made.initialize_from_hf:
+        check_hub_model(made, made.initialize_from_hf, _HUB)

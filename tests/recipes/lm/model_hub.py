@@ -12,10 +12,10 @@ MODEL = "people/tiny"
 
 
 class ModelHub(ThreadingHTTPServer):
-    """The model ``MODEL`` with the branch ``main``.
+    """The model ``MODEL``.
 
     Attributes:
-        files: Name → content.
+        branches: Name → the files there: name → content.
         tokens: The ``Authorization`` of each request.
     """
 
@@ -23,7 +23,7 @@ class ModelHub(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files: dict[str, bytes] = {}
+        self.branches: dict[str, dict[str, bytes]] = {"main": {}}
         self.tokens: set[str | None] = set()
 
     @property
@@ -48,9 +48,9 @@ class Handler(BaseHTTPRequestHandler):
         if repository or (rest and not rest.startswith("/")) or MODEL not in path:
             return self.answer(b"", 404, {"X-Error-Code": "RepoNotFound"})
         what, revision, *name = (rest or "/revision/main")[1:].split("/", 2)
-        if revision not in ("main", COMMIT):
+        files = self.server.branches.get("main" if revision == COMMIT else revision)
+        if files is None:
             return self.answer(b"", 404, {"X-Error-Code": "RevisionNotFound"})
-        files = self.server.files
         if what == "revision":
             siblings = [{"rfilename": file} for file in sorted(files)]
             return self.answer(json.dumps({"id": MODEL, "sha": COMMIT, "siblings": siblings}).encode())

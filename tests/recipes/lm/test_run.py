@@ -147,7 +147,8 @@ def begun(begin, reference="people/tiny", **more):
 
 for config, *devices in (
     (begun("people/tiny@gone"), 4, 2), (begun("people/nobody"), 4, 2), (begun(True, "people/nobody"), 4, 2),
-    (begun("people/tiny@main"), 4, 2), (begun(True), 6, 3),
+    (begun("people/tiny@bare"), 4, 2), (begun("people/tiny@halved"), 4, 2), (begun("people/tiny@main"), 4, 2),
+    (begun(True), 6, 3),
 ):
     try:
         run_levanter_train_lm.preflight(config, *devices)
@@ -212,6 +213,8 @@ FROM_NO_HUB = [
     "train_config.initialize_from_hf='people/tiny@gone' is not on the hub in this revision",
     "train_config.initialize_from_hf='people/nobody' is not on the hub, or is shown to others only",
     "train_config.initialize_from_hf='people/nobody' is not on the hub, or is shown to others only",
+    "train_config.initialize_from_hf='people/tiny@bare' lacks model.safetensors and pytorch_model.bin",
+    "train_config.initialize_from_hf='people/tiny@halved' lacks model-00002-of-00002.safetensors",
     "train_config.trainer.mesh does not fit 6 devices on 3 slices",
 ]
 REFUSED = {
@@ -347,7 +350,12 @@ def test_a_training_begins_with_a_model_of_a_hub_on_two_slices_and_is_one_run_at
     bench: Workbench, hub: ModelHub
 ) -> None:
     exported = Path(bench.result("whole")["export"])
-    hub.files = {file.name: file.read_bytes() for file in exported.iterdir()}
+    files = {file.name: file.read_bytes() for file in exported.iterdir()}
+    bare = {name: content for name, content in files.items() if name != "model.safetensors"}
+    parts = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    index = json.dumps({"weight_map": {"a": parts[0], "b": parts[1]}}).encode()
+    halved = {**bare, "model.safetensors.index.json": index, parts[0]: b""}
+    hub.branches = {"main": files, "bare": bare, "halved": halved}
     notice = bench.root / "notice.json"
     write_notice(str(notice), Notice(4e9, "maintenance"))
     with serving(WandbServer()) as wandb:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
 
+from tradewind.datasets.files import basename, is_remote, join
 from tradewind.recipes.checkpoints.stored_shapes import model_shapes
+from tradewind.storage import file_system_at
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
+"""What Levanter reads weights from, the first that is there; one in parts has an index of the same name."""
 
 
 def check_hub_model(made: Any, begin: Any, field: str) -> None:
@@ -17,7 +27,7 @@ def check_hub_model(made: Any, begin: Any, field: str) -> None:
         field: Of the config.
 
     Raises:
-        ValueError: Nothing is there, it cannot be read, or it is of another shape.
+        ValueError: Nothing is there, it cannot be read, it lacks weights, or it is of another shape.
     """
     path, described, stored = described_on_hub(made, begin, field)
     if getattr(made, "use_hf_model_config", False):
@@ -40,15 +50,39 @@ def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
         field: Of the config.
 
     Raises:
-        ValueError: Nothing is there, or it cannot be read.
+        ValueError: Nothing is there, it cannot be read, or it lacks weights.
     """
     path = made.model.reference_checkpoint if begin is True else str(begin)
     try:
         converter = made.model.hf_checkpoint_converter()
         described = converter.hf_config_from_hf_checkpoint(path)
-        return path, described, dataclasses.replace(made, model=converter.config_from_hf_config(described))
+        stored = dataclasses.replace(made, model=converter.config_from_hf_config(described))
+        missing = _missing_weights(path)
     except Exception as error:  # whatever the hub's client and the reader of its configs raise
         raise ValueError(f"{field}={path!r} {_why_unreadable(error)}") from error
+    if missing:
+        raise ValueError(f"{field}={path!r} lacks {missing}: give a model that was saved, or uploaded, whole.")
+    return path, described, stored
+
+
+def _missing_weights(path: str) -> str:
+    """The file of weights that is not there, of those that Levanter would read; empty if all are."""
+    fs, root = _file_system_of(path)
+    there = {basename(name) for name in fs.ls(root, detail=False)}
+    for name in _WEIGHTS:
+        if (index := f"{name}.index.json") in there:
+            parts = json.loads(fs.cat_file(join(root, index)))["weight_map"].values()
+            return next((part for part in parts if part not in there), "")
+    return "" if there.intersection(_WEIGHTS) else " and ".join(_WEIGHTS)
+
+
+def _file_system_of(path: str) -> tuple[AbstractFileSystem, str]:
+    """As Levanter tells a folder from a name on the hub."""
+    if is_remote(path) or path.startswith(("/", "./", "../")) or os.path.isdir(path):
+        return file_system_at(path)
+    from huggingface_hub import HfFileSystem
+
+    return HfFileSystem(), path
 
 
 def _why_unreadable(error: BaseException) -> str:
