@@ -16,7 +16,7 @@ import pytest
 
 from tests.datasets.tokenizing.caches import config, contents, lines, with_tokenizers
 from tradewind.datasets.files import write_json
-from tradewind.datasets.tokenization import RECORD_FILE, TokenizeFilesConfig, tokenize
+from tradewind.datasets.tokenization import RECORD_FILE, SPAN_BYTES, TokenizeFilesConfig, tokenize
 from tradewind.recipes.token_cache import own_scratch
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
@@ -80,11 +80,13 @@ def levanters(path: Path, files: list[str], format: Any, tokenizer: Path) -> str
     return str(path)
 
 
-@pytest.mark.parametrize("tokenizer", ["begin", "end"])
-def test_texts_become_the_cache_that_levanter_makes_of_them(root: Path, texts: list[str], tokenizer: str) -> None:
+@pytest.mark.parametrize(("tokenizer", "span_bytes"), [("begin", SPAN_BYTES), ("end", 200)])
+def test_texts_become_the_cache_that_levanter_makes_of_them(
+    root: Path, texts: list[str], tokenizer: str, span_bytes: int
+) -> None:
     from levanter.data.text import TextLmDatasetFormat
 
-    ours = tokenize(config(root, texts, f"ours-{tokenizer}", tokenizer))
+    ours = tokenize(config(root, texts, f"ours-{tokenizer}", tokenizer), span_bytes=span_bytes)
     theirs = contents(levanters(root / f"theirs-{tokenizer}", texts, TextLmDatasetFormat(), root / tokenizer))
     assert contents(str(root / f"ours-{tokenizer}")) == theirs
     assert ours == {"train_documents": 614, "train_tokens": len(theirs["input_ids"]) // 8}
@@ -263,6 +265,32 @@ def test_a_cache_that_was_written_over_is_not_taken_for_the_one_before(
     file.write_bytes(content)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert attempts.tokenized() == "a"
+
+
+def test_of_a_large_file_a_next_attempt_repeats_no_finished_span(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.jsonl"
+    good = lines([f"text {number:03}" for number in range(20)])
+    file.write_bytes(good)
+    kept = file.stat()
+    at = len(good) // 4
+    given = TokenizeFilesConfig([], [str(file)], str(tmp_path / "out"), str(root / "end"))
+    file.write_bytes(good[: 2 * at] + b"[" + good[2 * at + 1 :])
+    os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    with pytest.raises(ValueError, match=rf"a.jsonl line 1 after byte {2 * at:,} is malformed: "):
+        tokenize(given, span_bytes=at)
+    file.write_bytes(good)
+    os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    capsys.readouterr()
+    assert tokenize(given, span_bytes=at)["validation_documents"] == 20
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "1 files to tokenize, of which 0 are finished already"
+    assert [line for line in told if line.startswith("tokenizes")] == [
+        f"tokenizes {file} after byte {2 * at:,}",
+        f"tokenizes {file} after byte {3 * at:,}",
+    ]
+    assert any(line.startswith("tokenized 1 of 1 files, ") for line in told)
 
 
 def test_leftovers_that_are_half_written_are_removed(attempts: Attempts) -> None:

@@ -1,17 +1,19 @@
 """Tokenize files into token caches that Levanter trains from, on all hosts of the cluster.
 
-Each input file becomes a shard by itself: a file that is seen only when it is whole, and whose name says what it was
-made of. An attempt after a loss makes those that are missing. From the shards the cache is put together as Levanter's
-own builder does it, and they are removed. The tokens, their order, layout and ledger are those of Levanter's builder.
+Each input file, and of a large one each span of its bytes, becomes a shard by itself: a file that is seen only when it
+is whole, and whose name says what it was made of. An attempt after a loss makes those that are missing. From the shards
+the cache is put together as Levanter's own builder does it, and they are removed. The tokens, their order, layout and
+ledger are those of Levanter's builder.
 
-The work is Ray Data's, with one block for each input file.
+The work is Ray Data's, with one block for each shard.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -21,7 +23,8 @@ from tradewind.datasets.tokenizing.caches import build_cache, is_built, ledger_n
 from tradewind.datasets.tokenizing.encoding import TokenRecipe, check_first_row, encoded, levanter_processor
 from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files, unchanged
 from tradewind.datasets.tokenizing.progress import TokenizingProgress
-from tradewind.datasets.tokenizing.shards import Shard, finished_shards, shard_key, write_shard
+from tradewind.datasets.tokenizing.shards import Shard, finished_shards, write_shard
+from tradewind.datasets.tokenizing.splits import Piece, Split
 from tradewind.datasets.tokenizing.spreading import spread
 from tradewind.datasets.tokenizing.tokenizer_files import digest_of, tokenizer_files
 from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields
@@ -35,6 +38,8 @@ STATE_FILE: Final = ".tokenization"
 SHARDS_FOLDER: Final = "shards"
 SMALL_BYTES: Final = 8_000_000
 """What is no larger in all is tokenized in the driver, before workers would have started."""
+SPAN_BYTES: Final = 256_000_000
+"""What one worker does at a time of a file that can be read from any place; a loss costs no more."""
 _TEXT: Final = "TextLmDatasetFormat"
 _LAYOUT: Final = 1
 """Counts in the key of a shard."""
@@ -76,40 +81,13 @@ class TokenizeFilesConfig:
             raise ValueError("train_paths and validation_paths are empty: give one of them.")
 
 
-@dataclass
-class _Split:
-    """One of the two sets of texts."""
-
-    name: str
-    files: list[InputFile]
-    keys: list[str]
-    fingerprint: str
-    shards: dict[str, Shard] = field(default_factory=dict)
-
-    def told(self) -> dict[str, Any]:
-        """What is written down of it once it is tokenized."""
-        shards = self.shards.values()
-        return {
-            "documents": sum(shard.documents for shard in shards),
-            "tokens": sum(shard.counts[0] for shard in shards),
-            "files": len(self.files),
-            "bytes": sum(file.size_bytes for file in self.files),
-        }
-
-
-@dataclass(frozen=True)
-class _Piece:
-    split: str
-    key: str
-    file: InputFile
-
-
-def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES) -> dict[str, Any]:
+def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = SPAN_BYTES) -> dict[str, Any]:
     """Tokenize the files of both splits; what is finished is kept.
 
     Args:
         config: A ``TokenizeFilesConfig``, or Marin's ``TokenizeConfig``.
         small_bytes: What is no larger in all is tokenized in this process.
+        span_bytes: Of larger files each span of so many bytes becomes a shard, if they can be read from any place.
 
     Returns:
         ``train_documents``, ``train_tokens``, ``validation_documents`` and ``validation_tokens``, of the splits that
@@ -122,7 +100,7 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES) -> dict[str, Any]:
     inputs = _inputs(config)
     name, files = tokenizer_files(str(config.tokenizer), "tokenizer")
     key = _recipe_key(config, files)
-    splits = [_split(split, found, key) for split, found in inputs.items()]
+    splits = [Split.of(split, found, key, span_bytes) for split, found in inputs.items()]
     done = _finished(config.cache_path, splits)
     missing = [split for split in splits if split.name not in done]
     if missing:
@@ -162,11 +140,6 @@ def _inputs(config: Any) -> dict[str, list[InputFile]]:
     return found
 
 
-def _split(name: str, files: list[InputFile], recipe_key: str) -> _Split:
-    keys = [shard_key(recipe_key, file) for file in files]
-    return _Split(name, files, keys, sha256("".join(keys).encode()).hexdigest())
-
-
 def _text_key(config: Any) -> str | None:
     """Of a format of plain texts, None for any other."""
     given = getattr(config, "format", None)
@@ -188,7 +161,7 @@ def _recipe_key(config: Any, files: Mapping[str, bytes]) -> str:
     return sha256(f"{_LAYOUT} {digest_of(files)} {told}".encode()).hexdigest()
 
 
-def _finished(cache_path: str, splits: Sequence[_Split]) -> dict[str, Any]:
+def _finished(cache_path: str, splits: Sequence[Split]) -> dict[str, Any]:
     """What is written down of the splits that are tokenized already, from these files and in this way."""
     made_of, record = (_read(join(cache_path, name)) for name in (STATE_FILE, RECORD_FILE))
     return {
@@ -198,7 +171,7 @@ def _finished(cache_path: str, splits: Sequence[_Split]) -> dict[str, Any]:
     }
 
 
-def _take_back(cache_path: str, splits: Sequence[_Split]) -> None:
+def _take_back(cache_path: str, splits: Sequence[Split]) -> None:
     """Say no more of which files the caches were made that are about to be written over."""
     path = join(cache_path, STATE_FILE)
     made_of = _read(path)
@@ -213,7 +186,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _make(
-    config: Any, splits: Sequence[_Split], key: str, name: str, files: Mapping[str, bytes], small_bytes: int
+    config: Any, splits: Sequence[Split], key: str, name: str, files: Mapping[str, bytes], small_bytes: int
 ) -> dict[str, Any]:
     text_key = _text_key(config)
     processor = levanter_processor(_format(config, text_key), files)
@@ -229,7 +202,7 @@ def _make(
     for split in splits:
         print(f"{split.name}: puts the cache together", flush=True)
         names = ledger_names([file.path for file in split.files])
-        shards = {name: split.shards[key] for name, key in zip(names, split.keys, strict=True)}
+        shards = dict(zip(names, split.shards_of_files(), strict=True))
         build_cache(join(config.cache_path, split.name), shards, recipe.fields, processor, metadata)
     return {split.name: split.told() for split in splits}
 
@@ -261,35 +234,40 @@ def _recipe(processor: Any, key: str, files: Mapping[str, bytes], format: Any, t
     )
 
 
-def _make_shards(cache_path: str, splits: Sequence[_Split], recipe: TokenRecipe, small_bytes: int) -> None:
+def _make_shards(cache_path: str, splits: Sequence[Split], recipe: TokenRecipe, small_bytes: int) -> None:
     total = sum(len(split.files) for split in splits)
     size = sum(file.size_bytes for split in splits for file in split.files)
+    left = Counter((piece.split, piece.file.path) for split in splits for piece in split.all_pieces())
+    by_name = {split.name: split for split in splits}
     with TokenizingProgress(total, size) as progress:
-        for split in splits:
-            split.shards |= finished_shards(join(cache_path, SHARDS_FOLDER, split.name), split.keys)
-        pieces = list(_pieces(splits, progress))
-        print(f"{total:,} files to tokenize, of which {progress.files:,} are finished already", flush=True)
-        by_name = {split.name: split for split in splits}
-        work = partial(_tokenize_piece, cache_path=cache_path, recipe=recipe)
-        is_small = sum(piece.file.size_bytes for piece in pieces) <= small_bytes
-        for piece, shard in spread(pieces, work, is_small=is_small):
+
+        def count(piece: Piece, shard: Shard, was_there: bool = False) -> None:
             by_name[piece.split].shards[piece.key] = shard
-            progress.count(piece.file.size_bytes, shard.documents, shard.counts[0])
+            file = (piece.split, piece.file.path)
+            left[file] -= 1
+            tokens = shard.counts[0]
+            progress.count(piece.size_bytes, shard.documents, tokens, was_there=was_there, ends_file=not left[file])
+
+        missing = []
+        for split in splits:
+            pieces = split.all_pieces()
+            there = finished_shards(join(cache_path, SHARDS_FOLDER, split.name), (piece.key for piece in pieces))
+            for piece in pieces:
+                if (shard := there.get(piece.key)) is None:
+                    missing.append(piece)
+                else:
+                    count(piece, shard, was_there=True)
+        print(f"{total:,} files to tokenize, of which {progress.files:,} are finished already", flush=True)
+        work = partial(_tokenize_piece, cache_path=cache_path, recipe=recipe)
+        is_small = sum(piece.size_bytes for piece in missing) <= small_bytes
+        for piece, shard in spread(missing, work, is_small=is_small):
+            count(piece, shard)
         print(f"tokenized {progress.line()}", flush=True)
 
 
-def _pieces(splits: Sequence[_Split], progress: TokenizingProgress) -> Iterator[_Piece]:
-    for split in splits:
-        for key, file in zip(split.keys, split.files, strict=True):
-            if (shard := split.shards.get(key)) is None:
-                yield _Piece(split.name, key, file)
-            else:
-                progress.count(file.size_bytes, shard.documents, shard.counts[0], was_there=True)
-
-
-def _tokenize_piece(piece: _Piece, cache_path: str, recipe: TokenRecipe) -> tuple[_Piece, Shard]:
+def _tokenize_piece(piece: Piece, cache_path: str, recipe: TokenRecipe) -> tuple[Piece, Shard]:
     """What a worker does."""
-    print(f"tokenizes {piece.file.path}", flush=True)
+    print(f"tokenizes {piece}", flush=True)
     folder = join(cache_path, SHARDS_FOLDER, piece.split)
-    batches = unchanged(piece.file, encoded(piece.file.path, recipe))
+    batches = unchanged(piece.file, encoded(piece.file.path, recipe, piece.span))
     return piece, write_shard(folder, piece.key, recipe.fields, batches)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tradewind.datasets.one_line import in_a_line, some_names
 from tradewind.datasets.tokenizing import reading
 from tradewind.datasets.tokenizing.encoding import _encoded
-from tradewind.datasets.tokenizing.reading import TokenizingError, rows_of
+from tradewind.datasets.tokenizing.reading import TokenizingError, row_place, rows_of
 
 
 @pytest.fixture
@@ -53,7 +54,9 @@ def test_a_longest_line_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_row_of_many_keys_is_told_by_some(tmp_path: Path) -> None:
     rows: list[tuple[int, Any]] = [(1, {f"k{number}": 1 for number in range(100_000)})]
     with pytest.raises(TokenizingError, match=r"has no 'text': it has 'k0', .* 'k19', \.\.\.\. Give") as told:
-        _encoded(lambda given: [{"input_ids": row["text"]} for row in given], rows, "a.jsonl", "text")
+        _encoded(
+            lambda given: [{"input_ids": row["text"]} for row in given], rows, partial(row_place, "a.jsonl"), "text"
+        )
     assert len(str(told.value)) < 400
 
 
@@ -62,7 +65,7 @@ def test_what_a_template_says_does_not_steer_a_terminal() -> None:
         raise ValueError(f"\x1b[2J{'x' * 100_000}")
 
     with pytest.raises(TokenizingError, match="does not fit the format") as told:
-        _encoded(encode, [(1, {})], "a.jsonl", None)
+        _encoded(encode, [(1, {})], partial(row_place, "a.jsonl"), None)
     assert str(told.value).isprintable() and len(str(told.value)) < 400
 
 

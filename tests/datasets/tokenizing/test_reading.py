@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
-from tradewind.datasets.tokenizing.reading import TokenizingError, rows_of
+from tradewind.datasets.tokenizing.reading import WHOLE, TokenizingError, _groups, rows_of, spans_of
 
 BOM = b"\xef\xbb\xbf"
 LISTED = b'[{"text": "a"},\n{"text": "b"}]'
@@ -54,3 +57,54 @@ def test_a_column_that_is_no_utf_8_is_told_with_its_file(tmp_path: Path) -> None
     parquet.write_table(pa.table({"text": text}), tmp_path / "a.parquet")
     with pytest.raises(TokenizingError, match="a.parquet cannot be read on after row 0: 'utf-8' codec"):
         list(rows_of(str(tmp_path / "a.parquet"), "text"))
+
+
+def rows_by_spans(path: Path, most_bytes: int) -> list[list[tuple[int, str]]]:
+    spans = spans_of(str(path), path.stat().st_size, most_bytes)
+    return [[(number, row["text"]) for number, row in rows_of(str(path), "text", span)] for span in spans]
+
+
+LINES = st.lists(st.sampled_from(["", " ", '{"text": "a"}', '{"text": "b\u00e9\U0001f600"}', '{"text": "longer"}']))
+
+
+@settings(deadline=None, max_examples=200)
+@given(content=LINES, end=st.sampled_from(["\n", "\r\n"]), mark=st.sampled_from([b"", BOM]), at=st.integers(1, 60))
+def test_spans_that_follow_each_other_have_each_line_once_wherever_they_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, content: list[str], end: str, mark: bytes, at: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "cut.jsonl"
+    whole = [text for _, text in rows(path, mark + end.join(content).encode())]
+    assert [text for found in rows_by_spans(path, at) for _, text in found] == whole
+
+
+@settings(deadline=None, max_examples=50)
+@given(count=st.integers(0, 12), group=st.integers(1, 5), at=st.integers(1, 1500))
+def test_spans_of_parquet_have_each_row_once_with_its_number_in_the_file(
+    tmp_path_factory: pytest.TempPathFactory, count: int, group: int, at: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "cut.parquet"
+    texts = [f"text {number}" for number in range(count)]
+    parquet.write_table(pa.table({"other": range(count), "text": texts}), path, row_group_size=group)
+    found = rows_by_spans(path, at)
+    assert [row for rows in found for row in rows] == list(enumerate(texts, start=1))
+    assert max(map(len, found)) <= group or at > 200, "so many bytes a group has at least"
+
+
+def test_groups_of_rows_that_lie_in_another_order_keep_theirs() -> None:
+    """No writer that is here does that; the format allows it."""
+    pages = [4, 900, 500, 1000]
+    groups = [
+        SimpleNamespace(
+            num_columns=1,
+            num_rows=2,
+            column=lambda _, at=at: SimpleNamespace(dictionary_page_offset=None, data_page_offset=at),
+        )
+        for at in pages
+    ]
+    metadata = SimpleNamespace(num_row_groups=4, row_group=groups.__getitem__)
+    assert [_groups(metadata, span) for span in spans_of("a.parquet", 1200, 600)] == [([0], 0), ([1, 2, 3], 2)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.json"])
+def test_what_can_be_read_from_its_beginning_only_is_read_whole(name: str) -> None:
+    assert spans_of(name, 10**12, 1) == [WHOLE]

@@ -62,9 +62,9 @@ def is_built(path: str) -> bool:
 
 
 def build_cache(
-    path: str, shards: Mapping[str, Shard], fields: Sequence[tuple[str, str]], processor: Any, metadata: Any
+    path: str, files: Mapping[str, Sequence[Shard]], fields: Sequence[tuple[str, str]], processor: Any, metadata: Any
 ) -> None:
-    """Write a cache with these shards, in their order; the keys are the names that the ledger gives them."""
+    """Write a cache with these files' shards, in their order; the keys are what the ledger calls the files."""
     from levanter.store.cache import LEDGER_FILE_NAME, CacheLedger, CacheMetadata
     from levanter.store.jagged_array import DEFAULT_WRITE_CHUNK_SIZE
     from levanter.store.tree_store import TreeStore
@@ -73,7 +73,7 @@ def build_cache(
     remove_file(fs, root)
     exemplar = processor.output_exemplar
     TreeStore.open(exemplar, path, mode="w", cache_metadata=True)
-    ordered = [shard for shard in shards.values() if shard.documents]
+    ordered = [shard for shards in files.values() for shard in shards if shard.documents]
     if ordered:
         chunks = list(_chunks(ordered, len(fields), DEFAULT_WRITE_CHUNK_SIZE))
         work = partial(_write_chunk, path=path, exemplar=exemplar, fields=tuple(fields))
@@ -82,10 +82,10 @@ def build_cache(
             pass
     ledger = CacheLedger(
         total_num_rows=sum(shard.documents for shard in ordered),
-        shard_rows={name: shard.documents for name, shard in shards.items()},
+        shard_rows={name: sum(shard.documents for shard in shards) for name, shards in files.items()},
         is_finished=True,
-        finished_shards=list(shards),
-        field_counts={name: sum(shard.counts[at] for shard in shards.values()) for at, (name, _) in enumerate(fields)},
+        finished_shards=list(files),
+        field_counts={name: sum(shard.counts[at] for shard in ordered) for at, (name, _) in enumerate(fields)},
         metadata=CacheMetadata(metadata),
     )
     write_text(join(path, LEDGER_FILE_NAME), ledger.to_json())

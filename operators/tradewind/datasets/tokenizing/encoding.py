@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 from tradewind.datasets.one_line import in_a_line, some_names
-from tradewind.datasets.tokenizing.reading import TokenizingError, row_place, rows_of
+from tradewind.datasets.tokenizing.reading import WHOLE, Span, TokenizingError, row_place, rows_of
 from tradewind.datasets.tokenizing.tokenizer_files import MAIN_FILE, kept_folder
 
 DOCUMENTS_AT_ONCE: Final = 256
@@ -49,8 +49,8 @@ class TokenRecipe:
     end: str = ""
 
 
-def encoded(path: str, recipe: TokenRecipe) -> Iterable[list[Mapping[str, Any]]]:
-    """The tokens of a file, some documents at a time.
+def encoded(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[list[Mapping[str, Any]]]:
+    """The tokens of a file, or of a span of it, some documents at a time.
 
     Raises:
         TokenizingError: A row cannot be read or is not what the format asks for.
@@ -58,20 +58,21 @@ def encoded(path: str, recipe: TokenRecipe) -> Iterable[list[Mapping[str, Any]]]
     encode = _encoder(_Cached(recipe.key, recipe))
     rows: list[tuple[int, Any]] = []
     characters = 0
-    for number, row in rows_of(path, recipe.text_key):
+    place = partial(row_place, path, span=span)
+    for number, row in rows_of(path, recipe.text_key, span):
         rows.append((number, row))
         characters += _length(row, recipe.text_key)
         if len(rows) >= DOCUMENTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
-            yield _encoded(encode, rows, path, recipe.text_key)
+            yield _encoded(encode, rows, place, recipe.text_key)
             rows, characters = [], 0
     if rows:
-        yield _encoded(encode, rows, path, recipe.text_key)
+        yield _encoded(encode, rows, place, recipe.text_key)
 
 
 def check_first_row(path: str, recipe: TokenRecipe) -> None:
     """Raise ``TokenizingError`` if already the first row of a file does not fit: so mostly do all."""
     for first in rows_of(path, recipe.text_key):
-        _encoded(_encoder(_Cached(recipe.key, recipe)), [first], path, recipe.text_key)
+        _encoded(_encoder(_Cached(recipe.key, recipe)), [first], partial(row_place, path), recipe.text_key)
         return
 
 
@@ -145,7 +146,9 @@ def _text_encoder(recipe: TokenRecipe, text_key: str) -> Encode:
     return encode
 
 
-def _encoded(encode: Encode, rows: list[tuple[int, Any]], path: str, text_key: str | None) -> list[Mapping[str, Any]]:
+def _encoded(
+    encode: Encode, rows: list[tuple[int, Any]], place: Callable[[int], str], text_key: str | None
+) -> list[Mapping[str, Any]]:
     try:
         return encode([row for _, row in rows])
     except Exception as error:  # a chat's template may raise anything
@@ -153,9 +156,8 @@ def _encoded(encode: Encode, rows: list[tuple[int, Any]], path: str, text_key: s
             try:
                 encode([row])
             except Exception as problem:
-                where = row_place(path, number)
-                raise TokenizingError(f"{where} {_said(row, text_key, problem)}") from problem
-        raise TokenizingError(f"{path}: {type(error).__name__}: {in_a_line(error)}") from error
+                raise TokenizingError(f"{place(number)} {_said(row, text_key, problem)}") from problem
+        raise TokenizingError(f"{place(rows[0][0])}: {type(error).__name__}: {in_a_line(error)}") from error
 
 
 def _said(row: Any, text_key: str | None, problem: Exception) -> str:

@@ -42,9 +42,11 @@ class TokenizingProgress:
         self._is_over.set()
         self._thread.join()
 
-    def count(self, size_bytes: int, documents: int, tokens: int, *, was_there: bool = False) -> None:
-        """One more file is done, or was at the start."""
-        self.files += 1
+    def count(
+        self, size_bytes: int, documents: int, tokens: int, *, was_there: bool = False, ends_file: bool = True
+    ) -> None:
+        """One more file, or piece of one, is done, or was at the start."""
+        self.files += ends_file
         self.bytes += size_bytes
         self.documents += documents
         self.tokens += tokens

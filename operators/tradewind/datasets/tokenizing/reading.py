@@ -1,16 +1,21 @@
-"""The rows of one file, each with its number; a file is read once, from its beginning to its end."""
+"""The rows of one file, or of a span of its bytes, each with its number; read once, from the beginning to the end.
+
+A row belongs to the span in which it begins: a line with its first byte, in Parquet a group of rows with its first
+page. So the spans of a file that follow each other have each row once, whatever the bytes at which they are cut.
+"""
 
 from __future__ import annotations
 
 import codecs
 import gzip
 import io
+import itertools
 import json
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tradewind.datasets.files import basename, is_remote
 from tradewind.datasets.one_line import in_a_line, some_names
@@ -28,30 +33,52 @@ class TokenizingError(ValueError):
     """A file, or a row of it, cannot be tokenized; it begins with the file and the line."""
 
 
-def rows_of(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
+class Span(NamedTuple):
+    """The bytes of a file from ``start`` to before ``end``; None is the end of the file."""
+
+    start: int = 0
+    end: int | None = None
+
+
+WHOLE: Final = Span()
+
+
+def spans_of(path: str, size_bytes: int, most_bytes: int) -> list[Span]:
+    """The spans of a file that may be read each by itself: one, if it can be read from its beginning only."""
+    if not path.endswith((".jsonl", ".parquet")) or size_bytes <= most_bytes:
+        return [WHOLE]
+    starts = range(0, size_bytes, most_bytes)
+    return [Span(start, start + most_bytes) for start in starts[:-1]] + [Span(starts[-1])]
+
+
+def rows_of(path: str, column: str | None, span: Span = WHOLE) -> Iterator[tuple[int, Any]]:
     """Number, from 1 on, and value of each row; of a Parquet file only ``column``, if one is given.
 
-    Lines with nothing but white space are left out.
+    Lines with nothing but white space are left out. In Parquet the numbers are those in the file, elsewhere those in
+    the span.
 
     Raises:
         TokenizingError: The file is not what its name says, or has no such column.
     """
     if path.endswith(".parquet"):
-        return _parquet_rows(path, column)
-    return _json_rows(path)
+        return _parquet_rows(path, column, span)
+    return _json_rows(path, span)
 
 
-def row_place(path: str, number: int) -> str:
+def row_place(path: str, number: int, span: Span = WHOLE) -> str:
     """Where a row is, for an error."""
-    return f"{path} {'row' if path.endswith('.parquet') else 'line'} {number:,}"
+    if path.endswith(".parquet"):
+        return f"{path} row {number:,}"
+    after = f" after byte {span.start:,}" if span.start else ""
+    return f"{path} line {number:,}{after}"
 
 
-def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
+def _json_rows(path: str, span: Span) -> Iterator[tuple[int, Any]]:
     number = 0
     with _uncompressed(path) as file:
         try:
-            for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE_BYTES + 1), b""), start=1):
-                if number == 1:
+            for number, line in enumerate(_lines(file, span), start=1):
+                if number == 1 and not span.start:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
                         yield from enumerate(_list(line, file), start=1)
@@ -63,7 +90,31 @@ def _json_rows(path: str) -> Iterator[tuple[int, Any]]:
         except (OSError, EOFError, zlib.error) as error:
             raise TokenizingError(f"{path} cannot be read on after line {number:,}: {error}.") from error
         except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
-            raise TokenizingError(f"{row_place(path, number)} is malformed: {in_a_line(error)}.") from error
+            raise TokenizingError(f"{row_place(path, number, span)} is malformed: {in_a_line(error)}.") from error
+
+
+def _lines(file: Any, span: Span) -> Iterator[bytes]:
+    """Those that begin in the span; of one that is too long, its beginning."""
+    at = 0
+    if span.start:
+        file.seek(span.start - 1)
+        at = span.start - 1 + _skipped(file)
+    while span.end is None or at < span.end:
+        line = file.readline(LONGEST_LINE_BYTES + 1)
+        if not line:
+            return
+        at += len(line)
+        yield line
+
+
+def _skipped(file: Any) -> int:
+    """Read up to the next line, which may be far; how many bytes that was."""
+    count = 0
+    while line := file.readline(LONGEST_LINE_BYTES):
+        count += len(line)
+        if line.endswith(b"\n"):
+            break
+    return count
 
 
 def _list(line: bytes, file: Any) -> Any:
@@ -88,7 +139,7 @@ def _uncompressed(path: str) -> Iterator[Any]:
             yield io.BufferedReader(file, _READ_BYTES) if is_remote(path) else file
 
 
-def _parquet_rows(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
+def _parquet_rows(path: str, column: str | None, span: Span) -> Iterator[tuple[int, Any]]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -99,9 +150,27 @@ def _parquet_rows(path: str, column: str | None) -> Iterator[tuple[int, Any]]:
             names = opened.schema_arrow.names
             if column is not None and column not in names:
                 raise TokenizingError(f"{row_place(path, 1)} has no {column!r}: its columns are {some_names(names)}.")
-            for batch in opened.iter_batches(_PARQUET_ROWS, columns=None if column is None else [column]):
+            groups, number = _groups(opened.metadata, span)
+            wanted = None if column is None else [column]
+            for batch in opened.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=wanted):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise TokenizingError(f"{path} cannot be read on after row {number:,}: {in_a_line(error)}.") from error
+
+
+def _groups(metadata: Any, span: Span) -> tuple[list[int], int]:
+    """The groups of rows that begin in the span, and how many rows come before them."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    # Of a writer that put them elsewhere, one counts as where those before it begin: the order of rows stays.
+    begins = list(itertools.accumulate(map(_first_byte, groups), max))
+    last = math.inf if span.end is None else span.end
+    found = [number for number, begin in enumerate(begins) if span.start <= begin < last]
+    return found, sum(group.num_rows for group in groups[: found[0]]) if found else 0
+
+
+def _first_byte(group: Any) -> int:
+    columns = [group.column(number) for number in range(group.num_columns)]
+    pages = [page for each in columns for page in (each.dictionary_page_offset, each.data_page_offset)]
+    return min((page for page in pages if page is not None), default=0)

@@ -1,6 +1,6 @@
-"""The tokens of one input file as one file, which is seen only once it is whole.
+"""The tokens of one input file, or of a span of it, as one file, which is seen only once it is whole.
 
-Its name says of which file, in which state, and by which recipe it was made (``key``), and how much it holds: so one
+Its name says of what, in which state, and by which recipe it was made (``key``), and how much it holds: so one
 listing of the folder says which shards are finished. Inside are the lengths of the documents, field by field, and then
 the values, field by field, as plain little-endian arrays.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import UNFINISHED, atomic_writer, basename, join
 from tradewind.datasets.tokenizing.inputs import InputFile
+from tradewind.datasets.tokenizing.reading import WHOLE, Span
 from tradewind.storage import file_system_at, open_file
 
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ class Shard:
             return np.frombuffer(file.read(count * np.dtype(kind).itemsize), kind)
 
 
-def shard_key(recipe_key: str, file: InputFile) -> str:
-    """The same only for the same file in the same state, made into tokens by the same recipe."""
-    return sha256(repr((recipe_key, file.path, file.size_bytes, file.state)).encode()).hexdigest()[:32]
+def shard_key(recipe_key: str, file: InputFile, span: Span = WHOLE) -> str:
+    """The same only for the same span of a file in the same state, made into tokens by the same recipe."""
+    of_span = () if span == WHOLE else tuple(span)
+    return sha256(repr((recipe_key, file.path, file.size_bytes, file.state, *of_span)).encode()).hexdigest()[:32]
 
 
 def finished_shards(folder: str, keys: Iterable[str]) -> dict[str, Shard]:
@@ -90,7 +92,7 @@ def finished_shards(folder: str, keys: Iterable[str]) -> dict[str, Shard]:
 def write_shard(
     folder: str, key: str, fields: Sequence[tuple[str, str]], batches: Iterable[Sequence[Mapping[str, Any]]]
 ) -> Shard:
-    """Write the tokens of one input file; they are gathered on the local disk first, since their number comes last."""
+    """Write the tokens of a piece; they are gathered on the local disk first, since their number comes last."""
     import numpy as np
 
     with ExitStack() as stack:
