@@ -92,6 +92,13 @@ def test_texts_become_the_cache_that_levanter_makes_of_them(
     assert ours == {"train_documents": 614, "train_tokens": len(theirs["input_ids"]) // 8}
 
 
+def test_a_sample_has_so_many_documents_of_each_file_and_is_no_part_of_the_whole(root: Path, texts: list[str]) -> None:
+    sampled = tokenize(config(root, texts, "sample", sample_count=4), span_bytes=200)
+    ledger = json.loads((root / "sample/train/shard_ledger.json").read_text())
+    assert list(ledger["shard_rows"].values()) == [4, 0, 3, 4, 4] and sampled["train_documents"] == 15
+    assert tokenize(config(root, texts, "sample"))["train_documents"] == 614
+
+
 def test_parquet_files_of_a_bucket_become_the_cache_of_the_same_files_here(
     root: Path, cloud: LocalCloudStorage
 ) -> None:

@@ -10,6 +10,7 @@ The work is Ray Data's, with one block for each shard.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from tradewind.datasets.tokenizing.shards import Shard, finished_shards, write_s
 from tradewind.datasets.tokenizing.splits import Piece, Split
 from tradewind.datasets.tokenizing.spreading import spread
 from tradewind.datasets.tokenizing.tokenizer_files import digest_of, tokenizer_files
-from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields
+from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, whole
 from tradewind.storage import file_system_at
 
 RESUMABLE: Final = ("**",)
@@ -43,6 +44,7 @@ SPAN_BYTES: Final = 256_000_000
 _TEXT: Final = "TextLmDatasetFormat"
 _LAYOUT: Final = 1
 """Counts in the key of a shard."""
+_SAMPLES: Final = whole(1).or_none()
 _PATHS: Final = FieldRule("a list of files, folders or globs", lambda value: isinstance(value, (list, tuple)))
 
 
@@ -66,6 +68,8 @@ class TokenizeFilesConfig:
     """Of the format's class, for the version of a step: a lazy object counts with its fields alone."""
     allow_test_in_train: bool = False
     """Whether files to train on may look like test data."""
+    sample_count: int | None = None
+    """How many documents of each file, from its beginning; None for all."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -76,6 +80,7 @@ class TokenizeFilesConfig:
             tokenizer=PATH,
             text_key=SOME_TEXT,
             allow_test_in_train=FLAG,
+            sample_count=_SAMPLES,
         )
         if not self.train_paths and not self.validation_paths:
             raise ValueError("train_paths and validation_paths are empty: give one of them.")
@@ -100,7 +105,8 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = S
     inputs = _inputs(config)
     name, files = tokenizer_files(str(config.tokenizer), "tokenizer")
     key = _recipe_key(config, files)
-    splits = [Split.of(split, found, key, span_bytes) for split, found in inputs.items()]
+    is_sample = getattr(config, "sample_count", None) is not None
+    splits = [Split.of(split, found, key, None if is_sample else span_bytes) for split, found in inputs.items()]
     done = _finished(config.cache_path, splits)
     missing = [split for split in splits if split.name not in done]
     if missing:
@@ -157,6 +163,8 @@ def _recipe_key(config: Any, files: Mapping[str, bytes]) -> str:
     if text_key is None:
         of = type(config.format)
         given = {"format": f"{of.__module__}.{of.__qualname__}", **vars(config.format)}
+    if (sample_count := getattr(config, "sample_count", None)) is not None:
+        given["sample_count"] = sample_count
     told = json.dumps(given, sort_keys=True, default=lambda value: getattr(value, "__qualname__", repr(value)))
     return sha256(f"{_LAYOUT} {digest_of(files)} {told}".encode()).hexdigest()
 
@@ -193,6 +201,7 @@ def _make(
     if processor.metadata.get("append_eos") is False:
         raise ValueError(f"tokenizer={name!r} has no end-of-text token, so texts would run into each other: give one.")
     recipe = _recipe(processor, key, files, None if text_key is not None else config.format, text_key)
+    recipe = dataclasses.replace(recipe, sample_count=getattr(config, "sample_count", None))
     for split in splits:
         check_first_row(split.files[0].path, recipe)
     _make_shards(config.cache_path, splits, recipe, small_bytes)

@@ -34,6 +34,7 @@ def test_paths_tokenizer_and_format_count() -> None:
         tokenize_files("a", [WORDS, "b/c"], "owner/other", ["/d"], text_key="content"),
         tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/e"], text_key="content"),
         tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"]),
+        tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"], text_key="content", sample_count=9),
         *(tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"], format=each) for each in (chats, turns, ready)),
     ]
     versions = [json.dumps(version(step)) for step in [one, *others]]
@@ -55,6 +56,10 @@ def test_an_attempt_goes_on_from_all_that_is_there() -> None:
         (lambda: tokenize_files("a", ["b"], ""), "tokenizer=''"),
         (lambda: tokenize_files("a", ["b"], 3), "tokenizer=3"),
         (lambda: tokenize_files("a", ["b"], "t", text_key=""), "text_key=''"),
+        (
+            lambda: tokenize_files("a", ["b"], "t", sample_count=0),
+            "sample_count=0: give a whole number of at least",
+        ),
         (lambda: tokenize_files("a", [WORDS / "test/x.jsonl", "a/test.jsonl"], "t"), "a/test.jsonl looks like test"),
         (lambda: tokenize_files("a", [WORDS / "validation"], "t"), "Step 'a': train_paths: validation looks"),
     ],

@@ -6,6 +6,7 @@ every worker. Whatever else a format asks for (chats, masks, ready-made tokens) 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class TokenRecipe:
         text_key: Of plain texts; None for every other format.
         bos_id: Begins a text, if there is one.
         end: Is put behind a text before it is cut.
+        sample_count: How many rows of each file; None for all.
     """
 
     key: str
@@ -47,6 +49,7 @@ class TokenRecipe:
     text_key: str | None
     bos_id: int | None = None
     end: str = ""
+    sample_count: int | None = None
 
 
 def encoded(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[list[Mapping[str, Any]]]:
@@ -59,7 +62,7 @@ def encoded(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[list
     rows: list[tuple[int, Any]] = []
     characters = 0
     place = partial(row_place, path, span=span)
-    for number, row in rows_of(path, recipe.text_key, span):
+    for number, row in itertools.islice(rows_of(path, recipe.text_key, span), recipe.sample_count):
         rows.append((number, row))
         characters += _length(row, recipe.text_key)
         if len(rows) >= DOCUMENTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:

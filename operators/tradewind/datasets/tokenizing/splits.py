@@ -49,12 +49,15 @@ class Split:
     shards: dict[str, Shard] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, files: Sequence[InputFile], recipe_key: str, span_bytes: int) -> Split:
-        """The split of these files, of which each that can be read from any place is cut into spans of that size."""
+    def of(cls, name: str, files: Sequence[InputFile], recipe_key: str, span_bytes: int | None) -> Split:
+        """The split of these files, of which each that can be read from any place is cut into spans of that size.
+
+        None leaves them whole.
+        """
         pieces = [
             [
                 Piece(name, shard_key(recipe_key, file, span), file, span)
-                for span in spans_of(file.path, file.size_bytes, span_bytes)
+                for span in spans_of(file.path, file.size_bytes, span_bytes or file.size_bytes)
             ]
             for file in files
         ]

@@ -33,9 +33,10 @@ def tokenize_files(
     text_key: str | None = None,
     format: Any = None,
     allow_test_in_train: bool = False,
+    sample_count: int | None = None,
     **options: Any,
 ) -> ExecutorStep:
-    """A step that tokenizes files; paths, tokenizer and format count in its version.
+    """A step that tokenizes files; paths, tokenizer, format and sample count in its version.
 
     Args:
         name: Of the step.
@@ -45,6 +46,7 @@ def tokenize_files(
         text_key: Where the text of a document is; ``text`` if nothing is given.
         format: ``lazy("levanter.data.text:ChatLmDatasetFormat", ...)`` or another format of Levanter's.
         allow_test_in_train: Whether files to train on may look like test data.
+        sample_count: How many documents of each file, from its beginning; None for all.
         options: Of ``ExecutorStep``, such as ``description`` or ``override_output_path``.
 
     Raises:
@@ -52,7 +54,7 @@ def tokenize_files(
     """
     if not allow_test_in_train and isinstance(train_paths, (list, tuple)):
         check_no_test_data([path for path in map(_shown, train_paths) if path], is_allowed=False)
-    given = {"text_key": text_key, **_format(format)}
+    given = {"text_key": text_key, "sample_count": sample_count, **_format(format)}
     config = TokenizeFilesConfig(
         _sources("train_paths", train_paths),
         _sources("validation_paths", validation_paths),
