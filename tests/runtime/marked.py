@@ -1,8 +1,9 @@
-"""Finding the processes of a test by a variable in their environment."""
+"""Finding the processes of a test: by a variable in their environment, or by descent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import psutil
 
@@ -16,6 +17,16 @@ def marked(variable: str, value: str) -> list[psutil.Process]:
                 found.append(process)
         except psutil.Error:
             continue
+    return found
+
+
+def descendants_named(name: str, pid: int | None = None) -> list[psutil.Process]:
+    """Those below a process, by default this one, that have this name; some of the others live for a moment only."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == name:
+                found.append(process)
     return found
 
 

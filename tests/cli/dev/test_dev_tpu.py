@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.fleet.loopback import LoopbackFleet, loopback_fleet
+from tests.runtime.marked import descendants_named
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.nodes.nodes import NodeFacts, fetch_nodes
@@ -186,7 +187,7 @@ def test_a_lost_connection_loses_no_slice_and_a_killed_job_leaves_none_taken(wor
         said(holder, "is yours until Ctrl-C")
         (job,) = (process for process in psutil.process_iter(["cmdline"]) if is_holders_job(process))
         (sign,) = world.kept.glob("*.alive")
-        ways = [child for child in psutil.Process(holder.pid).children() if child.name() == "ssh"]
+        ways = descendants_named("ssh", holder.pid)
         assert ways
         for way in ways:
             way.kill()

@@ -19,6 +19,7 @@ import pytest
 
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import Sshd, running_sshd
+from tests.runtime.marked import descendants_named
 from tradewind.fleet.access.ssh import SshError, SshHost
 from tradewind.fleet.access.tunnel import tunnel
 from tradewind.fleet.cloud.heads import ClusterHead
@@ -65,18 +66,13 @@ def head(cluster: FleetCluster, keys: list[str]) -> SshHost:
     return SshHost.of_head(cluster, HEAD, tuple(keys))
 
 
-def ssh_processes() -> list[psutil.Process]:
-    """The children of this process that are ``ssh``."""
-    return [child for child in psutil.Process().children(recursive=True) if child.name() == "ssh"]
-
-
 def test_the_dashboard_answers_on_the_loopback_and_no_longer_afterwards(cluster: FleetCluster, sshd: Sshd) -> None:
     with tunnel(head(cluster, keys(sshd))) as address:
-        assert address.startswith("http://127.0.0.1:") and len(ssh_processes()) == 1
+        assert address.startswith("http://127.0.0.1:") and len(descendants_named("ssh")) == 1
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert answer.read() == b"it is the head"
         assert sshd.logins()
-    assert not ssh_processes()
+    assert not descendants_named("ssh")
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(address, timeout=30)
 
@@ -95,7 +91,7 @@ def test_another_machine_at_the_heads_address_is_not_trusted(
         tunnel(head(cluster, [pinned])),
     ):
         pytest.fail("it was let in")
-    assert not (tmp_path / ".ssh").exists() and not ssh_processes()
+    assert not (tmp_path / ".ssh").exists() and not descendants_named("ssh")
     assert sshd.logins() == before, "nobody logs in on a machine that is not the head"
 
 
@@ -141,7 +137,7 @@ def test_a_command_that_is_killed_takes_its_tunnel_with_it(cluster: FleetCluster
     words = [sys.executable, "-c", HOLDER, str(tmp_path / "fleet.yaml"), sshd.user, str(sshd.private_key), *keys(sshd)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None and holder.stdout.readline().startswith("http://127.0.0.1:")
-        [ssh] = ssh_processes()
+        [ssh] = descendants_named("ssh")
         os.kill(holder.pid, signal.SIGKILL)
     deadline = time.monotonic() + 60.0
     while ssh.is_running() and ssh.status() != psutil.STATUS_ZOMBIE:

@@ -13,12 +13,12 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import psutil
 import pytest
 
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import many_clusters, write_fleet
 from tests.fleet.sshd import running_sshd
+from tests.runtime.marked import descendants_named
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
@@ -100,7 +100,7 @@ def test_a_dashboard_has_its_own_host_asks_for_the_token_and_ends_with_ctrl_c(op
     assert "ray_version" in get(url, Authorization=f"Bearer {TOKEN}")
     with pytest.raises(HTTPError, match="401"):
         get(url)
-    [ssh] = [one for one in psutil.Process(opened.process.pid).children(recursive=True) if one.name() == "ssh"]
+    [ssh] = descendants_named("ssh", opened.process.pid)
     assert opened.interrupt() == 0
     assert not ssh.is_running() and TOKEN not in opened.said
     with pytest.raises(OSError, match="refused"):
