@@ -50,10 +50,10 @@ stop: init ## stop every process of the demo
 test: init ## run all tests, in three processes (other: TEST_PROCESSES=2), and say what took long
 	$(COMPILED) $(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)
 
-test-fast: init ## run the pure tests only, in two processes
+test-fast: init ## run the quick tests only, in two processes
 	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS) $(IN_PARALLEL)
 
-test-matrix: init ## run the pure tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")
+test-matrix: init ## run the quick tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")
 	$(BIN)/python -m nox --session fast $(NOX) -- $(IN_PARALLEL) $(ARGS)
 
 coverage: init ## run all tests and print which lines ran, in subprocesses too (fewer: ARGS="tests/steps")

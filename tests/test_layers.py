@@ -107,6 +107,7 @@ def test_every_package_has_its_place_and_the_order_has_no_ring() -> None:
     assert {package_of(file) for file in PACKAGE.rglob("*.py")} == set(LAYERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", LAYERS)
 def test_a_package_imports_only_what_stands_above_it(package: str) -> None:
     allowed = LAYERS[package] | {package}
@@ -159,6 +160,7 @@ def test_what_airflow_is_told_of_lies_in_the_public_faces() -> None:
         assert hasattr(importlib.import_module(module), name)
 
 
+@pytest.mark.slow
 def test_what_the_wheel_packs_knows_nothing_of_the_repository_around_it() -> None:
     packed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     around = {"benchmarks", "dags", "demo", "scripts", "tests"}

@@ -10,6 +10,7 @@ import pytest
 from scripts.mutants import ROOT, Fate, Mutant, MutantError, fate_of, read_mutants
 
 
+@pytest.mark.slow
 def test_every_mutant_can_be_made() -> None:
     mutants = read_mutants(ROOT)
     assert len({str(mutant) for mutant in mutants}) == len(mutants) > 0

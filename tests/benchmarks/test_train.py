@@ -7,6 +7,7 @@ import pytest
 from benchmarks.train import downloads, steps, tokens
 
 
+@pytest.mark.slow
 def test_both_ways_have_all_files() -> None:
     found = downloads.compare(3, 1_000, 0.0, 1)
     assert [one.way for one in found] == list(downloads.WAYS)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import logging
 from tradewind.cli.in_airflow import enter_airflow
@@ -17,6 +19,7 @@ logging.getLogger("somebody").warning("the disk is full")
 """
 
 
+@pytest.mark.slow
 def test_what_airflow_logs_goes_to_standard_error_and_that_it_keeps_no_passwords_is_not_said(tmp_path: Path) -> None:
     env = {
         **os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__FERNET_KEY": "",

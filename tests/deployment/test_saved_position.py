@@ -124,6 +124,7 @@ async def test_a_trigger_does_not_end_before_its_last_lines_are_taken(
     await ending
 
 
+@pytest.mark.slow
 def test_only_connected_unix_sockets_are_asked() -> None:
     code = (
         f"{UNCONNECTED}\n"

@@ -429,6 +429,7 @@ class Enemy(RuleBasedStateMachine):
             self.last_phase[held.marker.run] = stored["phase"]
 
 
+@pytest.mark.slow
 def test_nothing_that_people_and_stores_do_lets_two_change_a_cluster_at_once() -> None:
     run_state_machine_as_test(
         Enemy,

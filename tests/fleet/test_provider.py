@@ -214,6 +214,7 @@ def test_labels_that_others_have_written_since_the_slices_were_listed_stay(
     assert {"theirs": "1", "ray-node-status": "setting-up"}.items() <= dict(place.nodes[found].node.labels).items()
 
 
+@pytest.mark.slow
 def test_what_takes_google_long_keeps_nobody_from_looking(
     google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
 ) -> None:

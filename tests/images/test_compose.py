@@ -30,6 +30,7 @@ def make_secrets(*folders: Path) -> None:
     subprocess.run([sys.executable, FILE.with_name("compose_secrets.py"), *folders], check=True)
 
 
+@pytest.mark.slow
 def test_it_fits_the_compose_schema(tmp_path: Path) -> None:
     pytest.importorskip("check_jsonschema", reason="it is not in this environment: make init")
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]

@@ -93,6 +93,7 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
     assert status.read_text() == "FAILED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "code", "message"),
     [
@@ -308,6 +309,7 @@ def test_steps_are_chosen_and_forced_by_name(tmp_path: Path) -> None:
     assert "2 RUN" in run(tmp_path, TWO_STEPS, *prefix, *downstream).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -78,6 +78,7 @@ def test_an_array_of_numbers_gives_the_numbers_that_numpy_gives(asked: str) -> N
         assert [bool(number < 3), bool(number >= 3), bool(number == 3)] == [expected < 3, expected >= 3, expected == 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -162,6 +163,7 @@ def test_marin_by_the_folder_that_it_lies_in_is_marin(tmp_path: Path) -> None:
     assert named(tmp_path, text) == "True-True-True"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -185,6 +187,7 @@ def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, asked: str) -
     assert named(tmp_path, text) == " ".join(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

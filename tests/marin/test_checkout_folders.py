@@ -44,6 +44,7 @@ def loading(root: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_load_that_is_killed_leaves_nothing_and_two_at_once_agree(tmp_path: Path) -> None:
     root = tmp_path / "marin"
     waits = "import os, time\nopen('fifo').close()\nwhile os.path.exists('hold'): time.sleep(0.01)\n"

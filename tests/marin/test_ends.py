@@ -54,6 +54,7 @@ ENDS = {
 ENDLESS = "while True:\n    pass\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_what_a_file_raises_refuses_that_file_alone(tmp_path: Path, end: str) -> None:
     text = EXECUTOR + STEP + ENDS[end] + CALL
@@ -67,6 +68,7 @@ def test_what_a_file_raises_refuses_that_file_alone(tmp_path: Path, end: str) ->
     assert ("cannot be looked at" in str(refused)) == (end.endswith("are shown"))
 
 
+@pytest.mark.slow
 def test_an_error_whose_text_ends_the_process_is_told_without_it(tmp_path: Path) -> None:
     write_checkout(tmp_path, a="class E(Exception):\n    def __str__(self):\n        raise GeneratorExit\nraise E()\n")
     with pytest.raises(RefusedFileError, match=r"a\.py:4 cannot become a DAG: E$"):
@@ -106,6 +108,7 @@ RECURSIONS = {
 }
 
 
+@pytest.mark.slow
 def test_endless_recursion_under_a_raised_limit_refuses_the_file_and_kills_nothing(tmp_path: Path) -> None:
     raised = "from sys import setrecursionlimit\nsetrecursionlimit(10**7)\n"
     files = {name: EXECUTOR + STEP + raised + text + CALL for name, text in RECURSIONS.items()}

@@ -149,6 +149,7 @@ OWN_ERRORS = ("exit", "environ[", "environb[")
 CAUGHT = "try:\n    {}\nexcept BaseException:\n    pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "around"),
     [
@@ -200,6 +201,7 @@ def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
     assert told.value.reason is not None and told.value.reason.text == r"ValueError: \x1b[2J \x9b31m"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loop",
     [
@@ -274,6 +276,7 @@ def test_a_function_that_imports_later_still_finds_its_own_world(tmp_path: Path)
 PREFIX_READS = ["os.environ['MARIN_PREFIX']", "os.environ.get('MARIN_PREFIX')", "os.getenv('MARIN_PREFIX', 'x')"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["MARIN_PREFIX", "TRADEWIND_PREFIX"])
 @pytest.mark.parametrize("read", PREFIX_READS)
 def test_a_file_finds_where_outputs_go_however_it_is_said(

@@ -52,6 +52,7 @@ def of_process() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ASSIGNED)
 @pytest.mark.parametrize("end", ["executor_main([])", "1 / 0"])
 def test_what_is_assigned_in_a_module_outlives_no_load(tmp_path: Path, line: str, end: str) -> None:

@@ -79,6 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", QUESTIONS)
 def test_a_question_has_the_answer_of_the_folder_and_else_none(tmp_path: Path, folder: Path, asked: str) -> None:
     text, kind, answers, name = QUESTIONS[asked]

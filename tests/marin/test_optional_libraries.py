@@ -25,6 +25,7 @@ SAME = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", SAME)
 def test_a_library_that_decides_nothing_may_be_there_or_not(tmp_path: Path, way: str) -> None:
     write_checkout(tmp_path, a=EXECUTOR + SAME[way] + PLAIN + MADE)
@@ -48,6 +49,7 @@ DECIDES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", DECIDES)
 def test_a_library_that_decides_steps_is_told_with_its_line(tmp_path: Path, way: str) -> None:
     helper = "try:\n    import vllm\n    name = 'with'\nexcept ImportError:\n    name = 'without'\n"
@@ -58,6 +60,7 @@ def test_a_library_that_decides_steps_is_told_with_its_line(tmp_path: Path, way:
     assert str(told.value).endswith((", with or without vllm.", "(loading experiments/a.py)"))
 
 
+@pytest.mark.slow
 def test_what_a_checkout_requires_is_there_wherever_it_ran(tmp_path: Path) -> None:
     write_checkout(tmp_path, a=EXECUTOR + DECIDES["the name"] + MADE)
     required = put(tmp_path / "pyproject.toml", '[project]\ndependencies = ["numpy", "vllm[tpu]>=0.9 # old"]\n')

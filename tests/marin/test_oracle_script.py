@@ -74,6 +74,7 @@ def test_a_checkout_that_agrees_is_well_whatever_is_refused_or_unknown(
     assert "mine" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "same", "missing", "others"),
     [

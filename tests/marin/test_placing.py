@@ -42,6 +42,7 @@ def steps_of(root: Path, text: str) -> dict[str, ResolvedStep]:
     return {step.name: step for step in resolve(run(root, "a").calls[0].steps, "gs://b").steps}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "placed"),
     [

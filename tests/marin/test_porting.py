@@ -192,6 +192,7 @@ def found_place(each: PortedFile) -> str:
     return str(each.finding.place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDITS)
 def test_what_can_be_mended_is_said_with_the_line_the_reason_and_the_edit(
     name: str, checkout: Path, ported: dict[str, PortedFile]
@@ -217,6 +218,7 @@ def test_what_no_edit_is_known_for_is_said_with_the_line_and_the_reason(
     assert why in each.finding.why and each.finding.source.startswith(source), each.finding
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::tradewind.marin.MarinFileWarning")
 def test_a_verdict_is_what_loading_does(
     checkout: Path, ported: dict[str, PortedFile], monkeypatch: pytest.MonkeyPatch
@@ -363,6 +365,7 @@ def test_a_folder_without_a_file_that_calls_executor_main_is_told(tmp_path: Path
 TAKEN_OUT = ("ray_task", "ray_get", "network", "process", "secret", "secret_file", "exited", "exited_at_once")
 
 
+@pytest.mark.slow
 def test_a_file_runs_unchanged_once_the_line_is_taken_out_that_the_edit_says(tmp_path: Path) -> None:
     for name in TAKEN_OUT:
         text, source, _ = EDITS[name]

@@ -33,6 +33,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", CALLS)
 def test_executor_main_is_one_dag_wherever_it_is_called(tmp_path: Path, form: str) -> None:
     write_checkout(tmp_path, a=EXECUTOR + STEP + CALLS[form])
@@ -80,6 +81,7 @@ def test_the_same_name_is_one_object_however_it_is_imported(tmp_path: Path) -> N
     run(tmp_path, "a")
 
 
+@pytest.mark.slow
 def test_neighbours_of_a_file_are_found_and_are_its_own(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         put(tmp_path / "experiments" / folder / "near.py", f"NAME = {folder!r}\n")
@@ -164,6 +166,7 @@ def test_relative_data_files_are_found_from_the_checkouts_root(tmp_path: Path) -
     assert names(run(tmp_path, "a")) == [["one two"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "told"),
     [

@@ -45,6 +45,7 @@ UNSTABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in UNSTABLE if kind != "an address"])
 def test_a_name_that_differs_from_time_to_time_is_refused_with_its_line(tmp_path: Path, kind: str) -> None:
     write_checkout(tmp_path, a=EXECUTOR + UNSTABLE[kind] + "executor_main([ExecutorStep('x-' + name, None, None)])\n")
@@ -148,6 +149,7 @@ def _read_clock(phase: str, info: dict[str, int]) -> None:
     time.perf_counter()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "told"),
     [

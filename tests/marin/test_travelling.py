@@ -101,6 +101,7 @@ def test_functions_and_classes_are_written_with_the_stable_name_of_their_file(tm
     assert StepSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fn", "config", "function", "written"),
     [

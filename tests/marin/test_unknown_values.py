@@ -91,6 +91,7 @@ LIBRARIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 def test_whatever_asks_what_it_is_is_refused_with_its_line_and_name(tmp_path: Path, asked: str) -> None:
     write_checkout(tmp_path, a=f"{HEAD}\n{ASKED[asked]}\nexecutor_main([ExecutorStep('s', None, None)])\n")
@@ -161,6 +162,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ALLOWED)
 def test_what_needs_no_knowledge_is_allowed(tmp_path: Path, form: str) -> None:
     write_checkout(tmp_path, a=f"{HEAD}{ALLOWED[form]}\nexecutor_main([ExecutorStep('s', None, {{'x': made}})])\n")
@@ -212,6 +214,7 @@ def test_a_class_of_an_unknown_base_has_its_own_fields_and_methods(tmp_path: Pat
     run(tmp_path, "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "told"),
     [

@@ -38,6 +38,7 @@ def written(value: Any) -> Any:
     return (written(found.of), arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

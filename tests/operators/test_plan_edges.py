@@ -119,6 +119,7 @@ def test_a_step_gives_its_worker_back_while_the_plan_has_yet_to_start(tmp_path: 
     assert run.asked == 1 and not run.attempts
 
 
+@pytest.mark.slow
 def test_a_step_that_airflow_tasks_test_runs_alone_waits_for_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,12 +137,14 @@ def test_a_step_fails_where_the_new_plan_failed(tmp_path: Path, state: str) -> N
     assert not run.attempts
 
 
+@pytest.mark.slow
 def test_a_step_waits_for_the_end_of_a_plan_at_work(tmp_path: Path) -> None:
     run = Run(tmp_path, "running", "running", "success")
     run.execute()
     assert run.asked == 3 and len(run.attempts) == 1
 
 
+@pytest.mark.slow
 def test_a_step_that_only_its_wait_kept_from_being_skipped_skips_itself(tmp_path: Path) -> None:
     run = Run(tmp_path, "success")
     push_left_alone(run.context, ["t"])
@@ -170,6 +173,7 @@ def test_a_step_that_starts_before_airflow_has_skipped_it_skips_itself(
     assert not run.attempts
 
 
+@pytest.mark.slow
 def test_a_step_below_the_plan_asks_nobody_how_the_plan_ended(tmp_path: Path) -> None:
     run = Run(tmp_path, None)
     run.task.upstream_task_ids.add("plan")

@@ -145,6 +145,7 @@ def test_the_package_of_a_commit_is_measured_as_it_was(tmp_path: Path) -> None:
     assert measure(now).siblings == {".": 0, "a": 1}
 
 
+@pytest.mark.slow
 def test_in_this_package_no_class_name_stands_twice_and_no_room_is_too_full() -> None:
     house = measure(ROOT / PACKAGE)
     assert (house.doubled, house.rings) == ({}, [])

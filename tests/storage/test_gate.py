@@ -116,6 +116,7 @@ def test_a_path_leads_to_its_file_system_and_name(tmp_path: Path) -> None:
 _DOORS = {"url_to_fs", "get_fs_token_paths", "open_files", "open_local", "get_mapper", "from_url"}
 
 
+@pytest.mark.slow
 def test_nothing_else_turns_a_path_into_a_file_system() -> None:
     """``fsspec.filesystem`` takes a protocol, not a path, but would be a way around the gate as well."""
     for file in PACKAGE.rglob("*.py"):
@@ -165,6 +166,7 @@ def _is_plain(part: ast.expr) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_part_that_is_no_constant_is_joined_only_where_it_is_known_whose_it_is() -> None:
     joins: set[str] = set()
     for file in PACKAGE.rglob("*.py"):

@@ -61,6 +61,7 @@ def test_nothing_is_replaced_where_nothing_is(any_folder: str) -> None:
     assert read_stored(f"{any_folder}/x") is None
 
 
+@pytest.mark.slow
 def test_of_32_threads_exactly_one_creates(any_folder: str) -> None:
     with ThreadPoolExecutor(32) as pool:
         results = list(pool.map(lambda number: write_if(f"{any_folder}/x", str(number), None), range(32)))

@@ -144,6 +144,7 @@ def test_params_are_those_of_dags_that_are_named(house: House) -> None:
 SIZE_2 = ("--param", "size=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("state", "run_type"), [("queued", "manual"), ("running", "manual"), ("queued", "backfill")])
 def test_an_active_run_keeps_what_it_has_yet_to_read(
     state: str, run_type: str, house: House, runs: Callable[..., None]
@@ -175,6 +176,7 @@ def test_an_active_run_keeps_what_its_own_night_names(house: House, runs: Callab
     assert report != spare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields", [{"conf": {"size": "much"}}, {"conf": {"prefix": "relative"}}, {"bundle_version": "of-last-week"}]
 )

@@ -54,6 +54,7 @@ def test_a_file_that_cannot_be_a_dag_is_shown_with_the_line_and_the_reason(house
     assert source == "      import marin.gone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["experiments"], ["."], ["experiments/fine.py", "."]])
 def test_a_folder_has_a_summary(house: House, checkout: Path, words: list[str]) -> None:
     done = house("port", *words)
@@ -63,6 +64,7 @@ def test_a_folder_has_a_summary(house: House, checkout: Path, words: list[str]) 
     )
 
 
+@pytest.mark.slow
 def test_what_marin_has_finished_is_found_below_a_prefix(house: House, checkout: Path) -> None:
     words = ("port", "experiments/tutorials/train_tiny.py", "--prefix", str(house.store))
     steps = house(*words, "--json").json["files"][0]["dags"][0]["steps"]
@@ -154,6 +156,7 @@ def test_a_prefix_that_can_be_none_is_refused(house: House, checkout: Path, pref
     assert done.code == 2 and done.out == "" and prefix in done.err
 
 
+@pytest.mark.slow
 def test_limits_and_params_are_those_that_are_given(house: House, checkout: Path) -> None:
     put(checkout / "experiments/slow.py", "while True: pass\nexecutor_main()\n")
     assert "after 0.2 s it was still being loaded" in house("port", "experiments/slow.py", "--time-limit", "0.2").out
@@ -167,6 +170,7 @@ def test_limits_and_params_are_those_that_are_given(house: House, checkout: Path
     assert hashes[0] != hashes[1] == hashes[2]
 
 
+@pytest.mark.slow
 def test_a_command_about_one_of_marins_dags_evaluates_only_its_file(house: House, checkout: Path) -> None:
     house.add_dag(
         "marins",

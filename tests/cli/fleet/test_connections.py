@@ -72,6 +72,7 @@ def stored(conn_id: str = "here") -> Connection:
         return found
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_written_and_is_as_in_the_file_then(
     compute: LocalCompute, capsys: pytest.CaptureFixture[str]
 ) -> None:

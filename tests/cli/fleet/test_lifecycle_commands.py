@@ -89,6 +89,7 @@ def test_a_cluster_that_is_not_in_the_file_is_answered_with_the_nearest(
     assert (code, out) == (2, "") and "describes no cluster 'hear': did you mean here?" in err
 
 
+@pytest.mark.slow
 def test_a_stop_lists_what_goes_and_what_stays_and_asks(
     google: LocalGoogle, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_stop_lists_what_goes_and_what_stays_and_asks(
     assert sorted(google.slices()) == ["lost", "one", "two"]
 
 
+@pytest.mark.slow
 def test_a_status_shows_what_runs_what_is_old_and_what_is_of_no_cluster(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_file_that_is_not_as_the_fleet_has_it_starts_nothing(file: Path, capsy
     assert "'start' would run: ray up" in run(capsys, "start", "--dry-run")[2]
 
 
+@pytest.mark.slow
 def test_a_cluster_with_nodes_is_neither_renamed_nor_forgotten(
     google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +181,7 @@ def test_a_cluster_with_nodes_is_neither_renamed_nor_forgotten(
         update(file)
 
 
+@pytest.mark.slow
 def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: pytest.CaptureFixture[str]) -> None:
     google.registry.tags.clear()
     for command in ("start", "restart"):
@@ -191,6 +195,7 @@ def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: 
     assert code == 0 and "Whether its image is there is not known" in err and "artifactregistry.tags.get" in err
 
 
+@pytest.mark.slow
 def test_a_token_that_no_host_can_fetch_starts_nothing(
     google: LocalGoogle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +210,7 @@ def test_a_token_that_no_host_can_fetch_starts_nothing(
         google.secrets.disabled.add(f"{secret}/versions/1")
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_apply_is_told_to_programs_and_changes_nothing(
     google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,6 +265,7 @@ def test_a_rotation_preserves_jobs_in_the_same_words() -> None:
             assert (given.preserve_jobs, given.abandon_kept_jobs) == found
 
 
+@pytest.mark.slow
 def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
     marker: ClusterMarker, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +278,7 @@ def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
         assert "was interrupted in phase restarting Ray. Not back yet: 1 job of people that ada@laptop kept on l" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["stop", "status"])
 def test_what_is_kept_here_of_a_restart_that_somebody_finished_elsewhere_is_deleted(
     command: str,
@@ -290,6 +298,7 @@ def test_what_is_kept_here_of_a_restart_that_somebody_finished_elsewhere_is_dele
     assert not backup.folder.exists()
 
 
+@pytest.mark.slow
 def test_a_marker_that_does_not_say_which_jobs_were_kept_stops_a_restart_and_no_stop(
     marker: ClusterMarker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,6 +332,7 @@ def test_without_a_backup_there_is_nothing_to_restore(
     assert run(capsys, "restore-jobs")[0] == 0 and "There is no backup" in run(capsys, "restore-jobs")[2]
 
 
+@pytest.mark.slow
 def test_jobs_that_cannot_be_kept_stop_a_restart_before_ray_is_touched(
     marker: ClusterMarker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return end.value.code, printed.out, printed.err
 
 
+@pytest.mark.slow
 def test_it_says_who_shares_the_token_asks_and_hands_the_new_one_out(
     google: LocalGoogle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_it_says_who_shares_the_token_asks_and_hands_the_new_one_out(
     assert len(kept) == 64 and kept not in err
 
 
+@pytest.mark.slow
 def test_what_has_a_head_is_named_in_the_question_and_its_jobs_before(
     google: LocalGoogle, capsys: pytest.CaptureFixture[str]
 ) -> None:

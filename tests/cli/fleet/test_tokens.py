@@ -119,6 +119,7 @@ def test_it_is_made_once_and_another_needs_to_be_asked_for(
     assert [version.number for version in TokenSecret("my-project", "RAY_AUTH_TOKEN").versions()] == [2, 1]
 
 
+@pytest.mark.slow
 def test_a_secret_that_was_left_without_a_version_is_gone_on_with(
     manager: LocalSecretManager, compute: LocalCompute, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_of_two_that_make_it_at_once_the_first_counts(
     assert manager.state(f"{SECRET}/versions/1") == "ENABLED" and manager.state(f"{SECRET}/versions/2") == "DESTROYED"
 
 
+@pytest.mark.slow
 def test_nothing_is_changed_while_any_cluster_that_shares_the_token_runs(
     manager: LocalSecretManager, compute: LocalCompute, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +167,7 @@ def test_nothing_is_changed_while_any_cluster_that_shares_the_token_runs(
     assert len(TokenSecret("my-project", "RAY_AUTH_TOKEN").versions()) == 1
 
 
+@pytest.mark.slow
 def test_a_token_of_ones_own_comes_from_a_pipe_or_a_file(
     manager: LocalSecretManager, compute: LocalCompute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -178,6 +181,7 @@ def test_a_token_of_ones_own_comes_from_a_pipe_or_a_file(
     assert code == 2 and "cannot be read" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "short", "two words of a token", "täken-with-an-umlaut-0123", "a" * 5000])
 def test_what_is_no_token_is_refused_and_not_shown(
     manager: LocalSecretManager, compute: LocalCompute, monkeypatch: pytest.MonkeyPatch,

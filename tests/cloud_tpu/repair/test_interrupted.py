@@ -170,6 +170,7 @@ def test_an_answer_that_is_lost_after_the_deed_costs_no_slice_and_no_second_one(
     assert world.calls("CreateNode", "DeleteNode") == ["CreateNode slice-a", "DeleteNode slice-a", "CreateNode slice-a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "message"),
     [("PERMISSION_DENIED", "Permission denied"), ("INVALID_ARGUMENT", "cidr_block is not yours to ask for")],

@@ -51,6 +51,7 @@ def test_an_archive_of_several_members_is_one_file_and_none_that_is_cut_is_a_sho
             rows(tmp_path / f"a.{ending}", first + second[:cut])
 
 
+@pytest.mark.slow
 def test_a_column_that_is_no_utf_8_is_told_with_its_file(tmp_path: Path) -> None:
     ends = pa.array([0, 1], pa.int32()).buffers()[1]
     text = pa.StringArray.from_buffers(1, ends, pa.py_buffer(b"\xff"))
@@ -67,6 +68,7 @@ def rows_by_spans(path: Path, most_bytes: int) -> list[list[tuple[int, str]]]:
 LINES = st.lists(st.sampled_from(["", " ", '{"text": "a"}', '{"text": "b\u00e9\U0001f600"}', '{"text": "longer"}']))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(content=LINES, end=st.sampled_from(["\n", "\r\n"]), mark=st.sampled_from([b"", BOM]), at=st.integers(1, 60))
 def test_spans_that_follow_each_other_have_each_line_once_wherever_they_are_cut(

@@ -77,6 +77,7 @@ def test_the_dashboard_answers_on_the_loopback_and_no_longer_afterwards(cluster:
         urllib.request.urlopen(address, timeout=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ed25519", "rsa"])
 def test_another_machine_at_the_heads_address_is_not_trusted(
     cluster: FleetCluster, sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -133,6 +134,7 @@ with tunnel(SshHost.of_head(cluster, ClusterHead("ray-here-head-1", "127.0.0.1",
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_takes_its_tunnel_with_it(cluster: FleetCluster, sshd: Sshd, tmp_path: Path) -> None:
     words = [sys.executable, "-c", HOLDER, str(tmp_path / "fleet.yaml"), sshd.user, str(sshd.private_key), *keys(sshd)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:

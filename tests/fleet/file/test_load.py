@@ -259,6 +259,7 @@ SHIPPED_CONTENT = yaml.safe_load(SHIPPED.read_text())
 ODD = st.none() | st.booleans() | st.integers() | st.text(max_size=20) | st.lists(st.integers(), max_size=2)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(data=st.data())
 def test_whatever_stands_in_a_field_is_either_read_or_refused_in_a_sentence(

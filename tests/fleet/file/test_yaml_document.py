@@ -34,6 +34,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(value=st.dictionaries(NAMES, VALUES, max_size=4), flow=st.booleans())
 def test_any_document_is_read_as_pyyaml_reads_it(

@@ -297,6 +297,7 @@ def test_without_room_for_a_new_one_upkeep_asks_for_it(yard: Yard) -> None:
     assert set(yard.there()) == {"hero-1"}
 
 
+@pytest.mark.slow
 def test_a_cut_that_is_interrupted_anywhere_is_finished_by_the_next_or_by_upkeep(yard: Yard) -> None:
     number, is_interrupted, is_by_upkeep = 0, True, False
     while is_interrupted:

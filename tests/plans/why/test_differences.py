@@ -159,6 +159,7 @@ def chain(length: int, seed: int) -> ExecutorStep:
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [2, 5, 6, 7, 12, 3000])
 def test_the_cause_is_found_at_any_depth(length: int) -> None:
     (change,) = changes_between(chain(length, 1), chain(length, 2))

@@ -77,6 +77,7 @@ def refused(groups: list[str], project: Path) -> str:
 BREATH = "breath==0.1 ; (python_full_version < '3.12')"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "wanted"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ def position_after(lines: list[str]) -> LogPosition:
     return position
 
 
+@pytest.mark.slow
 @given(LINES, st.integers(0, 20), st.lists(st.integers(0, 200), max_size=5))
 @example(["", "", "a", "", ""], 4, [])
 @example(["a", "b"], 1, [1])

@@ -95,6 +95,7 @@ def train_at(rate: Any, **options: Any) -> ExecutorStep:
     return train("t", "gs://b/tokens", "tiny", tokenizer="gs://b/tokenizer", learning_rate=rate, **settings)
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
     runs = {f"lr={rate}": trained(tmp_path, rate, 3.0 + rate) for rate in (0.1, 0.01)}
     pictures = []

@@ -27,6 +27,7 @@ def compared(folder: Path, **runs: str) -> dict[str, Any]:
     return compare_runs(CompareConfig({"good": made(folder, "good", GOOD), **runs}, str(folder / "out")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -88,6 +89,7 @@ def test_metrics_that_are_a_pipe_or_a_link_are_not_read(tmp_path: Path) -> None:
     assert [run.curve for run in runs] == [((), ()), ((), ())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [r"$\frac{$", "a $b$ c", "_hidden", "x" * 5000])
 def test_a_label_is_drawn_as_it_is_written(tmp_path: Path, label: str) -> None:
     runs = {label: made(tmp_path, "one", GOOD), "other": made(tmp_path, "two", GOOD)}

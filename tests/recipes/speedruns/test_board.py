@@ -36,6 +36,7 @@ def table(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "out" / "leaderboard.csv").open()))
 
 
+@pytest.mark.slow
 def test_runs_are_ranked_under_the_smallest_budget_that_each_fits_in(tmp_path: Path) -> None:
     told = write_leaderboard(config(tmp_path, budgets=[4e6, 1e6], title="Race"))
     assert [(row["budget"], row["rank"], row["run"]) for row in table(tmp_path)] == [

@@ -179,6 +179,7 @@ def test_whose_turn_is_over_removes_no_folder_either(tmp_path: Path) -> None:
     assert left_at(output) == [".executor_status"] and Path(output, "part").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("any_folder", ["local", "gs", "s3"], indirect=True)
 def test_what_the_next_attempt_has_written_stays_though_this_one_was_frozen_after_its_check(any_folder: str) -> None:
     write_status(any_folder, Status.RUNNING)

@@ -290,6 +290,7 @@ print(json.dumps([before, sorted(sys.modules)]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("component", "expected"),
     [

@@ -54,6 +54,7 @@ def buckets(gcs: LocalCloudStorage, gs_folder: str) -> tuple[str, str]:
     return f"{gs_folder}/us", f"{gs_folder}/eu"
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_copied_once_and_then_read_without_the_source(regions: tuple[str, str]) -> None:
     here, there = regions
     mirror = mirror_of("data/raw", here, there)
@@ -154,6 +155,7 @@ def test_whoever_comes_while_somebody_copies_waits_and_leaves_the_turn_alone(reg
 # ---- budgets
 
 
+@pytest.mark.slow
 def test_no_byte_is_copied_if_one_path_is_over_its_budget(regions: tuple[str, str]) -> None:
     here, there = regions
     put(f"{there}/small", {"x": "x"})
@@ -239,6 +241,7 @@ def test_a_file_that_is_added_while_the_others_are_copied_is_noticed(regions: tu
 # ---- killed in the middle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "gs"])
 def test_whoever_waits_for_a_copy_goes_on_with_it_after_a_kill_and_copies_no_whole_file_again(
     place: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -265,6 +268,7 @@ def test_whoever_waits_for_a_copy_goes_on_with_it_after_a_kill_and_copies_no_who
     assert (lease_of_copy(mirror).phase, lease_of_copy(mirror).attempt) == (Phase.COMMITTED, first.attempt + 1)
 
 
+@pytest.mark.slow
 def test_what_a_killed_copy_left_of_another_source_is_not_taken_for_a_part_of_this_one(
     gcs: LocalCloudStorage, gs_folder: str
 ) -> None:
