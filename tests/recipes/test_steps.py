@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tradewind import (
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
 from tradewind.marin.defaults.models import llama
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
+from tradewind.recipes.lm.steps import train_mixture
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.steps import clean, evaluate, report, tokenize, train_tokenizer
 from tradewind.recipes.steps import train as train_of
@@ -43,6 +45,10 @@ TOKENS = tokenize("tokens", CLEANED, TOKENIZER)
 
 def train(name: str, tokens: Any, model: Any = "small", **options: Any) -> ExecutorStep:
     return train_of(name, tokens, model, **{"num_train_steps": 7, **SETTINGS, **options})
+
+
+def in_a_mixture(name: str, tokens: Any, **options: Any) -> ExecutorStep:
+    return train_mixture(name, {"all": tokens}, "small", num_train_steps=7, **SETTINGS, **options)
 
 
 def with_rope(kind: str) -> Any:
@@ -151,6 +157,9 @@ def test_measuring_saving_and_placing_do_not_count(one: ExecutorStep, other: Exe
 def test_a_path_given_as_text_is_below_the_prefix_if_it_is_relative() -> None:
     assert resolved(clean("a", "raw/wiki")).config.input_path == "gs://bucket/raw/wiki"
     assert resolved(clean("a", "gs://other/wiki")).config.input_path == "gs://other/wiki"
+    for make in (train, in_a_mixture):
+        for given, read in (("wiki/base", "gs://bucket/wiki/base"), ("gs://other/base", "gs://other/base")):
+            assert resolved(make("a", TOKENS, initialize_from=given)).config.initialize_from == read
 
 
 def test_an_evaluation_is_of_the_model_that_was_trained() -> None:
@@ -258,6 +267,10 @@ def test_the_step_is_ready_to_run() -> None:
         (
             lambda: train("a", mirrored(CLEANED / "train"), tokenizer=mirrored(output_path_of(TOKENS))),
             "tokenizer is step",
+        ),
+        *(
+            (partial(make, "a", TOKENS, initialize_from=CLEANED), "^Step 'a': initialize_from is step 'clean', which")
+            for make in (train, in_a_mixture)
         ),
         (lambda: evaluate("a", TOKENS), "trained is step 'tokens', which makes a token cache and not a trained model"),
         (lambda: evaluate("a", REPORTED), "trained is step 'report', which makes a report and not a trained model"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,7 +87,16 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     tokenizer = local_tokenizer(config.tokenizer_path)
     results = _evaluate(config, export, parts.cached_data(config.cache_path, tokenizer), tokenizer)
     write_json(join(config.output_path, "results.json"), results)
+    print("\n".join(ending(basename(config.train_path), results)), flush=True)
     return results
+
+
+def ending(trained: str, results: Mapping[str, Any]) -> list[str]:
+    """What came out, for the task's log."""
+    checkpoint, export = (
+        f"loss {results[name]['loss']:.3f}, {results[name]['bpb']:.3f} bits per byte" for name in ("checkpoint", "hf")
+    )
+    return [f"evaluated {trained} on {results['tokens']:,} tokens: {checkpoint}", f"  export: {export}"]
 
 
 def _export_under(train_path: str) -> str:

@@ -84,10 +84,16 @@ def check_sizes(model: Any, field: str = "model") -> None:
 
 def check_context(model: Any, seq_len: Any, field: str = "seq_len") -> None:
     """Raise ``ValueError`` for sequences that are longer than those of the model, as far as both are known."""
-    known = _fields(model)
-    longest, length = _value(known.get("max_seq_len", known.get("seq_len"))), _value(seq_len)
-    if isinstance(longest, int) and isinstance(length, int) and length > longest:
+    longest, length = context_of(model), _value(seq_len)
+    if longest is not None and isinstance(length, int) and length > longest:
         raise ValueError(f"{field}={length} is longer than the model's context, max_seq_len={longest}.")
+
+
+def context_of(model: Any) -> int | None:
+    """How long the sequences of a model are; None where only a run, or its class, says it."""
+    known = _fields(model)
+    longest = _value(known.get("max_seq_len", known.get("seq_len")))
+    return longest if isinstance(longest, int) else None
 
 
 def _check_heads(known: Mapping[str, Any], field: str) -> None:

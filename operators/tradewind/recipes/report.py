@@ -24,7 +24,7 @@ class ReportConfig:
     """Which training ``write_report`` describes."""
 
     train_path: str
-    """Output of ``train_lm``."""
+    """Output of a training; only one of ``train_lm`` tells its settings."""
     eval_path: str
     """Output of ``evaluate_lm``."""
     output_path: str
@@ -66,25 +66,33 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
         ("Bits per byte, checkpoint", f"{results['checkpoint']['bpb']:.4f}"),
         ("Bits per byte, export", f"{results['hf']['bpb']:.4f}"),
         ("Validation text", f"{results['tokens']:,} tokens, {results['bytes']:,} bytes"),
-        ("Trained on", f"{training['tokens']:,} tokens in {training['steps']:,} steps"),
+        ("Trained on", f"{training['tokens']:,} tokens in {_steps(training):,} steps"),
         ("Parameters", f"{training['parameters']:,}"),
         ("Speed", _speed(training, metrics)),
     ]
-    settings = [(f"`{name}`", f"`{value}`") for name, value in training["settings"].items() if _is_set(value)]
+    settings = [(f"`{name}`", f"`{value}`") for name, value in training.get("settings", {}).items() if _is_set(value)]
     prompt = results["prompt"]
     fence = "`" * max(3, _longest_run_of_backticks(results["sample"]) + 1)
-    return "\n\n".join(
-        [
-            f"# {title}",
-            as_markdown([("Result", ""), *losses]),
-            "![Training and validation loss by step](loss_curve.png)",
-            "## Sample",
-            "The model begins a text:" if prompt is None else f"The model goes on with `{prompt}`:",
-            f"{fence}text\n{results['sample']}\n{fence}",
-            "## Settings",
-            as_markdown([("Setting", "Value"), *settings]) + "\n",
-        ]
+    return (
+        "\n\n".join(
+            [
+                f"# {title}",
+                as_markdown([("Result", ""), *losses]),
+                "![Training and validation loss by step](loss_curve.png)",
+                "## Sample",
+                "The model begins a text:" if prompt is None else f"The model goes on with `{prompt}`:",
+                f"{fence}text\n{results['sample']}\n{fence}",
+                *(["## Settings", as_markdown([("Setting", "Value"), *settings])] if settings else []),
+            ]
+        )
+        + "\n"
     )
+
+
+def _steps(training: dict[str, Any]) -> int:
+    """Its own: where it goes on with another training, ``steps`` are those of both."""
+    steps: int = training["steps"] - training.get("first_step", 0)
+    return steps
 
 
 def _is_set(value: Any) -> bool:
@@ -142,7 +150,7 @@ def _speed(training: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     ]
     if not gaps or not (gap := statistics.median(gaps)):
         return "not measured"
-    return f"{training['tokens'] / training['steps'] / gap:,.0f} tokens/s in the median step"
+    return f"{training['tokens'] / _steps(training) / gap:,.0f} tokens/s in the median step"
 
 
 def _longest_run_of_backticks(text: str) -> int:

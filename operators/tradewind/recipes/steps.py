@@ -42,6 +42,7 @@ from tradewind.steps import (
     ensure_versioned,
     this_output_path,
 )
+from tradewind.steps.paths import is_absolute
 from tradewind.steps.values.lazy import Lazy
 from tradewind.steps.values.run_values import RunValue
 from tradewind.steps.values.shortened import shortened
@@ -173,9 +174,20 @@ def training(
         what = f"a {model.target.rpartition(':')[2]}"
     about = f"Trains {what} with Levanter."
     recipe = _Recipe(maker, train_lm, LmTrainConfig, about, (*_MEASURING, "levanter"), RESUMABLE)
-    _check_made("initialize_from", "trained", options.get("initialize_from"))
     inputs = {"cache_path": cache, "tokenizer_path": found, **model_inputs(model)}
-    return recipe.step(name, inputs, {**options, "levanter": levanter})
+    return recipe.step(name, inputs, {**_beginning(options), "levanter": levanter})
+
+
+def _beginning(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same options, their checkpoint to begin with as the input that it is: a relative path is below the prefix.
+
+    One that is absolute counts as it always did, as a value.
+    """
+    given = options.get("initialize_from")
+    _check_made("initialize_from", "trained", given)
+    if isinstance(given, str) and given and not is_absolute(given):
+        return {**options, "initialize_from": InputName.hardcoded(given)}
+    return options
 
 
 def _tokenizer_of(tokens: Any) -> Any:
@@ -290,7 +302,7 @@ def recipe_step(
             read[field] = {key: _input(argument, each) for key, each in given.items()}
         else:
             read[field] = _input(argument, given)
-    return _Recipe(*recipe).step(name, read, options)
+    return _Recipe(*recipe).step(name, read, _beginning(options))
 
 
 def _ended_runs(runs: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from tradewind.marin.defaults import (
 from tradewind.marin.era import modules
 from tradewind.marin.names.data_configs import lm_mixture_data_config
 from tradewind.marin.names.resources import CpuOnlyConfig, TpuPodConfig
+from tradewind.recipes.lm.tokens import tokenize_files
 from tradewind.steps import Cpu, ExecutorStep, TpuSlice, resolve, versioned
 
 LLAMA_3 = "meta-llama/Meta-Llama-3.1-8B"
@@ -130,6 +131,9 @@ def test_simulated_epochs_cut_the_data_by_the_ratio_of_both_lengths() -> None:
     data = levanter(step).data
     assert (data.target_budget, data.experiment_budget) == (10**12, 512 * 1000 * 1024)
     assert list(data.configs) == ["corpus"]
+    short = lazy("levanter.models.llama:LlamaConfig", max_seq_len=versioned(64))
+    step = simulated_epoching_train("run", TEXTS, short, TRAINING, 10**12, use_default_validation=False)
+    assert levanter(step).data.experiment_budget == 512 * 1000 * 64
 
 
 def test_a_fine_tuning_begins_with_the_weights_that_are_given() -> None:
@@ -170,8 +174,9 @@ def test_what_is_versioned_counts_and_a_model_may_be_lazy() -> None:
     assert by_run.description == "Trains a LlamaConfig."
 
 
-def taught(**given: Any) -> ExecutorStep:
-    return default_dpo("dpo", TEXTS, llama("llama_30m"), SimpleDPOConfig(TpuPodConfig("v4-8"), seed=3, **given))
+def taught(*, model: Any = None, **given: Any) -> ExecutorStep:
+    config = SimpleDPOConfig(TpuPodConfig("v4-8"), seed=3, **given)
+    return default_dpo("dpo", TEXTS, model or llama("llama_30m"), config)
 
 
 def test_preferences_are_compared_with_what_a_training_begins_with_unless_another_is_given() -> None:
@@ -228,6 +233,30 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "tokenized is 'gs://bucket/tokens', which says no tokenizer: give a step of default_tokenize, or a mixture of "
         "such steps.",
     ),
+    "no tokenizer of a fine-tuning": (
+        lambda: default_sft(
+            "s", "gs://bucket/chats", llama("llama_30m"), SimpleSFTConfig(Cpu(), 8, 10, 1e-3, "t", "a/b")
+        ),
+        "tokenized is 'gs://bucket/chats', which says no tokenizer: give a step of default_tokenize, or a mixture of",
+    ),
+    "another step's tokens": (
+        lambda: default_train(
+            "run", tokenize_files("chats", ["gs://b/*.jsonl"], LLAMA_3), llama("llama_30m"), TRAINING, (), False
+        ),
+        "Step 'chats' is not of default_tokenize, whose config says of which texts and in which format a token cache",
+    ),
+    "the name of a size": (
+        lambda: default_train("run", TEXTS, "tiny", TRAINING),
+        "model_config is 'tiny', which is no model: give one such as llama('llama_150m') or lazy('levanter.models.",
+    ),
+    "a step for a model": (
+        lambda: taught(model=TEXTS, model_name_or_path="a/b"),
+        "model_config is ExecutorStep('tokenized/corpus'), which is no model: give one such as llama(",
+    ),
+    "a model of unknown length for simulated epochs": (
+        lambda: simulated_epoching_train("run", TEXTS, lazy("levanter.models.llama:LlamaConfig"), TRAINING, 10**12),
+        "model_config is lazy('levanter.models.llama:LlamaConfig', ), which says no max_seq_len, so its tokens cannot",
+    ),
     "no model": (lambda: llama("llama_9b"), "llama_9b is no model of Marin's: there are llama_nano, llama_30m, "),
     "hub without a name": (
         lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_hf=True)),
@@ -236,6 +265,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no checkpoint": (
         lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_hf=False)),
         "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the checkpoint to begin",
+    ),
+    "no weights for a fine-tuning": (
+        lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu())),
+        "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with.",
     ),
     "no weights for preferences": (
         lambda: default_dpo("d", TEXTS, llama("llama_30m"), SimpleDPOConfig(Cpu())),
@@ -251,6 +284,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
         ),
         "max_seq_len=512 is not read: sequences are as long as the model's, 1024. Give a model with the context",
     ),
+    "a length that is not a lazy model's": (
+        lambda: default_sft(
+            "s",
+            TEXTS,
+            lazy("levanter.models.llama:LlamaConfig", max_seq_len=64),
+            SimpleSFTConfig(Cpu(), model_name_or_path="a/b", max_seq_len=512),
+        ),
+        "max_seq_len=512 is not read: sequences are as long as the model's, 64. Give a model with the context",
+    ),
     "two kinds of weights for preferences": (
         lambda: taught(model_name_or_path="a/b", initialize_from_checkpoint_path="c/step-1", initialize_from_hf=False),
         "model_name_or_path and initialize_from_checkpoint_path are both given, and the training begins with the",
@@ -260,12 +302,18 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "train_config.train_seq_len=1000000 is longer than the model's context, max_seq_len=",
     ),
     "new tokens": (
-        lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), reinit_tokens=True)),
+        lambda: default_sft(
+            "s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), model_name_or_path="a/b", reinit_tokens=True)
+        ),
         "reinit_tokens is no option of a training with Levanter: leave it out.",
     ),
     "no step in the path": (
         lambda: default_anneal("a", AnnealConfig(None, "gs://b/step-3/weights")),
         "initialize_from_checkpoint_path is 'gs://b/step-3/weights': give the path of a checkpoint that ends with its",
+    ),
+    "a step for a checkpoint's path": (
+        lambda: default_anneal("a", AnnealConfig(None, trained())),
+        "initialize_from_checkpoint_path is ExecutorStep('checkpoints/run'): give the path of a checkpoint that ends",
     ),
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tradewind.datasets.documents import Document, write_documents
-from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
+from tradewind.recipes.evaluate_lm import LmEvalConfig, ending, evaluate_lm
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.levanter.parts import cache_folder, check_cache
 from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted
@@ -183,3 +183,22 @@ def test_a_report_has_the_sample_in_its_block_and_all_that_was_set() -> None:
     assert "The model goes on with `x`:\n\n````text\na\n```\nb\n````\n" in page
     assert "The model begins a text:" in report_text("Title", training, {**results, "prompt": None}, [])
     assert page.endswith("|\n| `seed` | `0` |\n"), "a setting of 0 is one"
+
+
+def test_the_log_of_an_evaluation_says_what_came_out() -> None:
+    results = {"checkpoint": {"loss": 2.8491, "bpb": 3.2359}, "hf": {"loss": 2.9, "bpb": 3.3}, "tokens": 8757}
+    assert ending("train-1a2b3c", results) == [
+        "evaluated train-1a2b3c on 8,757 tokens: loss 2.849, 3.236 bits per byte",
+        "  export: loss 2.900, 3.300 bits per byte",
+    ]
+
+
+def test_a_report_is_also_of_a_training_that_does_not_tell_its_settings_and_that_goes_on_with_another() -> None:
+    losses = {"loss": 1.0, "bpb": 1.0}
+    results = {"checkpoint": losses, "hf": losses, "tokens": 1, "bytes": 2, "prompt": None, "sample": "a"}
+    training = {"steps": 40, "first_step": 20, "tokens": 2000, "parameters": 1}
+    metrics = [{"step": step, "time": step / 2, "train/loss": 1.0} for step in range(20, 40)]
+    page = report_text("Title", training, results, metrics)
+    assert "2,000 tokens in 20 steps" in page, "its own"
+    assert "200 tokens/s" in page
+    assert page.endswith("\n```\n") and "Settings" not in page

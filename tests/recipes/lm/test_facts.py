@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tradewind.recipes.lm.facts import USED, TrainingFacts
+from tradewind.recipes.lm.facts import USED, TrainingFacts, ending
 
 FACTS = TrainingFacts("run", "LlamaConfig", 10**9, 1000, 1000 * 512, 2048, 6e9, 128, "TPU v4", 275e12)
 
@@ -17,3 +17,10 @@ def test_hours_are_told_where_it_is_known_what_the_devices_can_do() -> None:
     assert FACTS.hours == pytest.approx(flops / (128 * 275e12 * USED) / 3600)
     assert dataclasses.replace(FACTS, device_flops=None).hours is None
     assert dataclasses.replace(FACTS, flops_per_token=None).hours is None
+
+
+def test_what_came_out_of_a_training_that_goes_on_with_another_are_its_own_steps() -> None:
+    result = {"run_id": "run", "steps": 40, "train_loss": 2.0, "eval_loss": None, "eval_losses": {}}
+    places = {"checkpoint": "c", "export": None}
+    assert ending(result | places)[0] == "trained run: 40 steps, loss 2.000, validation loss not measured"
+    assert ending(result | places | {"first_step": 30})[0].startswith("trained run: 10 steps up to step 40, loss 2.000")

@@ -77,7 +77,7 @@ class SimpleTrainConfig(_Placed):
     initialize_from_checkpoint_path: Any = None
     initialize_from_hf: str | None = None
     reset_data_loader_on_init: bool = True
-    """Whether a training that begins with a checkpoint counts its steps and its data from 0."""
+    """Whether a training that goes on from a checkpoint reads its data from their beginning; its steps go on."""
     allow_partial_checkpoint: bool = False
     int8: bool = False
     optimizer_config: Any = None

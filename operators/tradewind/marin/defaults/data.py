@@ -188,8 +188,10 @@ def training_data(tokenized: Any, use_default_validation: bool) -> Any:
     Raises:
         ValueError: ``tokenized`` says no tokenizer.
     """
-    sets = default_validation_sets(tokenizer_of(tokenized)) if use_default_validation else {}
-    if isinstance(tokenized, (InputName, ExecutorStep)):
+    is_one = isinstance(tokenized, (str, InputName, ExecutorStep))
+    tokenizer = tokenizer_of(tokenized) if is_one or use_default_validation else None
+    sets = default_validation_sets(tokenizer) if use_default_validation else {}
+    if is_one:
         step = tokenized.step if isinstance(tokenized, InputName) else tokenized
         return lm_data_config(step, permutation_type="linear", validation_sets=sets)
     return add_validation_sets_to_mixture(tokenized, sets) if sets else tokenized

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from tradewind.marin.era.behaviour.tokenizers import SIZES
 from tradewind.marin.era.building import builder
+from tradewind.steps import ExecutorStep, InputName, VersionedValue
+from tradewind.steps.values.shortened import shortened
 
 __all__ = ["LLAMAS", "llama", "llama3_tokenizer", "llama3_tokenizer_vocab_size"]
 
@@ -55,6 +57,16 @@ def llama(name: str) -> Any:
     if name in _LLAMA_3_ROPE:
         more["rope"] = find("levanter.layers.rotary.Llama3RotaryEmbeddingsConfig")()
     return find("levanter.models.llama.LlamaConfig")(**dict(zip(_FIELDS, _SIZES[name], strict=True)), **more)
+
+
+def check_model(model: Any) -> None:
+    """Raise ``ValueError`` for what is no model's config, such as the name of a size, which ``train`` takes."""
+    given = model.value if isinstance(model, VersionedValue) else model
+    if given is None or isinstance(given, (str, InputName, ExecutorStep)):
+        raise ValueError(
+            f"model_config is {shortened(model)}, which is no model: give one such as llama('llama_150m') or "
+            "lazy('levanter.models.llama:LlamaConfig', max_seq_len=..., ...)."
+        )
 
 
 def __getattr__(name: str) -> Any:

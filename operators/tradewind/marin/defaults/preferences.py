@@ -11,6 +11,7 @@ from typing import Any
 
 from tradewind.marin.defaults.configs import SimpleDPOConfig, SimpleTrainConfig
 from tradewind.marin.defaults.data import training_data
+from tradewind.marin.defaults.models import check_model
 from tradewind.marin.defaults.training import (
     adam_of,
     begins_with_hub,
@@ -54,10 +55,7 @@ def default_dpo(
     """
     of_hub = begins_with_hub(dpo_config)
     _check_said(dpo_config, of_hub)
-    if not of_hub and dpo_config.initialize_from_checkpoint_path is None:
-        raise ValueError(
-            "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with."
-        )
+    check_model(model_config)
     data = dataclasses.replace(training_data(tokenized, False), permutation_type="feistel")
     given = _as_training(dpo_config)
     trainer = trainer_of(given, tags if "dpo" in tags else [*tags, "dpo"])

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tradewind.marin.defaults.configs import AnnealConfig, SimpleSFTConfig, SimpleTrainConfig
 from tradewind.marin.defaults.data import training_data, unversioned
-from tradewind.marin.defaults.models import llama
+from tradewind.marin.defaults.models import check_model, llama
 from tradewind.marin.defaults.short_form import short_form
 from tradewind.marin.defaults.tasks import CORE_TASKS, MMLU_TASKS, harness
 from tradewind.marin.era.behaviour.tokenizers import known_sizes
@@ -24,6 +24,7 @@ from tradewind.marin.era.building import builder
 from tradewind.marin.names.steps import MarinStep
 from tradewind.recipes.lm.config import LevanterTrainConfig, variables_of
 from tradewind.recipes.lm.run import run_levanter_train_lm
+from tradewind.recipes.model_argument import context_of
 from tradewind.steps import ExecutorStep, InputName, Lazy, this_output_path
 from tradewind.steps.values.run_values import RunValue
 from tradewind.steps.values.shortened import shortened
@@ -82,7 +83,8 @@ def default_train(
         settings: Only without ``train_config``.
 
     Raises:
-        ValueError: Two kinds of weights to begin with are given, ``tokenized`` says no tokenizer, or a setting is none.
+        ValueError: Two kinds of weights to begin with are given, ``model_config`` is no model, ``tokenized`` says no
+            tokenizer, or a setting is none.
     """
     of_step: dict[str, Any] = {
         "override_output_path": override_output_path,
@@ -93,6 +95,7 @@ def default_train(
         return short_form(name, tokenized, model_config, tags=tags, of_step=of_step, **settings)
     if settings:
         raise ValueError(f"default_train({next(iter(settings))}=...) has train_config beside it: say it in there.")
+    check_model(model_config)
     data = training_data(tokenized, use_default_validation)
     config = builder().find("marin.training.training.TrainLmOnPodConfig")(
         train_config=_levanter_config(data, model_config, train_config, tags, eval_harness_tasks),
@@ -121,8 +124,17 @@ def simulated_epoching_train(
     """A short training that sees each data set as often as one of ``target_budget`` tokens would.
 
     Each set is cut down by the ratio of both lengths. All else is as in ``default_train``.
+
+    Raises:
+        ValueError: As ``default_train``, or the model does not say how long its sequences are.
     """
-    budget = unversioned(train_config.train_batch_size) * train_config.num_train_steps * model_config.Pos.size
+    length = context_of(model_config)
+    if length is None:
+        raise ValueError(
+            f"model_config is {shortened(model_config)}, which says no max_seq_len, so its tokens cannot be counted: "
+            "give it one."
+        )
+    budget = unversioned(train_config.train_batch_size) * train_config.num_train_steps * length
     data = dataclasses.replace(
         training_data(tokenized, use_default_validation), target_budget=target_budget, experiment_budget=budget
     )
@@ -308,6 +320,10 @@ def begins_with_hub(given: Any) -> bool:
         ValueError: The config asks for weights that it does not give.
     """
     name, checkpoint = given.model_name_or_path, given.initialize_from_checkpoint_path
+    if given.initialize_from_hf is None and name is None and checkpoint is None:
+        raise ValueError(
+            "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with."
+        )
     if given.initialize_from_hf is None:
         return name is not None and checkpoint is None
     if given.initialize_from_hf and name is None:
@@ -324,18 +340,17 @@ def begins_with_hub(given: Any) -> bool:
 
 def _check_length(given: SimpleSFTConfig, model: Any) -> None:
     """The model's context decides how long sequences are, as with Marin's, whatever ``max_seq_len`` says."""
-    known = unversioned(model)
-    length = getattr(known, "max_seq_len", getattr(known, "seq_len", None))
-    if isinstance(length, int) and given.max_seq_len not in (length, SimpleSFTConfig.max_seq_len):
+    length = context_of(model)
+    if length is not None and given.max_seq_len not in (length, SimpleSFTConfig.max_seq_len):
         raise ValueError(
             f"max_seq_len={shortened(given.max_seq_len)} is not read: sequences are as long as the model's, {length}. "
             "Give a model with the context that you want."
         )
 
 
-def _step_of(checkpoint: str | InputName) -> int:
+def _step_of(checkpoint: Any) -> int:
     path = checkpoint.name if isinstance(checkpoint, InputName) else checkpoint
-    found = _STEP_OF.search(path or "")
+    found = _STEP_OF.search(path) if isinstance(path, str) else None
     if found is None:
         raise ValueError(
             f"initialize_from_checkpoint_path is {shortened(checkpoint)}: give the path of a checkpoint that ends with "

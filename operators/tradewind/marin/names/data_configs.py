@@ -43,9 +43,18 @@ def _mixture(**given: Any) -> Mixture:
 
 
 def step_to_lm_mixture_component(step: Any, include_raw_paths: bool) -> Any:
-    """What training reads of a tokenizing step, or of the config of one that is no step."""
+    """What training reads of a tokenizing step, or of the config of one that is no step.
+
+    Raises:
+        ValueError: It is a step that makes something else, or whose config does not say it as Marin's does.
+    """
     if isinstance(step, TokenizeConfigBase):
         return step.as_lm_dataset_source_config(step.cache_path, include_raw_paths=include_raw_paths)
+    if isinstance(step, ExecutorStep) and not hasattr(step.config, "as_lm_dataset_source_config"):
+        raise ValueError(
+            f"Step {step.name!r} is not of default_tokenize, whose config says of which texts and in which format a "
+            "token cache is: tokenize with that what a training of Marin's reads."
+        )
     return step.config.as_lm_dataset_source_config(output_path_of(step), include_raw_paths=include_raw_paths)
 
 

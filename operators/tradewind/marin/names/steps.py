@@ -10,7 +10,7 @@ from tradewind.steps import ExecutorStep, Recipe, Resources
 __all__ = ["MarinStep"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MarinStep(ExecutorStep):
     """A step whose version is as Marin's executor wrote it when these experiments were.
 

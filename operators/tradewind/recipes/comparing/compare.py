@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tradewind.datasets.files import atomic_writer, join, write_text
 from tradewind.datasets.one_line import in_a_line
@@ -19,6 +19,9 @@ from tradewind.recipes.comparing.pictures import comparison_picture
 from tradewind.recipes.comparing.runs import RUNS, EndedRun, check_run_paths, differing_settings
 from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
 from tradewind.text_table import aligned, as_csv, as_markdown
+
+_GIVEN: Final = "settings."
+"""Numbers of this beginning, in what ``train_lm`` returns, say what it was given."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,16 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
 
 
 def comparison_rows(runs: Sequence[EndedRun], metric: str) -> list[list[str]]:
-    """The table, its head first: a row for each run with what was set differently, the metric and the other results."""
+    """The table, its head first: a row for each run with what was set differently, the metric and the other results.
+
+    What a training returns under ``settings`` is no result: two dozen columns, most of them the same in all rows.
+    """
     settings = differing_settings(runs)
-    others = [name for name in dict.fromkeys(name for run in runs for name in run.results) if name != metric]
+    others = [
+        name
+        for name in dict.fromkeys(name for run in runs for name in run.results)
+        if name != metric and not name.startswith(_GIVEN)
+    ]
     head = ["run", *settings, metric, *others]
     return [
         head,

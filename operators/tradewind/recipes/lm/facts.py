@@ -171,12 +171,18 @@ def training_ends(result: Mapping[str, Any], measured: Sequence[str]) -> list[st
     each = ", ".join(f"{name} {value:.3f}" for name, value in result["eval_losses"].items())
     evaluated = _said(result["eval_loss"]) + (f" ({each})" if each else "")
     return [
-        f"trained {result['run_id']}: {result['steps']:,} steps, loss {_said(result['train_loss'])}, "
+        f"trained {result['run_id']}: {_steps_done(result)}, loss {_said(result['train_loss'])}, "
         f"validation loss {evaluated}",
         *(f"  {line}" for line in measured),
         f"  checkpoint {result['checkpoint']}",
         f"  export {result['export'] or 'none'}",
     ]
+
+
+def _steps_done(result: Mapping[str, Any]) -> str:
+    """Its own, as its first lines say it; in the result of one that goes on with another, they are those of both."""
+    first, last = result.get("first_step", 0), result["steps"]
+    return f"{last:,} steps" if not first else f"{last - first:,} steps up to step {last:,}"
 
 
 def _said(loss: float | None) -> str:

@@ -131,12 +131,13 @@ def _needed(data: Any, name: str, component: Any) -> dict[str, bool]:
 
 
 def _not_there(cache: MissingCache) -> str:
-    how = "or set auto_build_caches=True" if cache.can_be_built else "as its component does not say what it is made of"
     component = f"train_config.{cache.field}.components[{cache.component!r}]"
-    return (
-        f"{component}: there is no finished token cache for {cache.split} at {cache.path}: run the step that makes it, "
-        f"{how}."
-    )
+    there_is = f"{component}: there is no finished token cache for {cache.split} at {cache.path}"
+    if cache.can_be_built:
+        return f"{there_is}: run the step that makes it, or set auto_build_caches=True."
+    if cache.split == "validation" and exists(join(cache.path.rpartition("/")[0], "train", LEDGER)):
+        return f"{there_is}, and there is one for train: give its step validation_paths."
+    return f"{there_is}: run the step that makes it, as its component does not say what it is made of."
 
 
 def _is_read_no_more(field: str, built: Collection[str]) -> bool:

@@ -1,0 +1,26 @@
+"""Which token caches are missing, and what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tradewind.recipes.lm.places import LEDGER, check_places
+
+
+def test_where_only_the_validation_split_is_missing_running_the_step_again_is_no_advice(tmp_path: Path) -> None:
+    component = SimpleNamespace(cache_dir=str(tmp_path), flat_cache=False, source=None)
+    data = SimpleNamespace(components={"web": component}, train_weights=None, cache_dir=None)
+    config = SimpleNamespace(train_config=SimpleNamespace(data=data), auto_build_caches=False)
+    for split, sentence in (
+        ("train", f"train at {tmp_path}/train: run the step that makes it, as its component does not say what"),
+        ("validation", f"validation at {tmp_path}/validation, and there is one for train: give its step validation_p"),
+    ):
+        with pytest.raises(ValueError) as error:
+            check_places(config)
+        there_is = "train_config.data.components['web']: there is no finished token cache for "
+        assert str(error.value).startswith(there_is + sentence)
+        (tmp_path / split).mkdir()
+        (tmp_path / split / LEDGER).touch()
