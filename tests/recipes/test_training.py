@@ -235,6 +235,10 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
             4,
             {"levanter": {"trainer.per_device_parallelism": "x"}},
         ),
+        "batch_size=4 is not a positive multiple of 8: it is divided into 4 parts, and per_device_parallelism=2 seq": (
+            4,
+            {"levanter": {"trainer.per_device_parallelism": 2}},
+        ),
         "Levanter's optimizer.beta2=inf: give a number.": (4, {"levanter": {"optimizer.beta2": float("inf")}}),
         "model.intermediate_dim=-1: give a whole number": (4, {"model": {"max_seq_len": 64, "intermediate_dim": -1}}),
         "model: Levanter cannot build this LlamaConfig (": (

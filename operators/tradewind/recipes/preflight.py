@@ -30,9 +30,10 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
     check_regions({field: getattr(config, field) for field in _PATHS})
     parts.check_cache(config.cache_path)
     made = levanter_config(config, local_tokenizer(config.tokenizer_path))
-    if own_mesh:
-        parts.check_batch_size(config.batch_size, devices, made.trainer.mesh, num_slices)
-    else:  # an own mesh may need more devices than there are here; then train_lm itself compares
+    per_device = made.trainer.per_device_parallelism
+    mesh = made.trainer.mesh if own_mesh else None
+    parts.check_batch_size(config.batch_size, devices, mesh, num_slices, per_device=per_device)
+    if not own_mesh:  # an own mesh may need more devices than there are here; then train_lm itself compares
         check_model(made, len(made.data.the_tokenizer), "model")
         check_checkpoints(config, made)
 

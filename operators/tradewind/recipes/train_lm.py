@@ -66,7 +66,11 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
         return result
     parts.keep_compilations(config.output_path)
     made = on_these_devices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
-    parts.check_batch_size(config.batch_size, parts.device_count(), made.trainer.mesh, made.trainer.num_slices)
+    trainer = made.trainer
+    per_device = trainer.per_device_parallelism
+    parts.check_batch_size(
+        config.batch_size, parts.device_count(), trainer.mesh, trainer.num_slices, per_device=per_device
+    )
     output.remove_unfinished()
     settle_checkpoints(output.roots)
     check_checkpoints(config, made)

@@ -159,18 +159,25 @@ def check_batch_size(
     axes: Any = None,
     num_slices: int = 1,
     *,
+    per_device: int = -1,
     field: str = "batch_size",
     mesh_field: str = "levanter['trainer.mesh']",
 ) -> None:
     """Raise ``ValueError`` unless ``batch_size`` can be divided among the devices of all hosts.
 
     ``axes`` is Levanter's mesh, if it may have other axes than the data axis: then fewer parts of a batch are enough.
-    ``num_slices`` is over how many slices the devices are spread. The two names are those of the fields that are told.
+    ``num_slices`` is over how many slices the devices are spread, and ``per_device`` Levanter's
+    ``per_device_parallelism``. The two names are those of the fields that are told.
     """
     parts = devices if axes is None else _batch_parts(axes, devices, num_slices, mesh_field)
     if batch_size < 1 or batch_size % parts:
         what = "the number of devices" if parts == devices else f"what a batch is divided into on {devices} devices"
         raise ValueError(f"{field}={batch_size} is not a positive multiple of {what}, {parts}.")
+    if per_device > 0 and batch_size % (parts * per_device):
+        raise ValueError(
+            f"{field}={batch_size} is not a positive multiple of {parts * per_device}: it is divided into {parts} "
+            f"parts, and per_device_parallelism={per_device} sequences of each are computed at a time."
+        )
 
 
 def _batch_parts(mesh_config: Any, devices: int, num_slices: int, field: str) -> int:

@@ -57,9 +57,13 @@ def loaded_tokenizer(data: Any) -> Any:
 
 
 def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
-    """Raise ``ValueError`` for a batch, of any stage of the schedule, that the devices do not divide."""
-    sizes = trainer.train_batch_size
-    if trainer.allow_nondivisible_batch_size or sizes == -1:
+    """Raise ``ValueError`` for a batch, of any stage of the schedule, that the devices do not divide.
+
+    Levanter takes one with ``allow_nondivisible_batch_size``, which Marin's trainings have, only in a schedule.
+    """
+    sizes, per_device = trainer.train_batch_size, trainer.per_device_parallelism
+    takes_any = trainer.allow_nondivisible_batch_size and per_device == -1 and not isinstance(sizes, int)
+    if takes_any or sizes == -1:
         return
     stages = {"": sizes} if isinstance(sizes, int) else {f"[{i}].value": each.value for i, each in enumerate(sizes)}
     for stage, size in stages.items():
@@ -68,6 +72,7 @@ def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
             devices,
             trainer.mesh,
             num_slices,
+            per_device=per_device,
             field=f"train_config.trainer.train_batch_size{stage}",
             mesh_field="train_config.trainer.mesh",
         )
