@@ -215,6 +215,20 @@ def test_without_a_config_of_marins_it_is_the_short_form() -> None:
     assert (made.name, made.config.num_train_steps.value, made.cluster) == ("checkpoints/run", 7, "b")
 
 
+def test_each_training_takes_a_cluster_and_secrets() -> None:
+    placed: dict[str, Any] = {"cluster": "far", "secrets": {"HF_TOKEN": "projects/p/secrets/hf"}}
+    begin = SimpleSFTConfig(Cpu(), model_name_or_path="a/b"), SimpleDPOConfig(Cpu(), model_name_or_path="a/b")
+    model = llama("llama_30m")
+    for step in (
+        default_train("a", TEXTS, model, TRAINING, (), False, **placed),
+        simulated_epoching_train("a", TEXTS, model, TRAINING, 10**12, (), False, **placed),
+        default_sft("a", TEXTS, model, begin[0], **placed),
+        default_dpo("a", TEXTS, model, begin[1], **placed),
+        default_anneal("a", AnnealConfig(TEXTS, use_default_validation=False), **placed),
+    ):
+        assert (step.cluster, step.secrets) == (placed["cluster"], placed["secrets"])
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "two begins": (
         lambda: trained(initialize_from_checkpoint_path="a/step-1", initialize_from_hf="b/c"),

@@ -6,7 +6,7 @@ It is younger than the experiments whose versions the other helpers have, so no 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tradewind.marin.defaults.configs import SimpleDPOConfig, SimpleTrainConfig
@@ -38,6 +38,9 @@ def default_dpo(
     dpo_config: SimpleDPOConfig,
     tags: Sequence[str] = (),
     override_output_path: str | None = None,
+    *,
+    cluster: str | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
     """A step ``checkpoints/{name}`` that teaches a model which of two conversations is preferred.
 
@@ -48,6 +51,8 @@ def default_dpo(
         dpo_config: What to begin with, what to compare with, how long, how fast and where.
         tags: For the run at W&B.
         override_output_path: As in ``ExecutorStep``.
+        cluster: As in ``ExecutorStep``.
+        secrets: As in ``ExecutorStep``; ``HF_TOKEN`` for weights that the hub shows only some.
 
     Raises:
         ValueError: What to begin with or to compare with is not given, a field is set that nothing reads, or
@@ -90,6 +95,8 @@ def default_dpo(
         description=f"Teaches a {class_name(model_config)} preferences{during(dpo_config.num_train_steps)}.",
         override_output_path=override_output_path,
         resources=placement(DPO, dpo_config),
+        cluster=cluster,
+        secrets=dict(secrets or {}),
     )
 
 

@@ -120,6 +120,9 @@ def simulated_epoching_train(
     tags: Sequence[str] = (),
     use_default_validation: bool = True,
     eval_harness_tasks: Sequence[Any] = CORE_TASKS,
+    *,
+    cluster: str | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
     """A short training that sees each data set as often as one of ``target_budget`` tokens would.
 
@@ -138,13 +141,24 @@ def simulated_epoching_train(
     data = dataclasses.replace(
         training_data(tokenized, use_default_validation), target_budget=target_budget, experiment_budget=budget
     )
-    return default_train(name, data, model_config, train_config, tags, False, eval_harness_tasks)
+    return default_train(
+        name, data, model_config, train_config, tags, False, eval_harness_tasks, cluster=cluster, secrets=secrets
+    )
 
 
 def default_sft(
-    name: str, tokenized: Any, model_config: Any, sft_config: SimpleSFTConfig, tags: Sequence[str] = ()
+    name: str,
+    tokenized: Any,
+    model_config: Any,
+    sft_config: SimpleSFTConfig,
+    tags: Sequence[str] = (),
+    *,
+    cluster: str | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
     """A step ``checkpoints/{name}`` that fine-tunes a model on one data set or on a mixture.
+
+    ``cluster`` and ``secrets`` are as in ``ExecutorStep``: ``HF_TOKEN`` for weights that the hub shows only some.
 
     Raises:
         ValueError: What to begin with is not given, or is asked for in a way that there is not; or ``max_seq_len`` is
@@ -169,13 +183,20 @@ def default_sft(
         }
     )
     tags = tags if "sft" in tags else [*tags, "sft"]
-    step = default_train(name, tokenized, model_config, train_config, tags, False, ())
+    step = default_train(name, tokenized, model_config, train_config, tags, False, (), cluster=cluster, secrets=secrets)
     # As a config of ours it begins with the weights at step 0, and does not go on at the checkpoint's step.
     config = LevanterTrainConfig(step.config.train_config, this_output_path(), env_vars=variables_of(step.config))
-    return MarinStep(step.name, step.fn, config, description=step.description, resources=step.resources)
+    kept: dict[str, Any] = {field: getattr(step, field) for field in ("description", "resources", "cluster", "secrets")}
+    return MarinStep(step.name, step.fn, config, **kept)
 
 
-def default_anneal(name: str, anneal_config: AnnealConfig) -> ExecutorStep:
+def default_anneal(
+    name: str,
+    anneal_config: AnnealConfig,
+    *,
+    cluster: str | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> ExecutorStep:
     """A step ``checkpoints/{name}`` that goes on with ``llama_8b`` from a checkpoint, its learning rate falling to 0.
 
     The schedule falls in a line over the whole training, from a maximum at step 0 that makes it ``learning_rate`` at
@@ -200,7 +221,9 @@ def default_anneal(name: str, anneal_config: AnnealConfig) -> ExecutorStep:
         initialize_from_checkpoint_path=begin,
     )
     is_validated, data = anneal_config.use_default_validation, anneal_config.dataset_config
-    return default_train(name, data, llama("llama_8b"), train_config, (), is_validated, MMLU_TASKS)
+    return default_train(
+        name, data, llama("llama_8b"), train_config, (), is_validated, MMLU_TASKS, cluster=cluster, secrets=secrets
+    )
 
 
 def _levanter_config(data: Any, model: Any, given: SimpleTrainConfig, tags: Sequence[str], tasks: Sequence[Any]) -> Any:
