@@ -33,7 +33,7 @@ from tradewind.marin.era import modules
 from tradewind.marin.names.data_configs import lm_mixture_data_config
 from tradewind.marin.names.resources import CpuOnlyConfig, TpuPodConfig
 from tradewind.recipes.lm.tokens import tokenize_files
-from tradewind.steps import Cpu, ExecutorStep, TpuSlice, resolve, versioned
+from tradewind.steps import Cpu, ExecutorStep, Hosts, TpuSlice, resolve, versioned
 
 LLAMA_3 = "meta-llama/Meta-Llama-3.1-8B"
 TRAINING = SimpleTrainConfig(TpuPodConfig("v4-32", 2), 512, 1000, 3e-3, weight_decay=0.1)
@@ -215,6 +215,11 @@ def test_without_a_config_of_marins_it_is_the_short_form() -> None:
     assert (made.name, made.config.num_train_steps.value, made.cluster) == ("checkpoints/run", 7, "b")
 
 
+def test_a_training_runs_on_the_hosts_that_its_config_names() -> None:
+    assert trained(resources=Hosts(2, gpus=8)).resources == Hosts(2, gpus=8)
+    assert trained(resources=versioned(TpuPodConfig("v4-32"))).resources == TpuSlice("v4-32")
+
+
 def test_each_training_takes_a_cluster_and_secrets() -> None:
     placed: dict[str, Any] = {"cluster": "far", "secrets": {"HF_TOKEN": "projects/p/secrets/hf"}}
     begin = SimpleSFTConfig(Cpu(), model_name_or_path="a/b"), SimpleDPOConfig(Cpu(), model_name_or_path="a/b")
@@ -270,6 +275,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a model of unknown length for simulated epochs": (
         lambda: simulated_epoching_train("run", TEXTS, lazy("levanter.models.llama:LlamaConfig"), TRAINING, 10**12),
         "model_config is lazy('levanter.models.llama:LlamaConfig', ), which says no max_seq_len, so its tokens cannot",
+    ),
+    "a slice in words": (
+        lambda: trained(resources="v4-16"),
+        "resources is 'v4-16', which is no place for a training: give TpuSlice, Hosts, Gpu or Cpu, or Marin's TpuPodC",
+    ),
+    "no place for preferences": (
+        lambda: default_dpo("d", TEXTS, llama("llama_30m"), SimpleDPOConfig(None, model_name_or_path="a/b")),
+        "resources is None, which is no place for a training: give TpuSlice, Hosts, Gpu or Cpu, or Marin's TpuPodC",
     ),
     "no model": (lambda: llama("llama_9b"), "llama_9b is no model of Marin's: there are llama_nano, llama_30m, "),
     "hub without a name": (

@@ -10,12 +10,23 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from tradewind.marin.era.building import builder
-from tradewind.marin.names.resources import TpuPodConfig
-from tradewind.steps import InputName
+from tradewind.marin.names.resources import ResourceConfig, TpuPodConfig
+from tradewind.steps import Cpu, Gpu, Hosts, InputName, TpuSlice, VersionedValue
+from tradewind.steps.values.shortened import shortened
 
 __all__ = ["AnnealConfig", "SimpleDPOConfig", "SimpleSFTConfig", "SimpleTrainConfig"]
 
 _OF_TOOTSIE: Final = "checkpoints/llama-8b-tootsie-0.001-19ad63/checkpoints/step-660000"
+
+
+def check_resources(given: Any) -> None:
+    """Raise ``ValueError`` for ``resources`` that place nothing: the training would run on one CPU."""
+    resources = given.value if isinstance(given, VersionedValue) else given
+    if not isinstance(resources, (ResourceConfig, Cpu, Gpu, Hosts, TpuSlice)):
+        raise ValueError(
+            f"resources is {shortened(given)}, which is no place for a training: give TpuSlice, Hosts, Gpu or Cpu, or "
+            "Marin's TpuPodConfig, GpuConfig or CpuOnlyConfig."
+        )
 
 
 class _Placed:
@@ -43,7 +54,7 @@ class SimpleTrainConfig(_Placed):
     """
 
     resources: Any
-    """``TpuPodConfig``, ``GpuConfig`` or ``CpuOnlyConfig``; or ``TpuSlice``, ``Gpu`` or ``Cpu``."""
+    """``TpuPodConfig``, ``GpuConfig`` or ``CpuOnlyConfig``; or ``TpuSlice``, ``Hosts``, ``Gpu`` or ``Cpu``."""
     train_batch_size: Any
     """Sequences of a step, or a schedule of ``ScheduleStep``."""
     num_train_steps: int

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tradewind.marin.defaults.configs import SimpleDPOConfig, SimpleTrainConfig
+from tradewind.marin.defaults.configs import SimpleDPOConfig, SimpleTrainConfig, check_resources
 from tradewind.marin.defaults.data import training_data
 from tradewind.marin.defaults.models import check_model
 from tradewind.marin.defaults.training import (
@@ -61,6 +61,7 @@ def default_dpo(
     of_hub = begins_with_hub(dpo_config)
     _check_said(dpo_config, of_hub)
     check_model(model_config)
+    check_resources(dpo_config.resources)
     data = dataclasses.replace(training_data(tokenized, False), permutation_type="feistel")
     given = _as_training(dpo_config)
     trainer = trainer_of(given, tags if "dpo" in tags else [*tags, "dpo"])

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from tradewind.marin.defaults.configs import AnnealConfig, SimpleSFTConfig, SimpleTrainConfig
+from tradewind.marin.defaults.configs import AnnealConfig, SimpleSFTConfig, SimpleTrainConfig, check_resources
 from tradewind.marin.defaults.data import training_data, unversioned
 from tradewind.marin.defaults.models import check_model, llama
 from tradewind.marin.defaults.short_form import short_form
@@ -83,8 +83,8 @@ def default_train(
         settings: Only without ``train_config``.
 
     Raises:
-        ValueError: Two kinds of weights to begin with are given, ``model_config`` is no model, ``tokenized`` says no
-            tokenizer, or a setting is none.
+        ValueError: Two kinds of weights to begin with are given, ``model_config`` is no model, ``resources`` are no
+            place, ``tokenized`` says no tokenizer, or a setting is none.
     """
     of_step: dict[str, Any] = {
         "override_output_path": override_output_path,
@@ -96,6 +96,7 @@ def default_train(
     if settings:
         raise ValueError(f"default_train({next(iter(settings))}=...) has train_config beside it: say it in there.")
     check_model(model_config)
+    check_resources(train_config.resources)
     data = training_data(tokenized, use_default_validation)
     config = builder().find("marin.training.training.TrainLmOnPodConfig")(
         train_config=_levanter_config(data, model_config, train_config, tags, eval_harness_tasks),

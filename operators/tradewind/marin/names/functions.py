@@ -8,7 +8,18 @@ from typing import Any, Final
 
 from tradewind.marin.era.behaviour.values import logical_cpu_core_count
 from tradewind.marin.names.resources import CpuOnlyConfig, GpuConfig, TpuPodConfig
-from tradewind.steps import Cpu, Gpu, Named, OnCluster, RemoteFunction, Resources, TpuSlice, VersionedValue, way_to
+from tradewind.steps import (
+    Cpu,
+    Gpu,
+    Hosts,
+    Named,
+    OnCluster,
+    RemoteFunction,
+    Resources,
+    TpuSlice,
+    VersionedValue,
+    way_to,
+)
 
 __all__ = ["DPO", "OURS", "OwnFunction", "own_function", "placement"]
 
@@ -77,7 +88,7 @@ def placement(ours: OwnFunction | None, config: Any) -> Resources | None:
             return Gpu(_plain(gpu_count), _plain(accelerator_type))
         case CpuOnlyConfig(num_cpus):
             return Cpu() if num_cpus in (None, logical_cpu_core_count()) else Cpu(_plain(num_cpus))
-        case Cpu() | Gpu() | TpuSlice() as own:
+        case Cpu() | Gpu() | Hosts() | TpuSlice() as own:
             return own
     return None
 
