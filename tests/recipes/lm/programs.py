@@ -20,6 +20,14 @@ for seed, name in enumerate(("web", "code")):
         with SerialCacheWriter(f"{root}/{name}/{split}", {"input_ids": np.zeros(0, np.int32)}) as writer:
             ids = [chance.integers(40 * seed, 40 * seed + 40, 64).astype(np.int32) for _ in range(texts)]
             writer.write_batch([{"input_ids": each} for each in ids])
+for name, words in (("late", range(40, 50)), ("unmarked", ()), ("chats", (3, 40))):
+    for split in ("train", "validation"):
+        kinds = {"input_ids": np.zeros(0, np.int32), "assistant_masks": np.zeros(0, np.int32)}
+        mask = np.zeros(64, np.int32)
+        mask[list(words)] = 1
+        with SerialCacheWriter(f"{root}/{name}/{split}", kinds) as writer:
+            of_others = [{"input_ids": mask, "assistant_masks": 0 * mask}] * (200 if name == "chats" else 1)
+            writer.write_batch([*of_others, {"input_ids": mask, "assistant_masks": mask}])
 os.makedirs(f"{root}/texts")
 with open(f"{root}/texts/a.jsonl", "w") as file:
     file.writelines(json.dumps({"text": "raw text " * 40}) + "\\n" for _ in range(8))

@@ -62,9 +62,13 @@ REFUSE = (
     MADE
     + """
 from haliax.quantization import QuantizationConfig
+from levanter.data.text import ChatLmDatasetFormat
 
 def component(**fields):
     return {"components": {"web": DatasetComponent(**fields)}, "train_weights": {"web": 1.0}}
+
+def chats(name):
+    return made("r", data=component(cache_dir=f"{root}/{name}", format=ChatLmDatasetFormat()))
 
 def untold(config):
     object.__setattr__(config.train_config.data, "train_weights", {"web": 1.0, "wiki": 1.0, "code": 0.0})
@@ -79,6 +83,10 @@ cases = {
     "any schedule": lambda: made("r", trainer={
         "train_batch_size": [ScheduleStep(0, 8), ScheduleStep(8, 6)], "allow_nondivisible_batch_size": True}),
     "part of a batch": lambda: made("r", trainer={"train_batch_size": 4, "per_device_parallelism": 2}),
+    "chats": lambda: chats("chats"),
+    "late answers": lambda: chats("late"),
+    "no answers": lambda: chats("unmarked"),
+    "no chats": lambda: chats("web"),
     "tasks": lambda: made("r", eval_harness=LmEvalHarnessConfig(task_spec=["x"])),
     "two begins": lambda: made("r", initialize_from_hf="a/b", initialize_from_checkpoint_path=f"{root}/out/whole"),
     "too long": lambda: made("r", train_seq_len=128),
@@ -227,6 +235,11 @@ REFUSED = {
     "batch": "train_config.trainer.train_batch_size=6 is not a positive multiple of the number of devices, 4.",
     "any batch": "train_config.trainer.train_batch_size=6 is not a positive multiple of the number of devices, 4.",
     "any schedule": "fits",
+    "chats": "fits",
+    "late answers": "train_config.data.components['web']: in each of its 2 conversations the assistant's words come "
+    "after the first 32 tokens, where a sequence ends, so nothing would count in the loss: give a model with a longer",
+    "no answers": "train_config.data.components['web']: in none of its 2 conversations does the chat template mark wor",
+    "no chats": "train_config.data.components['web']: the token cache at ROOT/web/train is not of chats, as its format",
     "part of a batch": "train_config.trainer.train_batch_size=4 is not a positive multiple of 8: it is divided into 4",
     "tasks": "fits",
     "two begins": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path both say",

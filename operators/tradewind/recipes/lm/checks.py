@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from tradewind.datasets.files import exists, join
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.hub_models import check_hub_model, described_on_hub, first_line_of
 from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.levanter.values import check_values
+from tradewind.recipes.lm.places import LEDGER, cache_path, has_weight
 from tradewind.steps.values.fields import whole
 from tradewind.steps.values.shortened import meant_by, shortened
 
 _INTERVAL: Final = ("every", "until")
 """What a permanent checkpoint's interval has, in steps."""
+_AT_FIRST: Final = 128
+"""Conversations that are read at first: in nearly all data one of them counts, and no more is read."""
+_AT_MOST: Final = 8192
+"""Conversations that are read at once."""
 
 
 def check_train_config(given: Any) -> None:
@@ -34,6 +40,12 @@ def check_train_config(given: Any) -> None:
     _check_stages(given)
 
 
+def check_data(made: Any) -> None:
+    """Raise ``ValueError`` for a tokenizer that does not fit, or for chats from which nothing is learnt."""
+    check_tokenizer(made)
+    check_chats(made)
+
+
 def check_tokenizer(made: Any) -> None:
     """Raise ``ValueError`` for a tokenizer that cannot be loaded, or that cannot end a text as the data wants it."""
     tokenizer, name = loaded_tokenizer(made.data), made.data.tokenizer
@@ -42,6 +54,60 @@ def check_tokenizer(made: Any) -> None:
             f"train_config.data.tokenizer={name!r} has no end-of-text token, so texts would run into each other: give "
             "it an eos_token, or set train_config.data.enforce_eos=False."
         )
+
+
+def check_chats(made: Any) -> None:
+    """Refuse chats in which no word of the assistant's stands where a sequence of the training has its tokens.
+
+    Levanter trains on them all the same, with a loss of 0.
+
+    Raises:
+        ValueError: The template marks no words, all of them come after the end of a sequence, or these are no chats.
+    """
+    from levanter.data.text import ChatLmDatasetFormat
+
+    longest = made.train_seq_len or made.model.max_seq_len
+    for name, component in made.data.components.items():
+        chats = getattr(component, "format", None)
+        if isinstance(chats, ChatLmDatasetFormat) and chats.mask_user_turns and has_weight(made.data, name):
+            path = cache_path("data", made.data, name, component, "train")
+            if exists(join(path, LEDGER)):
+                _check_counted(f"train_config.data.components[{name!r}]", path, longest)
+
+
+def _check_counted(field: str, path: str, longest: int) -> None:
+    import numpy as np
+    from levanter.store.tree_store import TreeStore
+
+    try:
+        masks = TreeStore.open({"assistant_masks": np.zeros(0, np.int32)}, path, mode="r").tree["assistant_masks"]
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{field}: the token cache at {path} is not of chats, as its format says: give it the format that it was "
+            "tokenized with."
+        ) from error
+    ends = masks.offsets[1 : masks.num_rows + 1].read().result()
+    starts = np.concatenate([np.zeros(1, ends.dtype), ends[:-1]])
+    is_marked, first, size = False, 0, _AT_FIRST
+    while first < len(ends):
+        begin, end = starts[first], ends[min(first + size, len(ends)) - 1]
+        marked = begin + np.flatnonzero(masks.data[begin:end].read().result())
+        if (marked - starts[np.searchsorted(ends, marked, side="right")] < longest).any():
+            return
+        is_marked |= marked.size > 0
+        first, size = first + size, min(2 * size, _AT_MOST)
+    if not len(ends):
+        return
+    if not is_marked:
+        raise ValueError(
+            f"{field}: in none of its {len(ends):,} conversations does the chat template mark words of the assistant, "
+            "so nothing would count in the loss: look at the roles that it asks for."
+        )
+    raise ValueError(
+        f"{field}: in each of its {len(ends):,} conversations the assistant's words come after the first {longest:,} "
+        "tokens, where a sequence ends, so nothing would count in the loss: give a model with a longer context, or "
+        "shorter conversations."
+    )
 
 
 def loaded_tokenizer(data: Any) -> Any:

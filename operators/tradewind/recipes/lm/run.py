@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tradewind.recipes.levanter.trainer import LM
-from tradewind.recipes.lm.checks import check_models, check_tokenizer, check_train_config
+from tradewind.recipes.lm.checks import check_data, check_models, check_train_config
 from tradewind.recipes.lm.config import LevanterTrainConfig
 from tradewind.recipes.lm.facts import beginning, ending, facts_of, losses
 from tradewind.recipes.lm.prepared import prepared
@@ -22,7 +22,7 @@ _LM: Final = KindOfTraining(
     main=LM,
     check=check_train_config,
     prepared=prepared,
-    check_data=check_tokenizer,
+    check_data=check_data,
     check_models=check_models,
     facts=facts_of,
     beginning=beginning,
