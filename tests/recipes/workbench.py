@@ -7,8 +7,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tensorstore
+
 from tests.prepared import PreparedPython
 from tradewind.recipes.metrics.file import read_metrics
+
+
+def stored_array(checkpoint: str | Path, name: str) -> np.ndarray:
+    """An array in a checkpoint of Levanter's, such as ``opt_state/count``."""
+    base = {"driver": "ocdbt", "base": f"file://{checkpoint}", "path": f"{name}/"}
+    return np.asarray(tensorstore.open({"driver": "zarr3", "kvstore": base}).result().read().result())
 
 
 class Workbench:

@@ -39,14 +39,14 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
 
 
 def check_checkpoints(config: LmTrainConfig, made: Any) -> None:
-    """Raise ``ValueError`` if this training's newest checkpoint, or what it begins with, is of another model."""
+    """Raise ``ValueError`` if this training's newest checkpoint, or else what it begins with, is of another model."""
     newest = newest_checkpoint(checkpoint_roots(config))
     source = source_checkpoint(config)
     vocab_size = len(made.data.the_tokenizer)
     if newest is not None:
         check_same_model(made, vocab_size, newest.path, "output_path")
-    if source is not None:
-        check_same_model(made, vocab_size, source.path, "initialize_from")
+    elif source is not None:
+        check_same_model(made, vocab_size, source, "initialize_from")
     if source is not None and made.initialize_from_hf:
         raise ValueError(f"initialize_from and {_HUB} both say what to begin with: give one of them.")
     if newest is None and made.initialize_from_hf:

@@ -60,8 +60,8 @@ class LmTrainConfig:
     model: Any = None
     """A model config of Levanter's; in a DAG file ``lazy("levanter.models.llama:LlamaConfig", ...)``."""
     initialize_from: str | None = None
-    """Begin with the weights and the optimizer's state of a checkpoint of the same model, at step 0: the output of a
-    training, or one of its checkpoints."""
+    """Begin with the weights of a checkpoint of the same model, at step 0: the output of a training, or one of its
+    checkpoints."""
     temporary_checkpoint_path: str | None = None
     """Where temporary checkpoints go instead, such as a bucket that removes old files; each training has a folder of
     its own below it."""

@@ -7,10 +7,12 @@ import math
 import signal
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from tests.prepared import prepared_to_train
-from tests.recipes.workbench import Workbench
+from tests.recipes.workbench import Workbench, stored_array
+from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.metrics.file import series
 from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
@@ -19,6 +21,7 @@ pytestmark = [pytest.mark.slow]
 
 STEPS, LENGTH = 8, 48
 PAIRS, CUT = 40, 8
+WEIGHTS = "embeddings/token_embeddings/weight"
 
 PREPARE = """
 import json, os, sys
@@ -112,6 +115,7 @@ KILLED = (
     MADE
     + """
 import signal
+from levanter.optim.model_averaging import EmaModelAveragingConfig
 from levanter.tracker import TrackerConfig
 from levanter.tracker.tracker import NoopTracker
 
@@ -125,7 +129,9 @@ class KillingConfig(TrackerConfig):
         return Killing()
 
 checkpointer = CheckpointerConfig(base_path="elsewhere", save_interval=timedelta(hours=1), keep=[{"every": 3}])
-run_levanter_train_dpo(made("killed", trainer={"tracker": (KillingConfig(),), "checkpointer": checkpointer}))
+averaging = EmaModelAveragingConfig(beta=1.0)
+run_levanter_train_dpo(made("killed", trainer={
+    "tracker": (KillingConfig(),), "checkpointer": checkpointer, "model_averaging": averaging}))
 """
     + END
 )
@@ -342,6 +348,9 @@ def test_a_training_that_was_killed_ends_with_the_losses_of_one_that_was_not(ben
         assert series(bench.metrics("killed"), measure) == series(bench.metrics("whole"), measure) != ([], [])
     exports = [bench.root / "out" / name / f"hf/step-{STEPS - 1}/model.safetensors" for name in ("killed", "whole")]
     assert exports[0].read_bytes() == exports[1].read_bytes()
+    base, first = (bench.root / name / "checkpoints/step-3" for name in ("base", "out/killed"))
+    weights, averages = stored_array(base, f"model/{WEIGHTS}"), stored_array(first, f"{AVERAGED}/policy/{WEIGHTS}")
+    assert np.array_equal(averages, weights), "the averages begin with the weights"
 
 
 def test_marins_helpers_teach_preferences_from_an_export_and_validate_on_the_split(bench: Workbench) -> None:

@@ -80,7 +80,7 @@ from tradewind.recipes.lm.run import run_levanter_train_lm
 root, find = sys.argv[1], builder().find
 source, text = find("levanter.data.text.UrlDatasetSourceConfig"), find("levanter.data.text.TextLmDatasetFormat")()
 
-def decoded(name, steps, **more):
+def decoded(name, steps, trainer={}, **more):
     written = find("marin.training.training.TrainLmOnPodConfig")(
         train_config=find("levanter.main.train_lm.TrainLmConfig")(
             data=find("levanter.data.text.LMMixtureDatasetConfig")(
@@ -92,13 +92,13 @@ def decoded(name, steps, **more):
                 seq_len=32, hidden_dim=32, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2),
             trainer=find("levanter.trainer.TrainerConfig")(
                 tracker=find("levanter.tracker.wandb.WandbConfig")(project="marin"), train_batch_size=4,
-                num_train_steps=steps, replica_dcn_axis_size=-1),
+                num_train_steps=steps, replica_dcn_axis_size=-1, **trainer),
             hf_save_steps=None, **more),
         resources=CpuOnlyConfig(), output_path=f"{root}/out/{name}")
     return decode(json.loads(json.dumps(Encoder(CodeFolder(Path("/nonexistent"))).encode(written, "config"))))
 
-def still(name, steps, **more):
-    return decoded(name, steps, optimizer=find("levanter.optim.config.AdamConfig")(learning_rate=0.0), **more)
+def still(name, steps, trainer={}, **more):
+    return decoded(name, steps, trainer, optimizer=find("levanter.optim.config.AdamConfig")(learning_rate=0.0), **more)
 """
 END = """
 sys.stdout.flush()

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorstore
 from safetensors.numpy import load_file
 
 from tests.prepared import prepared_to_train
 from tests.recipes.lm.model_hub import ModelHub
 from tests.recipes.lm.programs import END, MADE, PREPARE, WRITTEN
 from tests.recipes.lm.wandb_server import WandbServer
-from tests.recipes.workbench import Workbench
+from tests.recipes.workbench import Workbench, stored_array
 from tests.serving import serving
+from tradewind.recipes.levanter.stored_models import AVERAGED
 from tradewind.recipes.metrics.file import series
 from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
@@ -32,6 +32,7 @@ TRAIN = MADE + "run_levanter_train_lm(made(sys.argv[2]))" + END
 BEGIN = (
     MADE
     + """
+import jmp
 from aqt.jax.v2 import config as aqt
 from haliax.quantization import QuantizationConfig
 products, prepare = [], aqt.set_context
@@ -43,6 +44,7 @@ run_levanter_train_lm(made(
         "train_batch_size": [ScheduleStep(0, 4), ScheduleStep(2, 8)],
         "model_averaging": None,
         "quantization": QuantizationConfig(int8=True),
+        "mp": jmp.get_policy("p=bfloat16,c=bfloat16"),
         "tracker": (TensorboardConfig(), WandbConfig(mode="online")),
     },
     initialize_from_checkpoint_path=f"{root}/out/whole", auto_build_caches=True, env_vars={"RUN_ID": "mine"},
@@ -50,7 +52,9 @@ run_levanter_train_lm(made(
 ))
 print("layers multiply in int8:", len(products) > 0)
 run_levanter_train_lm.preflight(made("r", initialize_from_checkpoint_path=f"{root}/out/begun"), 4)
-run_levanter_train_lm(made("averaged", 4, initialize_from_checkpoint_path=f"{root}/out/begun", hf_save_steps=None))
+run_levanter_train_lm(made(
+    "averaged", 4, trainer={"model_averaging": EmaModelAveragingConfig(beta=1.0)}, hf_save_steps=None,
+    initialize_from_checkpoint_path=f"{root}/out/begun"))
 try:
     run_levanter_train_lm.preflight(made("r", trainer={"initialize_from": f"{root}/out/begun"}), 4)
 except ValueError as error:
@@ -126,6 +130,7 @@ cases = {
     "no end": lambda: made("r", data={"tokenizer": f"{root}/endless"}),
     "no cache": lambda: made("r", data=component(cache_dir="/nowhere")),
     "cache to build": lambda: made("r", data=component(cache_dir="/nowhere", source=url)),
+    "no checkpoint any more": lambda: made("whole", initialize_from_checkpoint_path="/nowhere"),
     "no checkpoint": lambda: made("r", initialize_from_checkpoint_path="/nowhere"),
     "other model to begin with": lambda: made(
         "r", model={"hidden_dim": 64}, initialize_from_checkpoint_path=f"{root}/out/whole"),
@@ -151,7 +156,7 @@ from tradewind.recipes.levanter.simulated_slices import on_these_devices
 def begun(begin, reference="people/tiny", **more):
     trainer = {
         "tracker": (WandbConfig(mode="online", project="p", tags=["tiny"]), TensorboardConfig()),
-        "mesh": MeshConfig(dcn_axes={"replica_dcn": 2}), "model_averaging": None, "per_device_eval_parallelism": 4}
+        "mesh": MeshConfig(dcn_axes={"replica_dcn": 2}), "per_device_eval_parallelism": 4}
     return made(
         "from-a-hub", 5, {"train_weights": {"web": 1.0, "code": 1.0}}, {"reference_checkpoint": reference},
         trainer=trainer, initialize_from_hf=begin, z_loss_weight=1.0, hf_save_steps=10**9,
@@ -185,12 +190,14 @@ STILL = WRITTEN + 'run_levanter_train_lm(still("still", 4))' + END
 GOES_ON = (
     WRITTEN
     + """
-begin = {"initialize_from_checkpoint_path": f"{root}/out/still/checkpoints/step-3"}
+averaging = find("levanter.optim.model_averaging.EmaModelAveragingConfig")(beta=0.5)
+begin = {"initialize_from_checkpoint_path": f"{root}/out/still"}
 try:
     run_levanter_train_lm.preflight(still("r", 4, **begin), 4)
 except ValueError as error:
     print(error)
-run_levanter_train_lm(still("goes-on", 8, **begin))
+run_levanter_train_lm(still(
+    "goes-on", 8, {"model_averaging": averaging, "allow_partial_checkpoint": True}, **begin))
 """
     + END
 )
@@ -220,6 +227,7 @@ run_levanter_train_lm(made("of-mine", 2, {
 """
     + END
 )
+WEIGHTS = "embeddings/token_embeddings/weight"
 WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
 FROM_NO_HUB = [
     "train_config.initialize_from_hf='people/tiny@gone' is not on the hub in this revision",
@@ -279,6 +287,7 @@ REFUSED = {
     "run the step that makes it, as its component does not say what it is made of.",
     "cache to build": "train_config.data.components['web']: there is no finished token cache for train at "
     "/nowhere/train: run the step that makes it, or set auto_build_caches=True.",
+    "no checkpoint any more": "fits",
     "no checkpoint": "There is no complete checkpoint under train_config.initialize_from_checkpoint_path /nowhere.",
     "other model to begin with": f"train_config.initialize_from_checkpoint_path: the checkpoint ROOT{WHOLE} is of",
     "other model to go on with": f"output_path: the checkpoint ROOT{WHOLE} is of another model: ",
@@ -360,8 +369,11 @@ def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench
     assert "layers multiply in int8: True" in told
     assert rows[0]["step"] == 2, "steps count from 0, as if there had been none"
     assert [steps_taken(bench.result(name)["checkpoint"]) for name in ("begun", "averaged")] == [4, 4]
-    averaged, raw = (bench.metrics("averaged")[-1][f"eval/{kind}web/loss"] for kind in ("ema/", ""))
-    assert averaged != raw and abs(averaged - raw) < 1, "the averages begin with the weights"
+    begun, averaged = (bench.result(name)["checkpoint"] for name in ("begun", "averaged"))
+    weights, trained = (stored_array(each, f"model/{WEIGHTS}") for each in (begun, averaged))
+    averages = stored_array(averaged, f"{AVERAGED}/{WEIGHTS}")
+    assert np.array_equal(averages, weights) and not np.array_equal(trained, averages), "they begin with the weights"
+    assert (weights.dtype.name, trained.dtype.name, averages.dtype.name) == ("bfloat16", "float32", "float32")
     without = f"{bench.root}/out/begun/checkpoints/step-3 has no averaged weights, and train_config.trainer.model_av"
     assert told[-1].startswith(f"train_config.trainer.initialize_from: the checkpoint {without}")
 
@@ -420,12 +432,17 @@ def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(be
     write_notice(str(notice), Notice(4e9, "maintenance"))
     told = bench.run(GOES_ON, exit_code=NOTICED, **{NOTICE_VARIABLE: str(notice)})
     notice.unlink()
-    begin = f"{bench.root}/out/still/checkpoints/step-3"
+    begin = bench.root / "out/still/checkpoints/step-3"
     assert told[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3")
     assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in told
     assert f"  goes on at step 5/8 with {begin}" in told
-    assert any(line.startswith("goes on after step ") for line in bench.run(GOES_ON))
+    begin.rename(begin.with_name("step-5"))  # as if that one had gone on meanwhile, too
+    again = bench.run(GOES_ON)
+    assert any(line.startswith("goes on after step ") for line in again)
+    assert f"  goes on at step 5/8 with {begin}" in again
     result = bench.result("goes-on")
+    averages, weights = (stored_array(result["checkpoint"], f"{part}/{WEIGHTS}") for part in (AVERAGED, "model"))
+    assert np.array_equal(averages, weights), "they begin with the weights of a checkpoint that has none"
     assert (result["steps"], result["tokens"], steps_taken(result["checkpoint"])) == (8, 4 * 4 * 32, 8)
     first, then = (dict(zip(*series(bench.metrics(name), "train/loss"), strict=True)) for name in ("still", "goes-on"))
     assert then.keys() == {4, 5, 6, 7} and {step - 4: then[step] for step in (6, 7)} == first != {}
@@ -433,8 +450,7 @@ def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(be
 
 def steps_taken(checkpoint: str) -> int:
     """How far the optimizer has counted, by which the learning rate goes."""
-    base = {"driver": "ocdbt", "base": f"file://{checkpoint}", "path": "opt_state/count/"}
-    return int(tensorstore.open({"driver": "zarr3", "kvstore": base}).result().read().result())
+    return int(stored_array(checkpoint, "opt_state/count"))
 
 
 def test_files_that_a_config_of_marins_tokenizes_are_trained_on_as_a_part_of_a_mixture(bench: Workbench) -> None:

@@ -50,13 +50,14 @@ def check_dpo_models(made: Any, roots: list[str]) -> None:
     reference = made.reference
     is_of_hub = bool(getattr(reference, "is_hf", False))
     vocab_size = len(made.data.the_tokenizer)
+    newest = newest_checkpoint(roots)
+    is_begin_read = newest is None or not _is_whole(made)
     for field, path in {
-        "initialize_from_checkpoint_path": made.initialize_from_checkpoint_path,
+        "initialize_from_checkpoint_path": made.initialize_from_checkpoint_path if is_begin_read else None,
         "reference.model_path": None if is_of_hub else getattr(reference, "model_path", None),
     }.items():
         if path:
             check_same_model(made, vocab_size, path, f"train_config.{field}")
-    newest = newest_checkpoint(roots)
     for field, begin in {
         "initialize_from_hf": made.initialize_from_hf if newest is None else None,
         "reference.model_path": reference.model_path if is_of_hub else None,

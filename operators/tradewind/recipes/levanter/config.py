@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import basename, is_remote, join
-from tradewind.recipes.checkpoints.newest import FoundCheckpoint, newest_checkpoint
+from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_config
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.overrides import with_overrides
@@ -16,6 +16,7 @@ from tradewind.recipes.metrics.trackers import tensorboard_config, wandb_config
 from tradewind.recipes.metrics.tracking import TrackingOptions, tracker_config
 from tradewind.recipes.train_config import (
     LmTrainConfig,
+    checkpoint_roots,
     checkpoints_path,
     metrics_path,
     temporary_checkpoints_path,
@@ -35,7 +36,6 @@ def levanter_config(config: LmTrainConfig, tokenizer: str) -> TrainLmConfig:
     from levanter.main.train_lm import TrainLmConfig
     from levanter.optim.config import AdamConfig
 
-    source = source_checkpoint(config)
     made = TrainLmConfig(
         data=parts.cached_data(config.cache_path, tokenizer),
         model=parts.language_model(config.model, config.model_size, config.seq_len, tokenizer),
@@ -44,7 +44,7 @@ def levanter_config(config: LmTrainConfig, tokenizer: str) -> TrainLmConfig:
         optimizer=AdamConfig(
             learning_rate=config.learning_rate, weight_decay=config.weight_decay, warmup=0.1, min_lr_ratio=0.1
         ),
-        initialize_from_checkpoint_path=None if source is None else source.path,
+        initialize_from_checkpoint_path=source_checkpoint(config),
         hf_save_path=None,  # it would end up in hf/step-N; train_lm writes hf/
     )
     changed: TrainLmConfig = with_overrides(made, config.levanter)
@@ -67,15 +67,19 @@ def with_trackers(made: TrainLmConfig, config: LmTrainConfig, first_step: int) -
     return dataclasses.replace(made, trainer=dataclasses.replace(made.trainer, tracker=tuple(trackers)))
 
 
-def source_checkpoint(config: LmTrainConfig) -> FoundCheckpoint | None:
-    """The checkpoint to begin with, if there is to be one. Raises ``ValueError`` if there is none at that path."""
+def source_checkpoint(config: LmTrainConfig) -> str | None:
+    """The checkpoint to begin with, if there is to be one. One that has its own by now does not need it any more.
+
+    Raises:
+        ValueError: There is none at that path, and the training needs it.
+    """
     if config.initialize_from is None:
         return None
     path = config.initialize_from
     found = newest_checkpoint([path, checkpoints_path(path)])
-    if found is None:
+    if found is None and newest_checkpoint(checkpoint_roots(config)) is None:
         raise ValueError(f"There is no complete checkpoint under initialize_from {path}.")
-    return found
+    return path if found is None else found.path
 
 
 def _trainer(config: LmTrainConfig) -> TrainerConfig:

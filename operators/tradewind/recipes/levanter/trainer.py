@@ -16,6 +16,10 @@ import importlib
 from functools import cache, partial
 from typing import Any, Final
 
+from tradewind.recipes.checkpoints.newest import newest_checkpoint
+from tradewind.recipes.checkpoints.stored_shapes import has_arrays
+from tradewind.recipes.levanter.stored_models import AVERAGED
+
 LM: Final = "levanter.main.train_lm"
 _SAVES: Final = "checkpoint_hook"
 """Levanter's name for what saves a step."""
@@ -33,6 +37,7 @@ def train(config: Any, main: str = LM, goes_on_at: int = 0) -> None:
     module: Any = importlib.import_module(main)
     if config.trainer.quantization is not None:
         _let_quantized_states_load()
+    is_begun = bool(config.initialize_from_hf or config.initialize_from_checkpoint_path)
     weights = None
     if loads_whole_models(config, main) and (begin := config.initialize_from_checkpoint_path):
         trainer = dataclasses.replace(config.trainer, initialize_from=begin) if goes_on_at else config.trainer
@@ -40,7 +45,7 @@ def train(config: Any, main: str = LM, goes_on_at: int = 0) -> None:
         weights = None if goes_on_at else begin
     levanters = module.Trainer
     # Its main function makes its trainer itself, and takes no other.
-    module.Trainer = partial(_trainer_class(), begins_with=weights, data_begin_at=goes_on_at)
+    module.Trainer = partial(_trainer_class(), begins_with=weights, is_begun=is_begun, data_begin_at=goes_on_at)
     try:
         module.main(config)
     finally:
@@ -60,15 +65,27 @@ def _trainer_class() -> Any:
     class OurTrainer(Trainer):
         _save: Any = None
 
-        def __init__(self, *given: Any, begins_with: str | None, data_begin_at: int) -> None:
+        def __init__(self, *given: Any, begins_with: str | None, is_begun: bool, data_begin_at: int) -> None:
             super().__init__(*given)
-            self._begins_with, self._data_begin_at = begins_with, data_begin_at
+            self._begins_with, self._is_begun, self._data_begin_at = begins_with, is_begun, data_begin_at
 
         def initial_state(self, *given: Any, **named: Any) -> Any:
             state = super().initial_state(*given, **named)
             if self._begins_with is None or int(state.step) > 0:
                 return state
-            return _with_weights(state, self._begins_with, self.config.model_averaging)
+            return dataclasses.replace(state, model=_weights(state.model, self._begins_with))
+
+        def train(self, state: Any, train_loader: Any) -> Any:
+            if self.config.model_averaging is not None and self._lacks_averages(int(state.step)):
+                state = _with_averages(state, self.config.model_averaging)
+            return super().train(state, train_loader)
+
+        def _lacks_averages(self, step: int) -> bool:
+            """Whether the averages are not of the weights: at the begin with other ones, or a partial checkpoint's."""
+            if step == 0 or not self.config.allow_partial_checkpoint:
+                return step == 0 and self._is_begun
+            own = newest_checkpoint(self.checkpoint_search_paths)
+            return not has_arrays(self.config.initialize_from if own is None else own.path, AVERAGED)
 
         def data_loader(self, *given: Any, **named: Any) -> Any:
             loader = super().data_loader(*given, **named)
@@ -94,19 +111,31 @@ def _trainer_class() -> Any:
     return OurTrainer
 
 
-def _with_weights(state: Any, checkpoint: str, averaging: Any) -> Any:
-    """A fresh state with the weights of a checkpoint, with which also the averages begin."""
+def _weights(model: Any, checkpoint: str) -> Any:
+    """The weights of a checkpoint, in the precision of the model in whose place they come."""
     import equinox as eqx
     import jax
     from levanter.checkpoint import load_checkpoint
-    from levanter.trainer_state import trainables_only
 
     # With subpath= it could not load quantized layers, which have parts without a name.
-    model = load_checkpoint({"model": state.model}, checkpoint)["model"]
-    # The averages are of a copy, since a step gives away the arrays of the state, each once.
-    arrays, others = eqx.partition(trainables_only(model, state.is_trainable), eqx.is_array)
-    copied = eqx.combine(jax.jit(lambda tree: jax.tree.map(jax.numpy.copy, tree))(arrays), others)
-    return dataclasses.replace(state, model=model, model_averaging=averaging and averaging.create(copied))
+    loaded = load_checkpoint({"model": model}, checkpoint)["model"]
+    return jax.tree.map(lambda new, old: new.astype(old.dtype) if eqx.is_array(old) else new, loaded, model)
+
+
+def _with_averages(state: Any, averaging: Any) -> Any:
+    """The same with averages that begin with the weights, in the place of those that are there.
+
+    Levanter's begin with the weights of nobody, wherever it loads others after it has made its state.
+    """
+    import equinox as eqx
+    import jax
+
+    new, others = eqx.partition(state.trainable_model, eqx.is_array)
+    # A copy, since a step gives away the arrays of the state, each once.
+    copied = jax.jit(lambda tree: jax.tree.map(jax.numpy.copy, tree))(new)
+    for array in jax.tree.leaves(eqx.filter(state.model_averaging, eqx.is_array)):
+        array.delete()  # Levanter's main function holds the state with which it calls to the end
+    return dataclasses.replace(state, model_averaging=averaging.create(eqx.combine(copied, others)))
 
 
 class _LaterData:

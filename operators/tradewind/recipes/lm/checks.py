@@ -151,19 +151,19 @@ def check_hub_is_there(made: Any, roots: list[str]) -> None:
 
 
 def check_models(made: Any, roots: list[str]) -> None:
-    """Raise ``ValueError`` if the newest checkpoint of this training, or what it begins with, is of another model."""
+    """Raise ``ValueError`` if this training's newest checkpoint, or else what it begins with, is of another model."""
     newest = newest_checkpoint(roots)
     if newest is None and made.initialize_from_hf:
         check_hub_model(made, made.initialize_from_hf, "train_config.initialize_from_hf")
     if made.trainer.allow_partial_checkpoint or type(made.adapter).__name__ != "NoAdaptorConfig":
         return  # parts of a model may be in it
     vocab_size = len(made.data.the_tokenizer)
-    for field, path in {
-        "output_path": None if newest is None else newest.path,
+    begins = {
         "train_config.initialize_from_checkpoint_path": made.initialize_from_checkpoint_path,
         "train_config.trainer.initialize_from": made.trainer.initialize_from,
         "train_config.trainer.load_checkpoint_path": made.trainer.load_checkpoint_path,
-    }.items():
+    }
+    for field, path in (begins if newest is None else {"output_path": newest.path}).items():
         if path is not None:
             check_same_model(made, vocab_size, path, field)
             if path != made.initialize_from_checkpoint_path:

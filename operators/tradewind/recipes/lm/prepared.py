@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from tradewind.datasets.files import is_remote, join
 from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
-from tradewind.recipes.checkpoints.newest import newest_checkpoint
+from tradewind.recipes.checkpoints.newest import FoundCheckpoint, newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_like
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import log_folder
 from tradewind.recipes.levanter.trainer import loads_whole_models
 from tradewind.recipes.lm.checks import check_averages
 from tradewind.recipes.lm.config import LevanterTrainConfig, output_path_of, run_id_of
-from tradewind.recipes.lm.output import TrainingOutput
+from tradewind.recipes.lm.output import Begin, TrainingOutput
 from tradewind.recipes.lm.places import builds_caches
 from tradewind.recipes.metrics.harness import usable_harness
 from tradewind.recipes.train_config import export_path, folder_of_training
+
+_STATE: Final = "trainer.initialize_from"
+_WEIGHTS: Final = "initialize_from_checkpoint_path"
+"""Fields of Levanter's that name a checkpoint to begin with."""
 
 
 def output_of(config: Any) -> TrainingOutput:
@@ -42,14 +47,13 @@ def with_places(config: Any) -> Any:
     """The same of any config of a training, as far as they are alike."""
     given = config.train_config
     data = data_with_places(config, given.data, "data")
-    begin = given.initialize_from_checkpoint_path
     return dataclasses.replace(
         given,
         data=data,
         model=_model(given, data.tokenizer),
         trainer=_trainer(config),
         hf_save_path=_export(config),
-        initialize_from_checkpoint_path=begin and newest_under(begin, "initialize_from_checkpoint_path"),
+        initialize_from_checkpoint_path=_begin(config, _WEIGHTS),
     )
 
 
@@ -67,10 +71,26 @@ def newest_under(path: str, field: str) -> str:
     Raises:
         ValueError: There is none.
     """
-    found = newest_checkpoint([path, join(path, "checkpoints")])
-    if found is None:
-        raise ValueError(f"There is no complete checkpoint under train_config.{field} {path}.")
-    return found.path
+    return _newest_under(path, field).path
+
+
+def settle_begin(config: Any) -> None:
+    """Process 0 decides with which checkpoint a training begins that has none of its own; all wait for that.
+
+    A folder of checkpoints may get another newest one at any time: between two processes that look for it, and between
+    two starts of one training, which would then take its first step for another.
+    """
+    import jax
+    from jax.experimental.multihost_utils import sync_global_devices
+
+    output = output_of(config)
+    if jax.process_index() == 0 and output.newest_step() < 0:
+        for field in (_STATE, _WEIGHTS):
+            with suppress(ValueError):  # which every process will raise
+                if (checkpoint := _begin(config, field)) is not None:
+                    first = _newest_under(checkpoint, field).step + 1 if _goes_on(config, field) else 0
+                    output.write_begin(Begin(str(_given(config, field)), checkpoint, first))
+    sync_global_devices("tradewind: begin settled")
 
 
 def first_step(config: Any, made: Any) -> int:
@@ -82,19 +102,57 @@ def first_step(config: Any, made: Any) -> int:
     Raises:
         ValueError: There are no steps after the checkpoint's, or it lacks averaged weights that are asked for.
     """
-    field, begin = "trainer.initialize_from", made.trainer.initialize_from
-    if not begin and not isinstance(config, LevanterTrainConfig) and loads_whole_models(made):
-        field, begin = "initialize_from_checkpoint_path", made.initialize_from_checkpoint_path
-        if begin and not made.trainer.allow_partial_checkpoint:
-            check_averages(made.trainer, begin, f"train_config.{field}")
-    found = newest_checkpoint([begin]) if begin else None
-    first, steps = 0 if found is None else found.step + 1, made.trainer.num_train_steps
-    if found is not None and first >= steps:
+    field = next((each for each in (_STATE, _WEIGHTS) if _given(config, each) and _goes_on(config, each)), None)
+    if field is None:
+        return 0
+    output = output_of(config)
+    if (begun := output.begin()) is not None and output.newest_step() >= 0:
+        return begun.first_step
+    found = _newest_under(made.trainer.initialize_from or made.initialize_from_checkpoint_path, field)
+    if field == _WEIGHTS and not made.trainer.allow_partial_checkpoint:
+        check_averages(made.trainer, found.path, f"train_config.{field}")
+    first, steps = found.step + 1, made.trainer.num_train_steps
+    if first >= steps:
         raise ValueError(
-            f"train_config.{field}: the checkpoint {begin} is of step {first - 1}, with which this training goes on, "
-            f"and train_config.trainer.num_train_steps={steps} ends it there: give the steps of both together."
+            f"train_config.{field}: the checkpoint {found.path} is of step {found.step}, with which this training goes "
+            f"on, and train_config.trainer.num_train_steps={steps} ends it there: give the steps of both together."
         )
     return first
+
+
+def _given(config: Any, field: str) -> Any:
+    given = config.train_config
+    return given.trainer.initialize_from if field == _STATE else given.initialize_from_checkpoint_path
+
+
+def _goes_on(config: Any, field: str) -> bool:
+    """Whether it goes on with all that the checkpoint holds, and not with the weights alone."""
+    is_ours = isinstance(config, LevanterTrainConfig)
+    return field == _STATE or (not is_ours and loads_whole_models(config.train_config))
+
+
+def _begin(config: Any, field: str) -> str | None:
+    """The checkpoint that this field names; that of the start before, if it is there or need not be.
+
+    Raises:
+        ValueError: There is none, and the training has to read it.
+    """
+    if not (path := _given(config, field)):
+        return None
+    output = output_of(config)
+    is_read = output.newest_step() < 0 or not _is_whole(config.train_config)  # by an adapter's at every start
+    begun = output.begin()
+    if begun is None or begun.given != str(path):
+        return newest_under(path, field) if is_read else str(path)
+    is_gone = is_read and newest_checkpoint([begun.checkpoint]) is None
+    return newest_under(path, field) if is_gone else begun.checkpoint
+
+
+def _newest_under(path: str, field: str) -> FoundCheckpoint:
+    found = newest_checkpoint([path, join(path, "checkpoints")])
+    if found is None:
+        raise ValueError(f"There is no complete checkpoint under train_config.{field} {path}.")
+    return found
 
 
 def sized(made: Any) -> Any:
@@ -110,7 +168,6 @@ def _trainer(config: Any) -> Any:
     from levanter.distributed import DistributedConfig
 
     given, output = config.train_config.trainer, output_of(config)
-    begin = given.initialize_from and newest_under(given.initialize_from, "trainer.initialize_from")
     return dataclasses.replace(
         given,
         id=run_id_of(config),
@@ -122,7 +179,7 @@ def _trainer(config: Any) -> Any:
         log_xla_hlo=False,
         shutdown_at_exit=False,
         wandb=None,  # it is the tracker already
-        initialize_from=begin,
+        initialize_from=_begin(config, _STATE),
         **_loads(given, output),
     )
 
@@ -162,5 +219,10 @@ def _export(config: Any) -> str | None:
     from levanter.compat.hf_checkpoints import HFCompatConfig
 
     given = config.train_config
-    is_whole = type(given.adapter).__name__ == "NoAdaptorConfig" and isinstance(given.model, HFCompatConfig)
-    return export_path(output_path_of(config)) if is_whole and given.hf_save_steps else None
+    has_form = _is_whole(given) and isinstance(given.model, HFCompatConfig)
+    return export_path(output_path_of(config)) if has_form and given.hf_save_steps else None
+
+
+def _is_whole(given: Any) -> bool:
+    """Whether the model itself is trained, and no adapter of it."""
+    return type(given.adapter).__name__ == "NoAdaptorConfig"

@@ -23,7 +23,7 @@ from tradewind.recipes.lm.config import set_variables
 from tradewind.recipes.lm.facts import TrainingFacts, going_on
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import check_places, missing_caches
-from tradewind.recipes.lm.prepared import first_step, output_of, sized
+from tradewind.recipes.lm.prepared import first_step, output_of, settle_begin, sized
 from tradewind.recipes.lm.trackers import with_all_trackers
 from tradewind.recipes.token_cache import own_scratch
 from tradewind.runtime.pods.on_host.heartbeat import expect_steps
@@ -86,6 +86,7 @@ class KindOfTraining:
         self.check(config.train_config)
         output.remove_unfinished()
         settle_checkpoints(output.roots)
+        settle_begin(config)
         made = sized(on_these_devices(self.prepared(config)))
         check_batches(made.trainer, parts.device_count(), made.trainer.num_slices)
         self.check_data(made)
