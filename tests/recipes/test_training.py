@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sysconfig
 import time
 from collections.abc import Iterator
@@ -211,7 +212,9 @@ def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
 
 
 def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop) -> None:
-    whole = str(workshop.root / "whole")
+    whole, part = str(workshop.root / "whole"), workshop.root / "part/step-40"
+    shutil.copytree(f"{whole}/checkpoints/step-40", part)
+    next(part.glob("d/*")).unlink()
     cases = {
         "accepted": (
             4,
@@ -261,6 +264,8 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
             4,
             {"initialize_from": f"{whole}/checkpoints/step-40", "model_size": "small"},
         ),
+        f"initialize_from: the checkpoint {part} is damaged, ": (4, {"initialize_from": str(part)}),
+        "accepted without what it began with": (4, {"output_path": whole, "initialize_from": "/nowhere"}),
         "There is no complete checkpoint under initialize_from /nowhere.": (4, {"initialize_from": "/nowhere"}),
         "accepted with an export": (4, {"levanter": {"initialize_from_hf": f"{whole}/hf"}}),
         f"levanter['initialize_from_hf']: the model {whole}/hf is another: ": (

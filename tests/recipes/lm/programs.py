@@ -98,6 +98,7 @@ def decoded(name, steps, trainer={}, **more):
     return decode(json.loads(json.dumps(Encoder(CodeFolder(Path("/nonexistent"))).encode(written, "config"))))
 
 def still(name, steps, trainer={}, **more):
+    more["data_seed"] = 0
     return decoded(name, steps, trainer, optimizer=find("levanter.optim.config.AdamConfig")(learning_rate=0.0), **more)
 """
 END = """

@@ -65,8 +65,16 @@ except ValueError as error:
 REFUSE = (
     MADE
     + """
+import shutil
+from pathlib import Path
 from haliax.quantization import QuantizationConfig
+from levanter.adaptor import LoraAdaptorConfig
 from levanter.data.text import ChatLmDatasetFormat
+
+def damaged():
+    path = Path(shutil.copytree(f"{root}/out/whole/checkpoints/step-6", f"{root}/damaged/step-6"))
+    max(path.rglob("d/*"), key=lambda file: file.stat().st_size).unlink()
+    return path
 
 def component(**fields):
     return {"components": {"web": DatasetComponent(**fields)}, "train_weights": {"web": 1.0}}
@@ -117,6 +125,10 @@ cases = {
     "export with int8": lambda: made(
         "r", initialize_from_hf=f"{root}/out/whole/hf/step-11",
         trainer={"quantization": QuantizationConfig(int8=True)}),
+    "checkpoint with an adapter": lambda: made(
+        "r", initialize_from_checkpoint_path=f"{root}/out/whole", adapter=LoraAdaptorConfig()),
+    "export with an adapter": lambda: made(
+        "r", initialize_from_hf=f"{root}/out/whole/hf/step-11", adapter=LoraAdaptorConfig()),
     "no state": lambda: made("r", trainer={"initialize_from": "/nowhere"}),
     "state": lambda: made("r", 24, trainer={"initialize_from": f"{root}/out/whole"}),
     "state of the end": lambda: made("r", trainer={"initialize_from": f"{root}/out/whole"}),
@@ -130,6 +142,7 @@ cases = {
     "no end": lambda: made("r", data={"tokenizer": f"{root}/endless"}),
     "no cache": lambda: made("r", data=component(cache_dir="/nowhere")),
     "cache to build": lambda: made("r", data=component(cache_dir="/nowhere", source=url)),
+    "damaged checkpoint": lambda: made("r", initialize_from_checkpoint_path=damaged()),
     "no checkpoint any more": lambda: made("whole", initialize_from_checkpoint_path="/nowhere"),
     "no checkpoint": lambda: made("r", initialize_from_checkpoint_path="/nowhere"),
     "other model to begin with": lambda: made(
@@ -197,7 +210,7 @@ try:
 except ValueError as error:
     print(error)
 run_levanter_train_lm(still(
-    "goes-on", 8, {"model_averaging": averaging, "allow_partial_checkpoint": True}, **begin))
+    "goes-on", 8, {"model_averaging": averaging, "allow_partial_checkpoint": True, "seed": 1}, **begin))
 """
     + END
 )
@@ -273,6 +286,8 @@ REFUSED = {
     "export": "fits",
     "export of another model": "train_config.initialize_from_hf: the model ROOT/out/whole/hf/step-11 is another: ",
     "export with int8": "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Lev",
+    "checkpoint with an adapter": "train_config.initialize_from_checkpoint_path does not go with train_config.adapt",
+    "export with an adapter": "fits",
     "no state": "There is no complete checkpoint under train_config.trainer.initialize_from /nowhere.",
     "state": "fits",
     "state of the end": f"train_config.trainer.initialize_from: the checkpoint ROOT{WHOLE} is of step {STEPS - 1}",
@@ -287,6 +302,7 @@ REFUSED = {
     "run the step that makes it, as its component does not say what it is made of.",
     "cache to build": "train_config.data.components['web']: there is no finished token cache for train at "
     "/nowhere/train: run the step that makes it, or set auto_build_caches=True.",
+    "damaged checkpoint": "train_config.initialize_from_checkpoint_path: the checkpoint ROOT/damaged/step-6 is dama",
     "no checkpoint any more": "fits",
     "no checkpoint": "There is no complete checkpoint under train_config.initialize_from_checkpoint_path /nowhere.",
     "other model to begin with": f"train_config.initialize_from_checkpoint_path: the checkpoint ROOT{WHOLE} is of",

@@ -33,6 +33,7 @@ def check_train_config(given: Any) -> None:
     check_values(given)
     check_begin(given)
     _check_quantized_begin(given)
+    _check_begin_of_adapter(given)
     check_length(given)
     check_schedules(given)
     check_weights(given.data)
@@ -316,4 +317,13 @@ def _check_quantized_begin(given: Any) -> None:
         raise ValueError(
             "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Levanter: begin "
             "with initialize_from_checkpoint_path, or leave it out."
+        )
+
+
+def _check_begin_of_adapter(given: Any) -> None:
+    """Levanter looks in the checkpoint for the adapter, too, with its optimizer."""
+    if given.initialize_from_checkpoint_path and type(given.adapter).__name__ != "NoAdaptorConfig":
+        raise ValueError(
+            "train_config.initialize_from_checkpoint_path does not go with train_config.adapter in Levanter: give "
+            "initialize_from_hf instead, such as the export of that training under hf/."
         )

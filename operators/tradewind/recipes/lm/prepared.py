@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tradewind.datasets.files import is_remote, join
 from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
+from tradewind.recipes.checkpoints.files import damage
 from tradewind.recipes.checkpoints.newest import FoundCheckpoint, newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_like
 from tradewind.recipes.levanter import parts
@@ -89,8 +90,24 @@ def settle_begin(config: Any) -> None:
             with suppress(ValueError):  # which every process will raise
                 if (checkpoint := _begin(config, field)) is not None:
                     first = _newest_under(checkpoint, field).step + 1 if _goes_on(config, field) else 0
-                    output.write_begin(Begin(str(_given(config, field)), checkpoint, first))
+                    output.write_begin(Begin(_given(config, field), checkpoint, first))
     sync_global_devices("tradewind: begin settled")
+
+
+def check_sound_begin(config: Any, made: Any) -> None:
+    """Refuse a damaged checkpoint to begin with, such as one of which only a part was copied.
+
+    For once, before there is a slice: on a disk all of it is read for that.
+
+    Raises:
+        ValueError: A file is missing, or is another than was written.
+    """
+    begins = {_STATE: made.trainer.initialize_from, _WEIGHTS: made.initialize_from_checkpoint_path}
+    for field, checkpoint in begins.items():
+        if checkpoint and _is_read(config) and (wrong := damage(checkpoint)) is not None:
+            raise ValueError(
+                f"train_config.{field}: the checkpoint {checkpoint} is damaged, {wrong}: copy it again or give another."
+            )
 
 
 def first_step(config: Any, made: Any) -> int:
@@ -120,9 +137,10 @@ def first_step(config: Any, made: Any) -> int:
     return first
 
 
-def _given(config: Any, field: str) -> Any:
+def _given(config: Any, field: str) -> str:
+    """The path that this field names; empty if it does not."""
     given = config.train_config
-    return given.trainer.initialize_from if field == _STATE else given.initialize_from_checkpoint_path
+    return str((given.trainer.initialize_from if field == _STATE else given.initialize_from_checkpoint_path) or "")
 
 
 def _goes_on(config: Any, field: str) -> bool:
@@ -139,13 +157,16 @@ def _begin(config: Any, field: str) -> str | None:
     """
     if not (path := _given(config, field)):
         return None
-    output = output_of(config)
-    is_read = output.newest_step() < 0 or not _is_whole(config.train_config)  # by an adapter's at every start
-    begun = output.begin()
-    if begun is None or begun.given != str(path):
-        return newest_under(path, field) if is_read else str(path)
+    begun, is_read = output_of(config).begin(), _is_read(config)
+    if begun is None or begun.given != path:
+        return newest_under(path, field) if is_read else path
     is_gone = is_read and newest_checkpoint([begun.checkpoint]) is None
     return newest_under(path, field) if is_gone else begun.checkpoint
+
+
+def _is_read(config: Any) -> bool:
+    """Whether a checkpoint to begin with is read: by a training without its own, and by an adapter's at every start."""
+    return output_of(config).newest_step() < 0 or not _is_whole(config.train_config)
 
 
 def _newest_under(path: str, field: str) -> FoundCheckpoint:

@@ -23,7 +23,7 @@ from tradewind.recipes.lm.config import set_variables
 from tradewind.recipes.lm.facts import TrainingFacts, going_on
 from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import check_places, missing_caches
-from tradewind.recipes.lm.prepared import first_step, output_of, settle_begin, sized
+from tradewind.recipes.lm.prepared import check_sound_begin, first_step, output_of, settle_begin, sized
 from tradewind.recipes.lm.trackers import with_all_trackers
 from tradewind.recipes.token_cache import own_scratch
 from tradewind.runtime.pods.on_host.heartbeat import expect_steps
@@ -68,6 +68,7 @@ class KindOfTraining:
         made = self.prepared(config)
         check_batches(made.trainer, devices, num_slices)
         self.check_data(made)
+        check_sound_begin(config, made)
         if can_lay_out(made):  # else the training itself compares
             check_model(made, len(made.data.the_tokenizer), "train_config.model")
             self.check_models(made, output_of(config).roots)
