@@ -20,7 +20,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
 from tradewind.datasets.python_sources import PythonSourcesConfig, collect_python_sources, running_python
@@ -48,6 +48,7 @@ from tradewind.steps.values.run_values import RunValue
 from tradewind.steps.values.shortened import shortened
 
 _P = ParamSpec("_P")
+_Made = TypeVar("_Made")
 _OF_STEP = ("description", "override_output_path", "resources", "pip_dependency_groups", "cluster", "secrets")
 _AS_TRAINED = ("cache_path", "tokenizer_path", "model", "model_size", "seq_len")
 _ASKED = {"cache_path": "tokens", "tokenizer_path": "tokenizer", "model": "model"}
@@ -81,17 +82,21 @@ _MEASURING = (
 """How often a training is measured, saved and printed, and where to: its weights do not depend on it."""
 
 
-def naming_step(make: Callable[Concatenate[str, _P], ExecutorStep]) -> Callable[Concatenate[str, _P], ExecutorStep]:
+class _NamedError(ValueError):
+    """What was refused, with the step's name: recipes make steps by other recipes."""
+
+
+def naming_step(make: Callable[Concatenate[str, _P], _Made]) -> Callable[Concatenate[str, _P], _Made]:
     """The same function of a step's name, with that name in what it refuses."""
 
     @functools.wraps(make)
-    def named(name: str, *args: _P.args, **kwargs: _P.kwargs) -> ExecutorStep:
+    def named(name: str, *args: _P.args, **kwargs: _P.kwargs) -> _Made:
         try:
             return make(name, *args, **kwargs)
-        except ExperimentError:  # names the step already
+        except (ExperimentError, _NamedError):  # names the step already
             raise
         except ValueError as error:
-            raise ValueError(f"Step {shortened(name)}: {error}") from None
+            raise _NamedError(f"Step {shortened(name)}: {error}") from None
 
     return named
 

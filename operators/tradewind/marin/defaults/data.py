@@ -16,6 +16,7 @@ from tradewind.marin.era.building import builder
 from tradewind.marin.names.data_configs import add_validation_sets_to_mixture, lm_data_config
 from tradewind.marin.names.steps import MarinStep
 from tradewind.marin.names.tokenizing import HfDatasetSpec, HfTokenizeConfig, TokenizeConfig
+from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, InputName, VersionedValue, ensure_versioned, this_output_path, versioned
 from tradewind.steps.values.shortened import shortened
 
@@ -69,6 +70,7 @@ _UNCHEATABLE: Final = (
 """The sets in English and of code, of https://github.com/Jellyfish042/uncheatable_eval."""
 
 
+@naming_step
 def default_download(
     name: str, hf_dataset_id: str, revision: str, override_output_path: str | None = None, **options: Any
 ) -> InputName:
@@ -94,6 +96,7 @@ def default_download(
     ).as_input_name()
 
 
+@naming_step
 def default_tokenize(
     name: str,
     dataset: InputName | ExecutorStep | str | HfDatasetSpec,

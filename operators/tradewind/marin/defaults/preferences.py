@@ -25,12 +25,14 @@ from tradewind.marin.names.functions import DPO, placement
 from tradewind.marin.names.steps import MarinStep
 from tradewind.recipes.dpo.run import run_levanter_train_dpo
 from tradewind.recipes.lm.config import LevanterTrainConfig
+from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, lazy, this_output_path
 from tradewind.steps.values.shortened import shortened
 
 __all__ = ["default_dpo"]
 
 
+@naming_step
 def default_dpo(
     name: str,
     tokenized: Any,

@@ -16,6 +16,7 @@ from tradewind.marin.names.speedruns import Author, SpeedrunConfig, SpeedrunResu
 from tradewind.marin.names.steps import MarinStep
 from tradewind.marin.names.tokenizing import TokenizeConfigBase
 from tradewind.recipes.speedruns.results import report_marins_speedrun
+from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, InputName, ensure_versioned, output_path_of, this_output_path
 
 __all__ = [
@@ -96,6 +97,7 @@ def speedrun_paloma_tokenized(tokenizer: str) -> dict[str, ExecutorStep]:
     return paloma_tokenized(tokenizer=tokenizer, paloma_raw=paloma_step("raw/paloma-speedrun"))
 
 
+@naming_step
 def default_speedrun(
     name: str, config: SpeedrunConfig, tags: Sequence[str] | None = None, override_output_path: str | None = None
 ) -> list[ExecutorStep]:

@@ -25,6 +25,7 @@ from tradewind.marin.names.steps import MarinStep
 from tradewind.recipes.lm.config import LevanterTrainConfig, variables_of
 from tradewind.recipes.lm.run import run_levanter_train_lm
 from tradewind.recipes.model_argument import context_of
+from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, InputName, Lazy, this_output_path
 from tradewind.steps.values.run_values import RunValue
 from tradewind.steps.values.shortened import shortened
@@ -51,6 +52,7 @@ _OF_ADAM: Final = (
 _STEP_OF: Final = re.compile(r"step-(\d+)/?$")
 
 
+@naming_step
 def default_train(
     name: str,
     tokenized: Any,
@@ -112,6 +114,7 @@ def default_train(
     )
 
 
+@naming_step
 def simulated_epoching_train(
     name: str,
     tokenized: Any,
@@ -147,6 +150,7 @@ def simulated_epoching_train(
     )
 
 
+@naming_step
 def default_sft(
     name: str,
     tokenized: Any,
@@ -191,6 +195,7 @@ def default_sft(
     return MarinStep(step.name, step.fn, config, **kept)
 
 
+@naming_step
 def default_anneal(
     name: str,
     anneal_config: AnnealConfig,
