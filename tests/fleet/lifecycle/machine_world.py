@@ -64,6 +64,11 @@ class World:
         files = (self.folder / "hosts").glob("*/starts")
         return Counter(line for file in files for line in file.read_text().split())
 
+    def drivers(self) -> list[str]:
+        """What the drivers of steps have said on the machines, at last."""
+        files = (self.folder / "hosts").glob("*/tradewind-log-*/driver.log")
+        return [line for file in sorted(files) for line in file.read_text().splitlines()[-8:]]
+
     def read(self, glob: str) -> list[bytes]:
         """What is in the objects of the bucket that ``glob`` names, by the store itself."""
         objects = dict(self.storage.buckets.bucket(BUCKET).objects)

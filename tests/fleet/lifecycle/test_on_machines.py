@@ -160,7 +160,11 @@ def test_a_restart_by_the_dag_loses_nothing_and_has_nothing_twice(world: World, 
     assert world.machines.running == machines
 
     again = ("on_head", "step", "trains-0", "trains-1")
-    until(lambda: all(world.starts()[name] == 2 for name in again), "all to go on", world.starts)
+    until(
+        lambda: all(world.starts()[name] == 2 for name in again),
+        "all to go on",
+        lambda: (world.starts(), world.drivers()),
+    )
     world.open_gate()
     for dag, run_of in runs.items():
         assert set(house.end(dag, run_of).values()) == {("success", 1)}, dag

@@ -248,6 +248,18 @@ def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monke
     )
 
 
+def test_a_term_that_is_over_stays_over_though_its_keeper_comes_back():
+    """Else what was ended at its end, or by the kernel, would be told as a fault of the command or of its machine."""
+    term = Term()
+    seen = process_guard._Term(term.descriptor)
+    term.set(boot_time())
+    assert seen.is_over
+    term.set(boot_time() + 60)
+    assert term.is_over
+    os.pwrite(term.descriptor, process_guard.TERM.pack(*[boot_time() + 60] * 3), 0)  # a keeper that was just in time
+    assert seen.is_over
+
+
 def test_a_term_that_is_prolonged_goes_on(mark):
     term = Term()
     term.set(boot_time() + 60)

@@ -218,6 +218,7 @@ class _Term:
         self._descriptor = descriptor
         self._timer = None if descriptor is None else KernelTimer(signal.SIGKILL)
         self._end = math.inf
+        self._was_over = False
         self._suspended_s = suspended_s()
 
     @property
@@ -225,11 +226,13 @@ class _Term:
         if self._descriptor is None or self._timer is None:
             return math.inf
         end, killed_at, again = TERM.unpack(os.pread(self._descriptor, TERM.size, 0))
-        if end == again and end != self._end:
+        if end == again and end != self._end and not self._was_over:
             self._end = end
             self._suspended_s = suspended_s()
             self._timer.set(killed_at)
-        return self._end - boot_time()
+        left_s = self._end - boot_time()
+        self._was_over |= left_s <= 0  # and stays so: what it was the end of is ended
+        return left_s
 
     @property
     def is_over(self) -> bool:

@@ -22,9 +22,13 @@ class Term:
         self._write(math.inf, math.inf)
 
     def set(self, end: float, killed_at: float = math.inf) -> None:
-        """Let it end then; a guard that is frozen then is killed at ``killed_at`` by the kernel."""
-        self._end = end
-        self._write(end, killed_at)
+        """Let it end then; a guard that is frozen then is killed at ``killed_at`` by the kernel.
+
+        One that is over stays over: what worked in it is ended, or about to be, and not for a fault of its own.
+        """
+        if not self.is_over:
+            self._end = end
+            self._write(end, killed_at)
 
     @property
     def is_over(self) -> bool:
