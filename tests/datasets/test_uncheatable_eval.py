@@ -55,7 +55,7 @@ class GitHub:
 @pytest.fixture
 def github() -> Iterator[GitHub]:
     made = GitHub()
-    thread = threading.Thread(target=made.server.serve_forever)
+    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     yield made
     made.server.shutdown()

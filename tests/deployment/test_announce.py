@@ -39,7 +39,7 @@ def board() -> Iterator[Board]:
             """Nothing is printed."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     there = Board(f"http://127.0.0.1:{server.server_port}/hook")
     yield there
     server.shutdown()

@@ -176,7 +176,7 @@ def serve() -> Iterator[Callable[..., str]]:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate.with_suffix(".pem"), certificate.with_suffix(".key"))
             server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         servers.append(server)
         return f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_port}"
 

@@ -150,6 +150,7 @@ def _hold_guard(guard: str, holds: threading.Event) -> None:
         time.sleep(60)
 
 
+@pytest.mark.slow
 def test_a_lost_answer_counts_as_success(served: Served) -> None:
     server, folder = served
     server.lost_answers = 1
@@ -160,6 +161,7 @@ def test_a_lost_answer_counts_as_success(served: Served) -> None:
     assert read_stored(f"{folder}/x").tag == second.tag  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_for_a_while_is_asked_again(served: Served) -> None:
     server, folder = served
     server.failures = 1
@@ -178,6 +180,7 @@ def _operations(folder: str) -> list[Callable[[], object]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_store_that_goes_on_failing_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server, folder = served
     monkeypatch.setattr(stores, "PATIENCE_S", 1.5)
@@ -196,6 +199,7 @@ def test_a_store_that_does_not_answer_is_unavailable(served: Served, monkeypatch
             operation()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_not_there_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server, folder = served
     monkeypatch.setattr(stores, "PATIENCE_S", 1.5)

@@ -182,7 +182,7 @@ class _Recorder(BaseHTTPRequestHandler):
 def refuser() -> Iterator[str]:
     _Recorder.seen = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Recorder)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -56,7 +56,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoo
 def there() -> Iterator[RayCluster]:
     """A cluster that was started with the old token."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     yield RayCluster("here", f"http://127.0.0.1:{server.server_port}")
     server.shutdown()

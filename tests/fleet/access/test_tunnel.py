@@ -49,7 +49,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 def cluster(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetCluster]:
     """A cluster whose head is the server, with something that answers where its dashboard would."""
     dashboard = ThreadingHTTPServer(("127.0.0.1", 0), _Dashboard)
-    threading.Thread(target=dashboard.serve_forever, daemon=True).start()
+    threading.Thread(target=dashboard.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     monkeypatch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
     monkeypatch.setenv("TRADEWIND_HEAD_DASHBOARD", f"127.0.0.1:{dashboard.server_port}")
     found = load_fleet(write_fleet(tmp_path)).cluster()

@@ -78,6 +78,7 @@ def test_what_google_cloud_refuses_is_said_with_its_own_words(compute: LocalComp
         find_head(cluster)
 
 
+@pytest.mark.slow
 def test_an_outage_is_no_judgement(compute: LocalCompute, cluster: FleetCluster) -> None:
     client = google_api("compute")
     compute.stop()

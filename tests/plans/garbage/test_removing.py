@@ -155,6 +155,7 @@ def test_a_pin_that_comes_just_after_the_look_for_pins_is_refused_and_taken_away
     assert not is_pinned(path)
 
 
+@pytest.mark.slow
 def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:
     path = made(steps(prefix, 1)[0])
     garbage, before = found_at(prefix), list_files(path)
@@ -202,6 +203,7 @@ def test_a_removal_that_was_frozen_spares_the_result_that_somebody_has_made_mean
     assert manifest is not None and verify_output(path, manifest, lease.lease.digest) == []
 
 
+@pytest.mark.slow
 def test_a_removal_that_somebody_asks_to_stop_removes_nothing_more(prefix: str) -> None:
     path = made(steps(prefix, 1)[0])
     garbage, before = found_at(prefix), list_files(path)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -48,6 +49,7 @@ async def test_what_was_read_is_given_when_the_stream_ends_though_its_time_has_n
     assert given == ["the last words of a head"]
 
 
+@pytest.mark.slow
 async def test_a_job_that_ends_is_seen_before_its_stream_ends_and_one_that_only_pauses_is_seldom_asked_for() -> None:
     asked: list[int] = []
     lines = 0

@@ -229,6 +229,7 @@ def test_who_is_faster_than_an_adoption_keeps_the_turn(
     assert held is not None and (held.lease.job, held.lease.phase) == ("another", Phase.CLAIMED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_told", [True, False])
 def test_an_adoption_that_comes_too_late_leaves_the_manifest_of_the_winner_alone(
     step: ResolvedStep, is_told: bool

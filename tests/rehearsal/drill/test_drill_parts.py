@@ -339,6 +339,7 @@ class Night:
         return state
 
 
+@pytest.mark.slow
 def test_a_run_is_asked_again_when_airflow_is_busy_and_no_more_when_a_component_is_dead() -> None:
     dead = LocalAirflowError("The Airflow scheduler ended with exit code 1")
     with asked_beside(Night(AirflowApiError("busy"), "running", dead)) as state:

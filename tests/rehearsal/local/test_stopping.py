@@ -41,6 +41,7 @@ def started_pid(file: Path) -> int:
     return int(file.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "names"), [(CALM, ["child"]), (STUBBORN, ["child", "late"])], ids=len)
 def test_a_component_leaves_nothing_behind(
     program: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -156,6 +156,7 @@ def test_what_left_the_session_dies_with_the_process_that_asked_for_the_command(
     until(lambda: not alive(sleepers))
 
 
+@pytest.mark.slow
 def test_orphans_that_have_ended_are_not_kept(mark):
     guard = guarded(mark, "sh", "-c", "for i in 1 2 3; do (setsid sleep 2 &); done; sleep 600")
     sleepers = pids(guard, "sleep", "sleep", "sleep", "sleep")

@@ -92,6 +92,7 @@ def test_records_of_steps_stay_where_the_step_ran(tmp_path: Path) -> None:
     assert texts(here) == {"tokens-abc123/shard": "x"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "gs"])
 def test_two_runs_that_want_one_path_at_once_copy_it_once(
     place: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -66,7 +66,7 @@ class LocalSecretManager:
     def start(self) -> None:
         """Serve on a free port of the loopback."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def stop(self) -> None:
         """Stop serving."""

@@ -148,6 +148,7 @@ def test_a_process_whose_group_asked_for_none_sees_no_gpu(monkeypatch, has_accel
     host.end()
 
 
+@pytest.mark.slow
 def test_a_process_is_heard_although_it_can_write_no_file():
     code = """
 import resource, time
