@@ -12,6 +12,7 @@ import pytest
 
 from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.evaluate_lm import LmEvalConfig, ending, evaluate_lm
+from tradewind.recipes.levanter import hub_models
 from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.levanter.parts import cache_folder, check_cache
 from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted
@@ -202,3 +203,9 @@ def test_a_report_is_also_of_a_training_that_does_not_tell_its_settings_and_that
     assert "2,000 tokens in 20 steps" in page, "its own"
     assert "200 tokens/s" in page
     assert page.endswith("\n```\n") and "Settings" not in page
+
+
+@pytest.mark.parametrize("path", ["owner/name@main", "hf://owner/name@main"])
+def test_weights_of_the_hub_are_looked_for_there_however_it_is_named(path: str) -> None:
+    fs, name = hub_models._file_system_of(path)
+    assert (fs.protocol, name) == ("hf", "owner/name@main")

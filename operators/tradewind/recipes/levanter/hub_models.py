@@ -14,6 +14,7 @@ from tradewind.storage import file_system_at
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+_HUB: Final = "hf://"
 _WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
 """What Levanter reads weights from, the first that is there; one in parts has an index of the same name."""
 
@@ -78,11 +79,12 @@ def _missing_weights(path: str) -> str:
 
 def _file_system_of(path: str) -> tuple[AbstractFileSystem, str]:
     """As Levanter tells a folder from a name on the hub."""
-    if is_remote(path) or path.startswith(("/", "./", "../")) or os.path.isdir(path):
+    is_of_hub = path.startswith(_HUB)
+    if not is_of_hub and (is_remote(path) or path.startswith(("/", "./", "../")) or os.path.isdir(path)):
         return file_system_at(path)
     from huggingface_hub import HfFileSystem
 
-    return HfFileSystem(), path
+    return HfFileSystem(), path.removeprefix(_HUB)
 
 
 def _why_unreadable(error: BaseException) -> str:
