@@ -1,4 +1,7 @@
-"""What is there at which moment while a checkpoint is saved."""
+"""What is there at which moment while a checkpoint is saved.
+
+Levanter is imported by the tests themselves, or every process that collects them would pay for it.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import jax.numpy
-import levanter.checkpoint
 import pytest
-from levanter.tracker import NoopTracker, current_tracker
 
 from tradewind.recipes.checkpoints.files import FILE_LIST, METADATA, damage
 from tradewind.recipes.checkpoints.newest import complete_checkpoints
 from tradewind.recipes.checkpoints.saving import NEVER, checkpointer_config, checkpointer_like
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_complete_only_once_its_files_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import jax.numpy
+    import levanter.checkpoint
+    from levanter.tracker import NoopTracker, current_tracker
+
     checkpointer = checkpointer_config(str(tmp_path), None, 60.0, None).create("run")
     listed: list[str] = []
     written = levanter.checkpoint._save_metadata
@@ -39,7 +44,10 @@ def test_a_checkpoint_is_complete_only_once_its_files_are_listed(
     assert set(listed) == there - {FILE_LIST, METADATA} != set()
 
 
+@pytest.mark.slow
 def test_an_interval_of_nothing_saves_after_every_step_and_none_only_on_notice() -> None:
+    import levanter.checkpoint
+
     for given, expected in ((timedelta(0), timedelta(0)), (None, NEVER)):
         config = levanter.checkpoint.CheckpointerConfig(save_interval=given)
         assert checkpointer_like(config, "/out", None).save_interval == expected
