@@ -18,7 +18,7 @@ TEST_PROCESSES ?=
 IN_PARALLEL = -n $(or $(TEST_PROCESSES),$(PROCESSES)) --no-loadscope-reorder --costs
 PROCESSES = 2
 # One more than a small machine has cores: a third of the time, a test waits for what Ray and Airflow do.
-test test-fast coverage: PROCESSES = 3
+test coverage: PROCESSES = 3
 # Hundreds of commands are started, and compile what they import anew where the environment forbids to keep it.
 COMPILED = PYTHONDONTWRITEBYTECODE=
 
@@ -50,7 +50,7 @@ stop: init ## stop every process of the demo
 test: init ## run all tests, in three processes (other: TEST_PROCESSES=2), and say what took long
 	$(COMPILED) $(BIN)/python -m pytest $(ARGS) $(IN_PARALLEL)
 
-test-fast: init ## run the quick tests only, in three processes
+test-fast: init ## run the quick tests only, in two processes
 	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS) $(IN_PARALLEL)
 
 test-matrix: init ## run the quick tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")

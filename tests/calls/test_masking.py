@@ -112,6 +112,7 @@ def test_passwords_inside_a_value_are_hidden_and_its_other_words_stay() -> None:
     assert masker.text(text) == "service_account somebody@example.com *** *** db.example"
 
 
+@pytest.mark.slow
 def test_a_stream_shows_the_same_as_a_whole_whatever_its_pieces() -> None:
     dice = random.Random(11)
     for _ in range(2000):
@@ -169,6 +170,7 @@ def test_the_variables_that_an_environment_names_are_hidden() -> None:
     assert Masker.of_environment(environment).text("value-one value-two") == "*** value-two"
 
 
+@pytest.mark.slow
 def test_many_forms_hide_the_same_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(12)
     for _ in range(500):

@@ -134,6 +134,7 @@ def _race(path: str, number: int, barrier: Any, won: Any) -> None:
         won.put(None)
 
 
+@pytest.mark.slow
 def test_of_four_processes_that_take_it_at_once_one_has_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     barrier, won = context.Barrier(4), context.Queue()
@@ -241,6 +242,7 @@ with ClusterMarker("here", sys.argv[1]).take("restart", "stop", heartbeat_s=floa
 """
 
 
+@pytest.mark.slow
 def test_after_a_sigkill_it_is_held_until_it_is_stale_and_then_gone_on_with(tmp_path: Path) -> None:
     path = str(tmp_path / "marker.json")
     command = [sys.executable, "-c", CHILD, path, "0.5"]

@@ -23,6 +23,8 @@ from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback import HttpRequest
 from tradewind.rehearsal.tpu.state import NodeState
 
+pytestmark = pytest.mark.slow
+
 SUBNET = "https://www.googleapis.com/compute/v1/projects/my-project/regions/us-central2/subnetworks/default"
 WORKER = {"ray-node-name": "ray-us-central2-worker", "ray-node-type": "worker", "ray-user-node-type": "tpu_worker"}
 HEAD_TAGS = {"ray-node-name": "ray-us-central2-head", "ray-node-type": "head", "ray-user-node-type": "head_default"}
@@ -214,7 +216,6 @@ def test_labels_that_others_have_written_since_the_slices_were_listed_stay(
     assert {"theirs": "1", "ray-node-status": "setting-up"}.items() <= dict(place.nodes[found].node.labels).items()
 
 
-@pytest.mark.slow
 def test_what_takes_google_long_keeps_nobody_from_looking(
     google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
 ) -> None:

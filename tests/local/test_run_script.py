@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HEAD = """
 import time
 from dataclasses import dataclass
@@ -62,7 +64,6 @@ def outputs(store: Path) -> dict[str, str]:
     return {path.parent.name.rpartition("-")[0]: path.read_text() for path in store.glob("*/.artifact.json")}
 
 
-@pytest.mark.slow
 def test_steps_run_in_order_and_are_reused_the_second_time(tmp_path: Path) -> None:
     store = tmp_path / "store"
     first = run(tmp_path, TWO_STEPS, "--prefix", str(store))
@@ -81,7 +82,6 @@ def test_a_dry_run_only_plans(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.slow
 def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) -> None:
     body = 'executor_main([ExecutorStep("s", work, Config(versioned("bad")))])'
     for attempt in ("1", "2"):
@@ -93,7 +93,6 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
     assert status.read_text() == "FAILED"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "code", "message"),
     [
@@ -143,7 +142,6 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(tmp_path: Path, body: 
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.slow
 def test_a_relative_prefix_is_below_where_the_script_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +182,6 @@ executor_main([ExecutorStep(name, work, Config(versioned(name)), resources=wish)
     assert len(told) == 1 and told[0].startswith("'part' (Gpu(count=0.5"), done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_in_a_ray_job_a_step_on_a_gpu_reserves_a_host_with_gpus_of_its_cluster(tmp_path: Path) -> None:
     body = """
 from tradewind import Gpu
@@ -210,7 +207,6 @@ executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=wish)])
     assert (wanted["gpus"], wanted["gpu_type"], wanted["max_failures"]) == (2, "A100", 0)
 
 
-@pytest.mark.slow
 def test_the_lease_of_a_pod_whose_driver_dies_is_left_to_go_stale(tmp_path: Path) -> None:
     body = """
 import psutil
@@ -228,7 +224,6 @@ executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=TpuSlice(
     assert json.loads(lease_file.read_text())["phase"] == "running", done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_a_script_ends_where_a_lease_cannot_be_read_before_it_runs_anything(tmp_path: Path) -> None:
     assert run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store")).returncode == 0
     (lease_file,) = (tmp_path / "store").glob("second-*/.executor_status.lock")
@@ -238,7 +233,6 @@ def test_a_script_ends_where_a_lease_cannot_be_read_before_it_runs_anything(tmp_
     assert f"error: The lease {lease_file} cannot be read, because it holds no JSON" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, TWO_STEPS)
     assert done.returncode == 2
@@ -252,7 +246,6 @@ executor_main([*steps, ExecutorStep("reader", work, Config(versioned("reader"), 
 """
 
 
-@pytest.mark.slow
 def test_two_scripts_at_once_make_one_attempt_and_both_end_well(tmp_path: Path) -> None:
     scripts = [start(tmp_path, SLOW, "--prefix", str(tmp_path / "store")) for _ in range(2)]
     said = [script.communicate()[0] for script in scripts]
@@ -261,7 +254,6 @@ def test_two_scripts_at_once_make_one_attempt_and_both_end_well(tmp_path: Path) 
     assert len([*(tmp_path / "store").glob("s-*/.attempts/*.json")]) == 1
 
 
-@pytest.mark.slow
 def test_other_branches_go_on_after_a_failure_and_lines_name_their_step(tmp_path: Path) -> None:
     info = ("--executor_info_base_path", str(tmp_path / "info"))
     done = run(tmp_path, BRANCHES, "--prefix", str(tmp_path / "store"), *info)
@@ -287,7 +279,6 @@ executor_main([ExecutorStep("table", work, Config(versioned("table"), paths))])
 """
 
 
-@pytest.mark.slow
 def test_who_collects_what_ended_runs_after_all_have_ended_one_way_or_the_other(tmp_path: Path) -> None:
     done = run(tmp_path, COLLECTING, "--prefix", str(tmp_path / "store"))
     assert done.returncode == 1
@@ -298,7 +289,6 @@ def test_who_collects_what_ended_runs_after_all_have_ended_one_way_or_the_other(
     assert outputs(tmp_path / "store").keys() == {"left", "table"}
 
 
-@pytest.mark.slow
 def test_steps_are_chosen_and_forced_by_name(tmp_path: Path) -> None:
     prefix = ("--prefix", str(tmp_path / "store"), "--max_concurrent", "1")
     assert run(tmp_path, TWO_STEPS, *prefix, "--run_only", '["^fir"]').stdout.count("working on") == 1
@@ -309,7 +299,6 @@ def test_steps_are_chosen_and_forced_by_name(tmp_path: Path) -> None:
     assert "2 RUN" in run(tmp_path, TWO_STEPS, *prefix, *downstream).stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -327,7 +316,6 @@ def test_a_bad_command_line_ends_with_2(tmp_path: Path, arguments: tuple[str, ..
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_script_stops_its_step_and_the_next_one_can_start(tmp_path: Path, signum: int) -> None:
     body = 'executor_main([ExecutorStep("s", work, Config(versioned("endless")))])'

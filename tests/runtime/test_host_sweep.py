@@ -71,6 +71,7 @@ def holder(device: Path) -> subprocess.Popen[bytes]:
     return started
 
 
+@pytest.mark.slow
 def test_who_holds_the_chips_of_a_free_host_is_ended_and_its_lock_file_removed(chips: Path) -> None:
     process = holder(chips)
     dry = look_after_host("10.0.0.1", "a", True, True, 0.0)

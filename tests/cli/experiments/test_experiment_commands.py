@@ -72,6 +72,7 @@ def test_what_cannot_be_meant_is_refused(words: list[str], complaint: str, capsy
 # ---- why, diff
 
 
+@pytest.mark.slow
 def test_why_tells_what_has_changed_since_the_earlier_version(house: House) -> None:
     house.make("train", "--param", "size=2")
     done = house("why", "train", "--dag", "nightly")
@@ -82,6 +83,7 @@ def test_why_tells_what_has_changed_since_the_earlier_version(house: House) -> N
     assert house("why", "nothing", "--dag", "nightly").code == 2
 
 
+@pytest.mark.slow
 def test_diff_compares_two_versions_that_ran(house: House) -> None:
     first, second = (house.make("train", "--param", f"note={note}").name for note in ("a", "b"))
     done = house("diff", first, second.removeprefix("train-"))
@@ -94,6 +96,7 @@ def test_diff_compares_two_versions_that_ran(house: House) -> None:
 # ---- adopt, pin, status
 
 
+@pytest.mark.slow
 def test_an_adopted_output_is_reused(house: House) -> None:
     path = house.make("train")
     assert house.plan()["train"]["decision"] == "REUSE"
@@ -118,6 +121,7 @@ def test_an_output_is_copied_when_that_is_asked_for(house: House, tmp_path: Path
     assert (tmp_path / "elsewhere" / "model").exists()
 
 
+@pytest.mark.slow
 def test_a_step_is_named_in_three_ways(house: House) -> None:
     version = "train-{hash}".format(**house.plan()["train"])
     for word, code in (("data/raw", 2), ("data_raw", 2), (version, 2), ("nothing", 2)):
@@ -126,6 +130,7 @@ def test_a_step_is_named_in_three_ways(house: House) -> None:
         assert ("has no step 'nothing'; its tasks are data_raw, train, report" in done.err) == (word == "nothing")
 
 
+@pytest.mark.slow
 def test_the_status_of_a_run_and_of_all_outputs(house: House) -> None:
     path = house.make("train")
     house.make("train", "--param", "size=2")
@@ -137,6 +142,7 @@ def test_the_status_of_a_run_and_of_all_outputs(house: House) -> None:
     assert str(path) in {one["output_path"] for one in everything}
 
 
+@pytest.mark.slow
 def test_pins_are_set_listed_and_taken_away(house: House) -> None:
     path = house.make("train")
     hash_ = path.name.removeprefix("train-")

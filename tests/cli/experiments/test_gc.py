@@ -13,8 +13,9 @@ from airflow.models.dagrun import DagRun
 
 from tests.cli.experiments.house import ALLOWED, NIGHTLY, PARTITIONED, STRAY, House
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.usefixtures("runs")
 def test_garbage_is_listed_first_and_removed_when_asked(house: House) -> None:
     needed, spare = house.make("train"), house.make("train", "--param", "size=2")
@@ -144,7 +145,6 @@ def test_params_are_those_of_dags_that_are_named(house: House) -> None:
 SIZE_2 = ("--param", "size=2")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("state", "run_type"), [("queued", "manual"), ("running", "manual"), ("queued", "backfill")])
 def test_an_active_run_keeps_what_it_has_yet_to_read(
     state: str, run_type: str, house: House, runs: Callable[..., None]
@@ -176,7 +176,6 @@ def test_an_active_run_keeps_what_its_own_night_names(house: House, runs: Callab
     assert report != spare
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields", [{"conf": {"size": "much"}}, {"conf": {"prefix": "relative"}}, {"bundle_version": "of-last-week"}]
 )

@@ -44,6 +44,7 @@ def test_params_are_read_as_their_schemas_mean_them(house: House) -> None:
     assert {name for name in default if other[name]["hash"] != default[name]["hash"]} == set(default)
 
 
+@pytest.mark.slow
 def test_the_night_is_that_of_a_run_of_the_schedule(house: House) -> None:
     sunday = house.plan("--night", "2026-03-01")
     assert house.plan("--date", "2026-03-08")["report"]["hash"] != sunday["report"]["hash"]

@@ -35,6 +35,7 @@ def test_a_file_that_runs_unchanged_is_said_to_with_its_dag(house: House, checko
     assert (done.code, done.out) == (0, "experiments/fine.py: runs unchanged\n  DAG fine: 1 step\n")
 
 
+@pytest.mark.slow
 def test_a_file_that_needs_an_edit_is_shown_with_the_line_and_the_edit(house: House, checkout: Path) -> None:
     done = house("port", "experiments/clock.py")
     assert done.code == 1 and done.err.endswith("tradewind: 1 of 1 files do not become DAGs as they are.\n")
@@ -45,6 +46,7 @@ def test_a_file_that_needs_an_edit_is_shown_with_the_line_and_the_edit(house: Ho
     assert edit.startswith("  edit: write a fixed text in place of what this line reads")
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_a_dag_is_shown_with_the_line_and_the_reason(house: House, checkout: Path) -> None:
     done = house("port", "experiments/broken.py")
     assert done.code == 1
@@ -89,6 +91,7 @@ def test_what_marin_has_finished_is_found_below_a_prefix(house: House, checkout:
     assert summary.endswith(f" Of 5 outputs 2 are finished below {house.store}.")
 
 
+@pytest.mark.slow
 def test_plan_reuses_what_port_says_is_finished(house: House, checkout: Path) -> None:
     """The same file as a DAG of the deployment."""
     given = f"checkout={str(checkout)!r}, prefix={str(house.store)!r}"
@@ -106,6 +109,7 @@ def test_plan_reuses_what_port_says_is_finished(house: House, checkout: Path) ->
     assert reused == ["tokenized/corpus"]
 
 
+@pytest.mark.slow
 def test_json_holds_what_the_text_says_and_nothing_that_files_print(house: House, checkout: Path) -> None:
     done = house("port", ".", "--json")
     assert done.code == 1 and "a line of the file" in done.err

@@ -20,6 +20,8 @@ from tests.fleet.fleets import many_clusters, write_fleet
 from tradewind.cli.main import main
 from tradewind.rehearsal.cloud.services.compute import LocalCompute
 
+pytestmark = pytest.mark.slow
+
 ADDRESS = "http://10.0.0.7:8265"
 
 
@@ -72,7 +74,6 @@ def stored(conn_id: str = "here") -> Connection:
         return found
 
 
-@pytest.mark.slow
 def test_what_is_missing_is_written_and_is_as_in_the_file_then(
     compute: LocalCompute, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,8 @@ from tradewind.rehearsal.cloud.services.artifact_registry import LocalArtifactRe
 from tradewind.rehearsal.cloud.services.compute import LocalCompute
 from tradewind.rehearsal.cloud.services.permissions import LocalResourceManager
 
+pytestmark = pytest.mark.slow
+
 PROJECT = "projects/my-project"
 TOKEN = f"{PROJECT}/secrets/RAY_AUTH_TOKEN"
 HEAD, WORKER = (f"{name}@my-project.iam.gserviceaccount.com" for name in ("head", "worker"))
@@ -100,7 +102,6 @@ def test_where_all_is_well_each_thing_is_a_line(house: House, capsys: pytest.Cap
     assert "nobody prints" not in out
 
 
-@pytest.mark.slow
 def test_what_is_missing_here_is_said_with_how_to_mend_it(house: House, capsys: pytest.CaptureFixture[str]) -> None:
     (house.folder / "bin" / "gcloud").unlink()
     (house.folder / "bin" / "ssh").unlink()
@@ -135,7 +136,6 @@ def test_a_bucket_that_is_missing_or_elsewhere_is_found(house: House, capsys: py
     assert told(capsys)["bucket gone"][2] == "gcloud storage buckets create gs://gone --location=us-central2"
 
 
-@pytest.mark.slow
 def test_a_token_that_is_missing_or_switched_off_is_found(house: House, capsys: pytest.CaptureFixture[str]) -> None:
     house.secrets.disabled.add(f"{TOKEN}/versions/1")
     about = "token RAY_AUTH_TOKEN in my-project"
@@ -146,7 +146,6 @@ def test_a_token_that_is_missing_or_switched_off_is_found(house: House, capsys: 
     assert told(capsys)[about][0] == "unknown"
 
 
-@pytest.mark.slow
 def test_a_service_account_needs_its_roles_on_the_project_or_on_the_thing_itself_and_without_a_condition(
     house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_zone_that_may_not_be_seen_is_said_with_the_permission(
     assert code == 1 and "Required 'compute.instances.list' permission for 'projects/my-project'" in err
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_as_the_fleet_has_it_starts_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = file.read_text()
     file.write_text(text.replace("max_workers: 8", "max_workers: 9"))

@@ -105,6 +105,7 @@ def test_a_shell_gets_the_files_name_and_no_token(
 # ---- init-token, set-token
 
 
+@pytest.mark.slow
 def test_it_is_made_once_and_another_needs_to_be_asked_for(
     manager: LocalSecretManager, compute: LocalCompute, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

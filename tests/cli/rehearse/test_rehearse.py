@@ -13,6 +13,8 @@ import pytest
 
 from tradewind.rehearsal.local.processes import LocalStack
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 300
 
 
@@ -21,7 +23,6 @@ def rehearse(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -50,7 +51,6 @@ def test_without_a_rehearsal_it_says_so(tmp_path, words):
     assert "No rehearsal is up in" in done.stderr and "'rehearse up'" in done.stderr
 
 
-@pytest.mark.slow
 def test_without_a_rehearsal_it_says_where_others_are(tmp_path):
     other = LocalStack(tmp_path / "other")
     other.start("it", ["sleep", "600"], dict(os.environ))

@@ -202,6 +202,7 @@ def test_a_name_that_google_does_not_take_is_for_a_person_and_holds_up_no_other(
     assert len(report.table().splitlines()) == 1 + len(report.findings)
 
 
+@pytest.mark.slow
 def test_the_way_back_is_written_again_when_an_old_deletion_that_failed_is_tried_again(world: LyingWorld) -> None:
     world.create("slice-a")
     world.create("slice-b")

@@ -197,6 +197,7 @@ def test_a_queued_resource_that_waits_for_capacity_is_waited_for(world: World) -
     assert run_until_over(world.repair(), world, passes=3000).is_well
 
 
+@pytest.mark.slow
 def test_a_stock_out_of_one_slice_does_not_keep_the_others(world: World) -> None:
     for name in ("slice-a", "slice-b", "slice-c"):
         world.create(name)

@@ -79,6 +79,7 @@ def test_spans_that_follow_each_other_have_each_line_once_wherever_they_are_cut(
     assert [text for found in rows_by_spans(path, at) for _, text in found] == whole
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(count=st.integers(0, 12), group=st.integers(1, 5), at=st.integers(50, 1500))
 @example(count=12, group=5, at=50)

@@ -15,6 +15,8 @@ from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.file.load import load_fleet
 from tradewind.rehearsal.cloud.services.compute import LocalCompute
 
+pytestmark = pytest.mark.slow
+
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIE5pM0pH"
 
 
@@ -78,7 +80,6 @@ def test_what_google_cloud_refuses_is_said_with_its_own_words(compute: LocalComp
         find_head(cluster)
 
 
-@pytest.mark.slow
 def test_an_outage_is_no_judgement(compute: LocalCompute, cluster: FleetCluster) -> None:
     client = google_api("compute")
     compute.stop()

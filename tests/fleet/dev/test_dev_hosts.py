@@ -29,6 +29,8 @@ from tradewind.fleet.dev.tree import LocalTree
 from tradewind.fleet.file.load import load_fleet
 from tradewind.ray_jobs.errors import BadWorkingDirError
 
+pytestmark = pytest.mark.slow
+
 SESSION = "dev-tpu-ada-ada-1"
 MARK = "127.0.0.1/12/345"
 
@@ -65,7 +67,6 @@ def found(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.slow
 def test_a_host_has_what_is_here_and_gets_only_what_it_lacks(hosts: DevHosts, there: Path, tmp_path: Path) -> None:
     tree = write(
         tmp_path, {"train.py": "1", "lib/a.py": "a", "lib/deep/b.py": "b", ".env": "KEY=1", ".gitignore": "x\n"}
@@ -163,7 +164,6 @@ class Lines:
         self.some.set()
 
 
-@pytest.mark.slow
 def test_a_command_has_the_folder_the_variables_and_the_mark(
     hosts: DevHosts, there: Path, tmp_path: Path, world: LoopbackFleet
 ) -> None:
@@ -207,7 +207,6 @@ def until_there_are(world: LoopbackFleet, count: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 def test_all_that_a_command_has_started_ends_with_it(hosts: DevHosts, world: LoopbackFleet) -> None:
     lines = Lines()
     runs = HostRuns(lines.write, is_held=True)
@@ -229,7 +228,6 @@ HostRuns(lambda host, line, is_error: print(line, flush=True), is_held=True).run
 """
 
 
-@pytest.mark.slow
 def test_it_ends_when_the_laptop_is_killed(hosts: DevHosts, world: LoopbackFleet) -> None:
     [machine] = hosts.machines
     assert machine.by is not None
@@ -253,7 +251,6 @@ def test_signs_of_life_come_until_the_person_is_done(world: LoopbackFleet) -> No
     assert not file.exists()
 
 
-@pytest.mark.slow
 def test_signs_go_on_after_the_way_was_lost(world: LoopbackFleet) -> None:
     file, told, tries = world.home / sign_of(SESSION), list[str](), list[int]()
     real = ClusterHosts(load_fleet(world.folder / "fleet.yaml").cluster()).head

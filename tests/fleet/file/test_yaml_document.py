@@ -97,6 +97,7 @@ def test_what_cannot_be_read_is_said_in_a_sentence_with_its_line(text: str, says
     assert says in refusal(tmp_path, text)
 
 
+@pytest.mark.slow
 def test_aliases_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 10)]
     assert "repeat too much" in refusal(tmp_path, "\n".join(lines))

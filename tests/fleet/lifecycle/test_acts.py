@@ -43,6 +43,8 @@ from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback import HttpRequest
 
+pytestmark = pytest.mark.slow
+
 RAYLIKE = (sys.executable, str(Path(__file__).with_name("raylike.py")))
 UP = "0 up -y --no-config-cache --log-style pretty --log-color false"
 LONG_S = 1000.0
@@ -145,7 +147,6 @@ def test_a_start_makes_what_is_missing_once(act: Act) -> None:
     assert act.told[-1].startswith("Cluster here was started already: ray-here-head-")
 
 
-@pytest.mark.slow
 def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYLIKE_FAILS", "1")
     with pytest.raises(LauncherError, match="ended with 1: Failed to setup head node."):
@@ -157,7 +158,6 @@ def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.Monke
     assert [one.name for one in act.there().heads] == [half_made.name] and act.there().state is ClusterState.UP
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "error", "says"),
     [
@@ -182,7 +182,6 @@ def test_a_start_for_which_there_is_no_quota_or_permission_says_so_and_can_be_gi
     assert act.there().state is ClusterState.UP and len(act.there().machines) == 1
 
 
-@pytest.mark.slow
 def test_a_head_that_died_makes_room_for_the_next(act: Act) -> None:
     act.acts().start()
     (dead,) = act.there().heads
@@ -195,7 +194,6 @@ def test_a_head_that_died_makes_room_for_the_next(act: Act) -> None:
     assert head.name != dead.name, "it had held on to the state disk"
 
 
-@pytest.mark.slow
 def test_a_cluster_of_another_file_is_not_started_and_a_restart_changes_it(act: Act) -> None:
     act.acts().start()
     with pytest.raises(OtherConfigError, match="'tradewind cluster apply here' changes it while it runs"):
@@ -213,7 +211,6 @@ def test_a_cluster_that_is_not_there_is_neither_restarted_nor_changed(act: Act) 
     assert act.launches() == []
 
 
-@pytest.mark.slow
 def test_a_stop_takes_this_cluster_and_no_other(act: Act) -> None:
     act.acts().start()
     for name, cluster in (("one", "here"), ("two", "here"), ("next-door", "here-b"), ("further", "her")):
@@ -306,7 +303,6 @@ def interrupted_at(act: Act, number: int, what: Callable[[], None]) -> bool:
     return is_interrupted
 
 
-@pytest.mark.slow
 def test_a_stop_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) -> None:
     number = 0
     act.add_slice("next-door", "here-b")
@@ -321,7 +317,6 @@ def test_a_stop_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) -
     assert number > 10, "there was something to interrupt"
 
 
-@pytest.mark.slow
 def test_a_start_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) -> None:
     number = 0
     while interrupted_at(act, number := number + 1, act.acts().start):
@@ -378,7 +373,6 @@ class Freeze:
         return self.bob is not None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["start", "stop", "restart", "apply"])
 def test_who_is_frozen_anywhere_changes_nothing_more_once_somebody_else_has_the_cluster(act: Act, what: str) -> None:
     acts: dict[str, Callable[[ClusterMarker], None]] = {
@@ -400,7 +394,6 @@ def test_who_is_frozen_anywhere_changes_nothing_more_once_somebody_else_has_the_
     assert number > 3, "there was something to freeze in"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("phase", [RestartPhase.RESTARTING, RestartPhase.RETURNING])
 def test_a_restart_whose_head_is_lost_while_it_is_interrupted_makes_one(act: Act, phase: RestartPhase) -> None:
     """Ray deletes a head that it makes anew before the next one is there; and nothing else may start the cluster."""

@@ -61,6 +61,7 @@ def sleepers(mark: str) -> list[int]:
     return [process.pid for process in marked(MARK, mark) if process.name() == "sleep"]
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_command_that_holds_the_marker_which_is_still_held_then(path: str, mark: str) -> None:
     with launching(path, 30.0) as holder:
         until(lambda: len(sleepers(mark)) == 1)  # the shell has said so before it became one

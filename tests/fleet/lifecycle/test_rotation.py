@@ -35,6 +35,8 @@ from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback import HttpRequest
 
+pytestmark = pytest.mark.slow
+
 SECRET = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"
 OLD = "the-old-token-0123456789"
 MORE = """\
@@ -129,7 +131,6 @@ def check_rotated(world: World, back: list[list[str]] = BACK) -> None:
     assert not [*(world.file.parent / "kept").rglob("jobs.json")], "nothing of them is left"
 
 
-@pytest.mark.slow
 def test_all_that_share_the_token_are_restarted_and_then_the_old_one_is_disabled(world: World) -> None:
     asked: list[str] = []
 
@@ -150,7 +151,6 @@ KILLED = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "number"), KILLED)
 def test_whatever_phase_it_is_killed_in_it_goes_on_and_adds_no_second_version(
     world: World, phase: RotationPhase, number: int
@@ -177,7 +177,6 @@ def test_whatever_phase_it_is_killed_in_it_goes_on_and_adds_no_second_version(
     check_rotated(world)
 
 
-@pytest.mark.slow
 def test_while_one_does_not_take_the_new_token_the_old_one_stays_and_nothing_is_restarted_twice(world: World) -> None:
     with pytest.raises(RotationUnfinishedError, match="Cluster here does not answer with the new token after 600 s"):
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
@@ -198,7 +197,6 @@ def test_while_another_of_them_is_being_changed_nothing_is_done_to_any(world: Wo
     assert world.markers() == {(OPERATION, MarkerState.DONE), ("start", MarkerState.DONE)}, "nothing is left half-done"
 
 
-@pytest.mark.slow
 def test_a_version_that_may_not_be_added_leaves_nothing_half_done(world: World) -> None:
     world.google.secrets.refused.add("secretmanager.versions.add")
     with pytest.raises(CloudDeniedError, match="'secretmanager.versions.add' denied"):
@@ -234,7 +232,6 @@ class LateVersion:
         return self._answer(method, target, body)
 
 
-@pytest.mark.slow
 def test_a_version_of_which_nothing_was_heard_is_waited_for_and_no_second_one_is_added(world: World) -> None:
     LateVersion(world, "/versions", 4)
     with pytest.raises(CloudUnreachableError, match="To add a version"):
@@ -245,7 +242,6 @@ def test_a_version_of_which_nothing_was_heard_is_waited_for_and_no_second_one_is
     assert "A version was asked for, and nothing was heard of it: it is waited for, 120 s at most." in world.told
 
 
-@pytest.mark.slow
 def test_a_version_that_comes_when_another_one_was_added_is_not_what_hosts_fetch(world: World) -> None:
     LateVersion(world, ":access", 1)
     for _ in range(2):
@@ -257,7 +253,6 @@ def test_a_version_that_comes_when_another_one_was_added_is_not_what_hosts_fetch
     assert world.markers() == {(OPERATION, MarkerState.DONE)} and world.launches() == 2
 
 
-@pytest.mark.slow
 def test_a_cluster_without_a_head_is_not_started_and_its_slices_take_the_token_later(world: World) -> None:
     del world.google.compute.state.resources[f"projects/{PROJECT}/zones/{ZONE}/instances/ray-also-head-1"]
     world.jobs("also").end_all()
@@ -277,7 +272,6 @@ def test_with_two_heads_nothing_is_begun(world: World) -> None:
 # ---- the jobs of people
 
 
-@pytest.mark.slow
 def test_jobs_that_cannot_be_kept_are_known_before_anything_is_done(world: World) -> None:
     silent = world.jobs("here")
     silent.is_silent = True
@@ -290,13 +284,11 @@ def test_jobs_that_cannot_be_kept_are_known_before_anything_is_done(world: World
     check_rotated(world)
 
 
-@pytest.mark.slow
 def test_without_preserving_they_end(world: World) -> None:
     assert rotation(world.file, world.told.append, is_to_keep=False).run() == []
     assert world.versions() == ["DISABLED", "ENABLED"] and world.endings() == [[], []]
 
 
-@pytest.mark.slow
 def test_a_cluster_whose_jobs_do_not_come_back_keeps_neither_the_old_token_nor_the_jobs_of_others(
     world: World,
 ) -> None:
@@ -317,7 +309,6 @@ def test_a_cluster_whose_jobs_do_not_come_back_keeps_neither_the_old_token_nor_t
     assert world.launches() == 2
 
 
-@pytest.mark.slow
 def test_whoever_finishes_it_elsewhere_rotates_the_token_and_is_told_what_he_would_leave_behind(world: World) -> None:
     with pytest.raises(RotationUnfinishedError):
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
@@ -330,7 +321,6 @@ def test_whoever_finishes_it_elsewhere_rotates_the_token_and_is_told_what_he_wou
     check_rotated(world)
 
 
-@pytest.mark.slow
 def test_jobs_that_came_after_the_first_look_come_back_too(world: World) -> None:
     def look(call: HttpRequest) -> None:
         if call.path.endswith(":addVersion"):
@@ -341,7 +331,6 @@ def test_jobs_that_came_after_the_first_look_come_back_too(world: World) -> None
     assert world.endings()[1] == ["here-a-r-*", "here-b-r-*", "here-c-r-*"]
 
 
-@pytest.mark.slow
 def test_a_head_that_is_lost_before_its_jobs_are_back_is_made_again_for_them(world: World) -> None:
     with pytest.raises(RotationUnfinishedError):
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()

@@ -154,6 +154,7 @@ def test_one_that_waits_for_capacity_is_said_to_wait(yard: Yard) -> None:
         yard.slices.wait("hero", -1.0)
 
 
+@pytest.mark.slow
 def test_only_a_slice_that_people_added_to_this_cluster_is_removed(yard: Yard) -> None:
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     for name, cluster, kind in (("auto", "here", "worker"), ("theirs", "here-b", "unmanaged")):
@@ -184,6 +185,7 @@ def test_what_ray_does_not_tell_counts_as_used() -> None:
     check_unused([], "hero")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", list(Capacity))
 def test_a_slice_is_cut_in_two_that_stand_on_the_same(yard: Yard, capacity: Capacity) -> None:
     yard.slices.add("hero", BIG, capacity)

@@ -127,6 +127,7 @@ def test_endless_recursion_under_a_raised_limit_refuses_the_file_and_kills_nothi
     assert len(refused) == len(RECURSIONS) and all("RecursionError" in line for line in refused)
 
 
+@pytest.mark.slow
 def test_a_limit_that_a_file_raises_is_raised_for_it_as_far_as_is_safe(tmp_path: Path) -> None:
     text = "import sys\nsys.setrecursionlimit(5000)\ndef f(n): return n and 1 + f(n - 1)\n"
     write_checkout(tmp_path, a=EXECUTOR + text + "step = ExecutorStep(str(f(2000)), None, None)\n" + CALL)

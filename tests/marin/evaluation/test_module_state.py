@@ -24,6 +24,8 @@ from tradewind.marin.evaluation.process_state import kept_process
 from tradewind.marin.world.import_map import World
 from tradewind.steps import ExecutorStep
 
+pytestmark = pytest.mark.slow
+
 ASSIGNED = {
     "json.dumps = print": "json.dumps is not print",
     "json.JSONEncoder.default = lambda self, value: 1": "json.JSONEncoder.default.__module__ == 'json.encoder'",
@@ -52,7 +54,6 @@ def of_process() -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", ASSIGNED)
 @pytest.mark.parametrize("end", ["executor_main([])", "1 / 0"])
 def test_what_is_assigned_in_a_module_outlives_no_load(tmp_path: Path, line: str, end: str) -> None:

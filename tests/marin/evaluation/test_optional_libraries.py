@@ -10,6 +10,8 @@ from tests.marin.checkouts import EXECUTOR, names, put, run, write_checkout
 from tradewind.marin import RefusedFileError
 from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
 
+pytestmark = pytest.mark.slow
+
 MADE = "executor_main([ExecutorStep(name, None, versioned({'size': size}))])\n"
 PLAIN = "name, size = 'a', 1\n"
 SAME = {
@@ -25,7 +27,6 @@ SAME = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", SAME)
 def test_a_library_that_decides_nothing_may_be_there_or_not(tmp_path: Path, way: str) -> None:
     write_checkout(tmp_path, a=EXECUTOR + SAME[way] + PLAIN + MADE)
@@ -49,7 +50,6 @@ DECIDES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", DECIDES)
 def test_a_library_that_decides_steps_is_told_with_its_line(tmp_path: Path, way: str) -> None:
     helper = "try:\n    import vllm\n    name = 'with'\nexcept ImportError:\n    name = 'without'\n"
@@ -60,7 +60,6 @@ def test_a_library_that_decides_steps_is_told_with_its_line(tmp_path: Path, way:
     assert str(told.value).endswith((", with or without vllm.", "(loading experiments/a.py)"))
 
 
-@pytest.mark.slow
 def test_what_a_checkout_requires_is_there_wherever_it_ran(tmp_path: Path) -> None:
     write_checkout(tmp_path, a=EXECUTOR + DECIDES["the name"] + MADE)
     required = put(tmp_path / "pyproject.toml", '[project]\ndependencies = ["numpy", "vllm[tpu]>=0.9 # old"]\n')

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tradewind.ray_jobs.logs.position import LONGEST_LINE, LineReader, LogPosition
 
+pytestmark = pytest.mark.slow
+
 LINES = st.lists(st.text(st.characters(exclude_characters="\n\r"), max_size=5), max_size=20)
 
 
@@ -30,7 +32,6 @@ def position_after(lines: list[str]) -> LogPosition:
     return position
 
 
-@pytest.mark.slow
 @given(LINES, st.integers(0, 20), st.lists(st.integers(0, 200), max_size=5))
 @example(["", "", "a", "", ""], 4, [])
 @example(["a", "b"], 1, [1])

@@ -24,6 +24,8 @@ from tradewind.recipes.comparing.runs import EndedRun, differing_settings
 from tradewind.recipes.steps import compare, evaluate, tokenize, train
 from tradewind.steps import resolve
 
+pytestmark = pytest.mark.slow
+
 
 def trained(folder: Path, rate: float, loss: float) -> str:
     rows = [{"step": 0, "time": 1.0, "eval/loss": 5.0}, {"step": 9, "time": 2.0, "eval/loss": loss}]
@@ -95,7 +97,6 @@ def train_at(rate: Any, **options: Any) -> ExecutorStep:
     return train("t", "gs://b/tokens", "tiny", tokenizer="gs://b/tokenizer", learning_rate=rate, **settings)
 
 
-@pytest.mark.slow
 def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
     runs = {f"lr={rate}": trained(tmp_path, rate, 3.0 + rate) for rate in (0.1, 0.01)}
     pictures = []

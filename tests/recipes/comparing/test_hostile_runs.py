@@ -19,6 +19,8 @@ from tradewind.recipes.metrics.file import parsed_metrics, series
 from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
 from tradewind.records.step_info import INFO_FILE
 
+pytestmark = pytest.mark.slow
+
 HUGE = 10**400
 GOOD = {"eval_loss": 1.5, "model_flops": 1e9}
 
@@ -27,7 +29,6 @@ def compared(folder: Path, **runs: str) -> dict[str, Any]:
     return compare_runs(CompareConfig({"good": made(folder, "good", GOOD), **runs}, str(folder / "out")))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -89,7 +90,6 @@ def test_metrics_that_are_a_pipe_or_a_link_are_not_read(tmp_path: Path) -> None:
     assert [run.curve for run in runs] == [((), ()), ((), ())]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("label", [r"$\frac{$", "a $b$ c", "_hidden", "x" * 5000])
 def test_a_label_is_drawn_as_it_is_written(tmp_path: Path, label: str) -> None:
     runs = {label: made(tmp_path, "one", GOOD), "other": made(tmp_path, "two", GOOD)}

@@ -16,6 +16,8 @@ from tradewind.recipes.comparing.scaling_law import Point, PowerTerm, ScalingLaw
 from tradewind.recipes.steps import compare, scaling_law, train
 from tradewind.steps import resolve
 
+pytestmark = pytest.mark.slow
+
 CHINCHILLA = ScalingLaw(1.69, PowerTerm(406.4, 0.34), PowerTerm(410.7, 0.28))
 """Equation 10 of Hoffmann et al. 2022."""
 SIZES, LENGTHS = (4e7, 2e8, 1e9), (1e9, 4e9, 2e10)
@@ -30,7 +32,6 @@ def numbers(law: ScalingLaw) -> list[float]:
     return [law.floor, *(number for term in terms for number in (term.coefficient, term.exponent))]
 
 
-@pytest.mark.slow
 def test_a_known_law_is_found_again() -> None:
     assert numbers(fitted_law(points(CHINCHILLA))) == pytest.approx(numbers(CHINCHILLA), rel=1e-4)
 
@@ -46,7 +47,6 @@ def test_what_does_not_vary_has_no_term(law: ScalingLaw) -> None:
     assert found.best_for(1e21) is None
 
 
-@pytest.mark.slow
 def test_one_training_that_went_wrong_does_not_bend_the_law() -> None:
     given = points(CHINCHILLA)
     given[5] = Point(given[5].parameters, given[5].tokens, given[5].loss * 1.5)
@@ -92,7 +92,6 @@ def config(folder: Path, runs: dict[str, str], **options: Any) -> ScalingLawConf
     return ScalingLawConfig(runs, str(folder / "out"), **options)
 
 
-@pytest.mark.slow
 def test_a_suite_of_trainings_gives_a_law_a_page_and_a_picture(tmp_path: Path) -> None:
     told = fit_scaling_law(config(tmp_path, suite(tmp_path), title="Sizes"))
     assert (told["floor"], told["parameters"]["exponent"]) == (pytest.approx(2.0), pytest.approx(0.3))
@@ -105,7 +104,6 @@ def test_a_suite_of_trainings_gives_a_law_a_page_and_a_picture(tmp_path: Path) -
     assert (tmp_path / "out" / "scaling_law.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_a_budget_is_answered_by_a_law_in_both(tmp_path: Path) -> None:
     results = [{"loss": each.loss, "n": each.parameters, "d": each.tokens} for each in points(CHINCHILLA)]
     runs = {f"r{number}": made(tmp_path, f"r{number}", result) for number, result in enumerate(results)}
@@ -115,7 +113,6 @@ def test_a_budget_is_answered_by_a_law_in_both(tmp_path: Path) -> None:
     assert "## The best training for a number of FLOPs" in (tmp_path / "out" / "scaling_law.md").read_text()
 
 
-@pytest.mark.slow
 def test_trainings_without_a_result_are_named_and_the_law_goes_through_the_others(tmp_path: Path) -> None:
     runs = suite(tmp_path) | {
         "bad": failed(tmp_path, "bad", "no"),

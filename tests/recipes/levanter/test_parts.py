@@ -37,6 +37,7 @@ sys.exit(str(sorted(name for name in outside if not name.startswith(("_", "sitec
 """
 
 
+@pytest.mark.slow
 def test_no_module_loads_more_than_the_standard_library() -> None:
     subprocess.run([sys.executable, "-c", IMPORT_ALL], check=True, timeout=60)
 

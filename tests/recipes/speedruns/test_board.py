@@ -16,6 +16,8 @@ from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboa
 from tradewind.recipes.speedruns.steps import leaderboard, speedrun
 from tradewind.recipes.steps import tokenize, train
 
+pytestmark = pytest.mark.slow
+
 RUNS = {"a": (3.0, 1e6), "b": (2.5, 4e6), "c": (2.8, 2e6), "d": (2.6, 9e6), "e": (2.9, 5e5)}
 """Label → loss and FLOPs."""
 
@@ -36,7 +38,6 @@ def table(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "out" / "leaderboard.csv").open()))
 
 
-@pytest.mark.slow
 def test_runs_are_ranked_under_the_smallest_budget_that_each_fits_in(tmp_path: Path) -> None:
     told = write_leaderboard(config(tmp_path, budgets=[4e6, 1e6], title="Race"))
     assert [(row["budget"], row["rank"], row["run"]) for row in table(tmp_path)] == [

@@ -68,6 +68,7 @@ def test_what_is_missing_is_copied_once_and_then_read_without_the_source(regions
     assert left - {".executor_status.lock.guard"} == {".executor_status.lock", "files.json"}
 
 
+@pytest.mark.slow
 def test_a_single_file_is_copied_alone(regions: tuple[str, str]) -> None:
     here, there = regions
     mirror = mirror_of("data/raw/deep/b.txt", here, there)
@@ -132,6 +133,7 @@ def test_a_disk_gets_what_a_bucket_has_and_a_bucket_what_a_disk_has(tmp_path: Pa
     assert texts(us) == {f"data/raw/{name}": text for name, text in FILES.items()}
 
 
+@pytest.mark.slow
 def test_whoever_comes_while_somebody_copies_waits_and_leaves_the_turn_alone(regions: tuple[str, str]) -> None:
     here, there = regions
     mirror = mirror_of("data/raw", here, there)
@@ -196,6 +198,7 @@ def test_a_store_whose_bytes_are_not_those_of_its_checksum_is_refused_and_nothin
     assert lease_of_copy(mirror_of("data/raw", here, there)).phase is Phase.STOPPED
 
 
+@pytest.mark.slow
 def test_a_composite_object_is_compared_by_its_crc32c(
     gcs: LocalCloudStorage, buckets: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -214,6 +217,7 @@ def test_a_composite_object_is_compared_by_its_crc32c(
         assert "data/raw/deep/b.txt" not in texts(here)
 
 
+@pytest.mark.slow
 def test_a_source_that_vanishes_is_refused_and_nothing_is_visible(regions: tuple[str, str]) -> None:
     here, there = regions
     fs, name = file_system_at(f"{there}/data/raw/deep/b.txt")
@@ -283,6 +287,7 @@ def test_what_a_killed_copy_left_of_another_source_is_not_taken_for_a_part_of_th
     assert texts(f"{here}/data") == {"a": "new", "c": "new"}
 
 
+@pytest.mark.slow
 def test_a_list_that_somebody_else_wrote_removes_nothing_elsewhere(buckets: tuple[str, str]) -> None:
     here, there = buckets
     put(f"{there}/theirs", {"x": "theirs"})
@@ -341,6 +346,7 @@ def test_an_object_whose_name_would_lead_out_of_a_folder_is_refused(
 # ---- what lies in its place
 
 
+@pytest.mark.slow
 def test_a_folder_of_which_only_parts_were_mirrored_is_not_taken_for_the_whole(regions: tuple[str, str]) -> None:
     here, there = regions
     bring(mirror_of("data/raw/deep", here, there))

@@ -13,6 +13,8 @@ from tests.fleet.lifecycle.worlds import update
 from tests.fleet.loopback import LoopbackHosts, loopback_fleet
 from tradewind.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHosts]:
@@ -32,7 +34,6 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     return int(end.value.code or 0), printed.out, printed.err
 
 
-@pytest.mark.slow
 def test_one_machine_gives_its_output_and_its_exit_code(
     world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -42,7 +43,6 @@ def test_one_machine_gives_its_output_and_its_exit_code(
     assert run(capfd, "ssh-tpu", "one:1", "--", "echo", "there")[:2] == (0, "there\n")
 
 
-@pytest.mark.slow
 def test_the_cluster_may_be_the_path_of_its_file_or_an_option_before_or_behind_the_command(
     world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,7 +54,6 @@ def test_the_cluster_may_be_the_path_of_its_file_or_an_option_before_or_behind_t
         assert run(capfd, *words, "--", "echo", "there")[:2] == (0, "there\n"), words
 
 
-@pytest.mark.slow
 def test_several_machines_are_told_apart_and_the_bad_one_is_named(
     world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +72,6 @@ def test_a_host_with_other_keys_is_not_trusted(world: LoopbackHosts, capfd: pyte
     assert code == 1 and out == "one:0 | it\n" and "has not the host keys that one:1 wrote down" in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -95,7 +93,6 @@ def test_what_makes_no_sense_is_said(
     assert ended == code and re.search(re.escape(says), err), err
 
 
-@pytest.mark.slow
 def test_logs_are_shown_from_their_end_and_steer_no_terminal(
     world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,8 @@ from tradewind.rehearsal.cloud.buckets import RefusedError
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
+pytestmark = pytest.mark.slow
+
 SECRET = "projects/my-project/secrets/hugging"
 FIRST, SECOND = "first-value-of-the-test", "second-value-of-the-test"
 FIELDS = "environment:\n  HF_TOKEN: hugging\n  WANDB: wandb\n"
@@ -68,7 +70,6 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     return int(end.value.code or 0), printed.out, printed.err
 
 
-@pytest.mark.slow
 def test_files_are_written_for_their_owner_alone_and_a_second_run_has_nothing_to_do(
     world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,7 +86,6 @@ def test_files_are_written_for_their_owner_alone_and_a_second_run_has_nothing_to
     assert stat.S_IMODE((files / "WANDB").stat().st_mode) == 0o600
 
 
-@pytest.mark.slow
 def test_a_new_version_is_written_and_what_ray_has_is_told(
     world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +105,6 @@ def test_a_new_version_is_written_and_what_ray_has_is_told(
     assert host_variable("HF_TOKEN", {"HF_TOKEN": FIRST}) == SECOND and host_variable("GONE", {"GONE": "g"}) == "g"
 
 
-@pytest.mark.slow
 def test_nothing_is_written_when_one_value_cannot_be_had(
     world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,7 +124,6 @@ def test_nothing_is_written_when_one_value_cannot_be_had(
     world.google.secrets.disabled.clear()
 
 
-@pytest.mark.slow
 def test_a_host_that_is_not_reached_is_named_and_the_others_get_theirs(
     world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +161,6 @@ def test_who_has_lost_the_cluster_writes_to_no_further_host(world: LoopbackFleet
     assert not files.exists()
 
 
-@pytest.mark.slow
 def test_where_ray_does_not_run_nothing_is_written(world: LoopbackFleet, files: Path, tmp_path: Path) -> None:
     from tradewind.fleet.environment.push import push_line
 

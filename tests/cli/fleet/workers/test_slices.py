@@ -16,6 +16,8 @@ from tradewind.fleet.marker_value import MarkerState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def google(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoogle]:
@@ -40,7 +42,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return end.value.code, capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_slice_is_added_cut_and_removed(google: LocalGoogle, capsys: pytest.CaptureFixture[str]) -> None:
     code, err = run(capsys, "add-worker", "here", "v4-16", "--capacity", "reserved", "--slice", "hero")
     assert code == 0 and "Asked for slice hero: v4-16, reserved." in err and "Slice hero is READY" in err
@@ -82,7 +83,6 @@ def test_an_act_that_failed_holds_up_nobody(google: LocalGoogle, capsys: pytest.
     marker.take("start", "making the head").finish()
 
 
-@pytest.mark.slow
 def test_while_the_head_does_not_say_what_is_in_use_nothing_is_removed(
     google: LocalGoogle, capsys: pytest.CaptureFixture[str]
 ) -> None:

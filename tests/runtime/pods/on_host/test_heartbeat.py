@@ -149,6 +149,7 @@ def test_a_file_that_is_no_heartbeat_is_none(tmp_path, text):
     assert read_beat(str(tmp_path / "absent")) is None
 
 
+@pytest.mark.slow
 def test_steps_may_be_numbers_of_numpy_and_the_process_goes_on_saying_that_it_lives():
     page = heartbeat.BeatPage()
     code = """if True:

@@ -24,6 +24,8 @@ from tradewind.runtime.pods.on_host.host import MAINTENANCE_S, Launch, PodHost, 
 from tradewind.runtime.pods.on_host.host_process import LAST_LINES
 from tradewind.runtime.pods.on_host.notices import Notice
 
+pytestmark = pytest.mark.slow
+
 MARK = "HOST_TEST"
 
 
@@ -148,7 +150,6 @@ def test_a_process_whose_group_asked_for_none_sees_no_gpu(monkeypatch, has_accel
     host.end()
 
 
-@pytest.mark.slow
 def test_a_process_is_heard_although_it_can_write_no_file():
     code = """
 import resource, time
