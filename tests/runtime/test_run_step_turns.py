@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -171,7 +172,8 @@ def test_when_the_lease_of_a_frozen_keeper_may_be_taken_over_nothing_of_it_is_at
     until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
     assert not alive(one.pid for one in processes)
     driver.send_signal(signal.SIGCONT)
-    assert driver.wait(PATIENCE_S) == SUPERSEDED
+    code, text = finish(driver)
+    assert (code, "because its lease could not be renewed in time" in text) == (SUPERSEDED, True), text
 
 
 def test_of_a_machine_that_was_suspended_past_the_term_of_a_lease_nothing_goes_on_when_it_wakes(writing: Any) -> None:
@@ -194,6 +196,26 @@ def test_a_killed_guard_leaves_no_writer_beside_the_next_attempt(writing: Any) -
     code, text = finish(driver)
     assert (code, lease_of(step.output_path).phase) == (SUPERSEDED, Phase.STOPPED), text
     assert not alive(one.pid for one in processes)
+
+
+def test_a_guard_that_froze_is_told_as_that_and_not_as_a_machine_without_memory(writing: Any) -> None:
+    driver, processes, step = writing
+    psutil.Process(driver.pid).children()[0].suspend()
+    code, text = finish(driver)
+    assert (code, lease_of(step.output_path).phase) == (SUPERSEDED, Phase.STOPPED), text
+    assert "because the term of its lease was over" in text and "memory" not in text
+    assert not alive(one.pid for one in processes)
+
+
+def test_a_driver_that_leaves_slowly_once_its_turn_is_over_tells_that_by_its_exit_code(tmp_path: Path) -> None:
+    step = resolved_step(hangs, str(tmp_path))
+    driver = start(claim(step, 2 * QUICK_S), "tests.runtime.slow_to_leave")
+    file = Path(step.output_path, "pid")
+    until(lambda: (file.exists() and file.read_text()) or driver.poll() is not None)
+    claim(step)
+    os.kill(int(file.read_text()), signal.SIGKILL)
+    code, text = finish(driver)
+    assert (code, "its output does not count" in text) == (SUPERSEDED, True), text
 
 
 def test_a_driver_that_lost_its_turn_ends_in_the_middle_of_its_writes_with_the_threads_of_its_store(

@@ -96,8 +96,9 @@ def main() -> int:
         print(f"tradewind: {error}")
         return 1
     signal.signal(signal.SIGTERM, _raise_stopped)
-    cut_off, masker = CutOff(held.lease.times, _last_line(spec)), Masker(kept=[NOTHING_LEFT])
+    masker = Masker(kept=[NOTHING_LEFT])
     with (
+        CutOff(held.lease.times, _last_line(spec)) as cut_off,
         Keeper(store, held, partial(_end_work, cut_off), cut_off.renewed) as keeper,
         kept_output(attempt_folder(spec.output_path, attempt.number), masker),
     ):
@@ -277,7 +278,7 @@ def _run_function(
         raise SpecChangedError(CHANGED_LATER)
     if left is None and (why := why_it_gave_up(code)) is not None:
         raise ChildGaveUpError(why)
-    if left is None and code < 0:
+    if left is None and code is not None and code < 0:
         raise ChildKilledError(how_it_was_killed(-code))
     return left or AttemptError("ProcessDied", f"the step's process ended with exit code {code}.")
 

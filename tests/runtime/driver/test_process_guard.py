@@ -215,7 +215,8 @@ def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said
     term.set(boot_time() + left_s)
     assert guard.communicate(timeout=30)[1] == said
     assert guard.returncode == TERM_OVER
-    assert why_it_gave_up(guard.returncode).startswith("the step's process was ended, because the term of its lease")
+    assert term.has_ended(guard.pid)
+    assert why_it_gave_up(None).startswith("the step's process was ended, because the term of its lease")
 
 
 def test_the_command_ends_with_its_term_also_where_nobody_reads_what_the_guard_says(mark):
@@ -289,7 +290,55 @@ def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the
     time.sleep(0.6)  # it looks four times a second
     guard.send_signal(signal.SIGSTOP)
     assert guard.wait(30) == -signal.SIGKILL
+    assert term.has_ended(guard.pid)
     until(lambda: not alive([sleeper]))
+
+
+def test_a_guard_that_was_killed_before_the_end_of_its_term_is_not_told_as_that(mark):
+    term = Term()
+    guard = under(term, mark, "exec sleep 600")
+    pids(guard, "sleep")
+    term.set(boot_time() + 60, boot_time() + 61)
+    time.sleep(0.6)  # it looks four times a second
+    guard.kill()
+    guard.wait(30)
+    assert not term.has_ended(guard.pid)
+
+
+def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_as_that(mark):
+    """And not as a command that ran out of memory."""
+    term = Term()
+    guard = under(term, mark, "exec sleep 600")
+    pids(guard, "sleep")
+    term.set(boot_time() + 1.0, boot_time() + 1.5)
+    time.sleep(0.6)
+    guard.send_signal(signal.SIGSTOP)
+    term.set(boot_time() + 60, boot_time() + 61)
+    assert guard.wait(30) == -signal.SIGKILL
+    assert (term.is_over, term.has_ended(guard.pid)) == (False, True)
+
+
+@pytest.mark.parametrize(("script", "code"), [("kill -KILL $$", -signal.SIGKILL), (f"exit {TERM_OVER}", TERM_OVER)])
+def test_how_a_command_ended_before_its_term_is_told_though_that_is_over_before_all_it_started_has_ended(
+    mark, script, code
+):
+    term = Term()
+    guard = under(term, mark, f"(trap '' TERM; sleep 600; sleep 600) & sleep 0.3; {script}")
+    term.set(boot_time() + 1.0, boot_time() + 60)
+    assert guard.wait(30) == code
+    assert (term.is_over, term.has_ended(guard.pid)) == (True, False)
+
+
+def test_how_a_command_ended_is_told_though_its_guard_was_frozen_until_its_term_was_over(mark):
+    term = Term()
+    guard = under(term, mark, "exec sleep 600")
+    (sleeper,) = pids(guard, "sleep")
+    guard.send_signal(signal.SIGSTOP)
+    os.kill(sleeper, signal.SIGKILL)
+    term.set(boot_time() - 1, boot_time() + 60)
+    guard.send_signal(signal.SIGCONT)
+    assert guard.wait(30) == -signal.SIGKILL
+    assert not term.has_ended(guard.pid)
 
 
 def test_a_guard_that_was_told_nothing_of_an_end_runs_on(mark):

@@ -27,7 +27,11 @@ TABLE = [
     ({"is_preempted": True, "exit_code": 1}, Cause.PREEMPTED, "was preempted"),
     ({"is_node_alive": False, "is_actor_lost": True}, Cause.NODE_DIED, "was lost: its Ray node died"),
     ({"is_node_draining": True, "exit_code": 1}, Cause.DRAINED, "is being drained: its Ray node is about to go"),
-    ({"is_cut_off": True}, Cause.CUT_OFF, "heard nothing of its driver for too long, and ended its process"),
+    (
+        {"is_cut_off": True},
+        Cause.CUT_OFF,
+        "heard nothing of its driver for too long or was frozen itself, and ended its process",
+    ),
     (
         {"exit_code": NOTICED, "has_notice": True},
         Cause.NOTICED,

@@ -19,19 +19,21 @@ from typing import Final
 
 from tradewind.records.attempts import Attempt, AttemptError, attempt_folder
 from tradewind.records.parsing import Flaw, parse
-from tradewind.runtime.driver.process_guard import TERM_OVER, guarded, has_children, kill_descendants
+from tradewind.runtime.driver.process_guard import guarded, has_children, kill_descendants
 from tradewind.runtime.driver.term import Term
 from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import list_names, read_contents, write_text
 from tradewind.turns.claimed import as_input
 
 GAVE_UP: Final = 76
-"""Exit code of a child that could not go on without a fault of its function; ``TERM_OVER`` is that of its guard."""
+"""Exit code of a child that could not go on without a fault of its function."""
 _ERROR_FILE: Final = re.compile(r"error-(?P<rank>[0-9]{1,6})(?:\.(?P<restart>[0-9]{1,6}))?\.json")
 
 
-def run_here(command: Sequence[str], env: Mapping[str, str], term: Term, given: Attempt | None = None) -> int:
+def run_here(command: Sequence[str], env: Mapping[str, str], term: Term, given: Attempt | None = None) -> int | None:
     """Run the child under a guard, which ends it and all that it started when this driver stops or dies.
+
+    Returns its exit code; None if the end of the term has ended it.
 
     The same happens at the end of ``term``, whatever this driver does then. Where something kills the guard itself, its
     orphans come to this driver, which ends them. ``given`` is the attempt that the child gets as its standard input.
@@ -45,7 +47,8 @@ def run_here(command: Sequence[str], env: Mapping[str, str], term: Term, given: 
             pass_fds=[term.descriptor],
         )
     try:
-        return guard.wait()
+        code = guard.wait()
+        return None if term.has_ended(guard.pid) else code
     except BaseException:
         guard.terminate()
         guard.wait()
@@ -55,13 +58,13 @@ def run_here(command: Sequence[str], env: Mapping[str, str], term: Term, given: 
             kill_descendants(os.getpid())
 
 
-def why_it_gave_up(code: int) -> str | None:
-    """Why a child with this exit code and without an error of its function was not let go on, if that is so."""
-    if code == TERM_OVER:
+def why_it_gave_up(code: int | None) -> str | None:
+    """Why a child that ended so, without an error of its function, was not let go on, if that is so."""
+    if code is None:
         return (
             "the step's process was ended, because the term of its lease was over: it had not been renewed in time, as "
-            "when this machine was suspended, or its keeper frozen or cut off from the store. This attempt does not "
-            "count."
+            "when this machine was suspended, its keeper or the guard of that process frozen, or the store not to be "
+            "reached. This attempt does not count."
         )
     return "the store did not take the step's result: this attempt does not count." if code == GAVE_UP else None
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import signal
 import time
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Final, NoReturn
 
 from tradewind.records.leases.times import LeaseTimes
@@ -31,8 +32,13 @@ _CHILDREN_S: Final = 2.0
 """How long the guards have for what they do at once, unless they are frozen."""
 
 
+_COULD_NOT_END: Final = "its lease could not be renewed in time, and this process, frozen or held up, ends only now"
+
+
 class CutOff:
     """Ends this process and all that descends from it when its turn is over; made in the main thread.
+
+    At the end of its block nothing is at work any more, and the process may take its time to leave.
 
     Args:
         times: Of the lease.
@@ -46,10 +52,18 @@ class CutOff:
         self._times = times
         self._last_line = last_line
         adopt_orphans()
-        signal.signal(signal.SIGRTMAX, _end_thawed)
+        signal.signal(signal.SIGRTMAX, self._end_thawed)
         self._timer = KernelTimer(signal.SIGRTMAX)
         self._shown = os.dup(1)  # whatever becomes of standard output later
         self.term = Term()
+
+    def __enter__(self) -> CutOff:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.set(math.inf)  # Python forgets its handlers first when it leaves: the signal would be the exit code
 
     def renewed(self, at: float) -> None:
         """Count from ``at`` by the boot clock, the last renewal; from infinity once the turn has ended."""
@@ -64,13 +78,19 @@ class CutOff:
         while descendants(os.getpid()) and time.monotonic() < deadline:
             time.sleep(0.01)
         last_line = self._last_line if kill_descendants(os.getpid()) else ""
-        why = f"This attempt ends here, because {why}: its output does not count."
-        os.write(self._shown, f"{why}\n{last_line}\n".encode())
+        os.write(self._shown, _last_words(why, last_line))
+        os._exit(TERM_OVER)
+
+    def _end_thawed(self, signum: int, frame: FrameType | None) -> NoReturn:
+        """End what descends from this process, and this process; at once where it has no child and so may be writing.
+
+        What it says first waits for nobody.
+        """
+        last_line = self._last_line if not has_children() or kill_descendants(os.getpid()) else ""
+        if select.select([], [self._shown], [], 0)[1]:
+            os.write(self._shown, _last_words(_COULD_NOT_END, last_line))
         os._exit(TERM_OVER)
 
 
-def _end_thawed(signum: int, frame: FrameType | None) -> NoReturn:
-    """End what descends from this process, and this process; at once where it has no child and so may be writing."""
-    if has_children():
-        kill_descendants(os.getpid())
-    os._exit(TERM_OVER)
+def _last_words(why: str, last_line: str) -> bytes:
+    return f"This attempt ends here, because {why}: its output does not count.\n{last_line}\n".encode()

@@ -8,6 +8,7 @@ same exit code or the same signal.
 
 A command with a term (see ``term``) is ended when that is over, at once and by SIGKILL, whatever else goes on: who is
 to prolong it may be frozen, and somebody else may soon do the same work. The guard's exit code is ``TERM_OVER`` then.
+A command that has ended by then is not one of these, so that a fault of its own is told as that.
 
 Orphans become children of the guard (PR_SET_CHILD_SUBREAPER), so nobody escapes from it. If the guard itself is killed,
 the kernel kills the command (PR_SET_PDEATHSIG), and the rest goes to the step driver, which adopts orphans too; if it
@@ -40,6 +41,9 @@ TERM_OVER: Final = 75
 TERM: Final = struct.Struct("=ddd")
 """The end of a term by the boot clock, when the kernel kills a guard that is frozen then, and the end again: a reader
 that finds two ends has come between two writes."""
+ENDED: Final = struct.Struct("=d")
+"""What a guard says of itself: from when on its own end, by SIGKILL, is that of the term (see ``place_of_guard``)."""
+_PLACES: Final = 4096
 _KILL_S: Final = 10.0
 _UNSEEN: Final = 10
 _CLOCK_BOOTTIME: Final = 7
@@ -109,12 +113,21 @@ def main(arguments: Sequence[str]) -> int:
         return 127
     term = _Term(order.term)
     _wait([command.descriptor, stop_reader, *guardians], term, command, math.inf)
+    has_ended_itself = command.has_ended
     if not term.is_over:
         _end_politely(command, term, float(os.environ.get(GRACE_VARIABLE, GRACE_S)))
     kill_descendants(os.getpid(), command.reap)
-    if term.is_over:
-        term.say_why()  # not before: where the keeper is frozen, nobody may read it now
-    return TERM_OVER if term.is_over else command.ended()
+    if has_ended_itself or not term.is_over:
+        term.note_end(math.inf)
+        return command.ended()
+    term.note_end(-math.inf)
+    term.say_why()  # not before: where the keeper is frozen, nobody may read it now
+    return TERM_OVER
+
+
+def place_of_guard(pid: int) -> int:
+    """Where in the memory of a term the guard with this number says what its end means."""
+    return TERM.size + ENDED.size * (pid % _PLACES)
 
 
 def exit_like(code: int) -> None:
@@ -220,6 +233,7 @@ class _Term:
         self._end = math.inf
         self._was_over = False
         self._suspended_s = suspended_s()
+        self.note_end(math.inf)
 
     @property
     def left_s(self) -> float:
@@ -230,6 +244,7 @@ class _Term:
             self._end = end
             self._suspended_s = suspended_s()
             self._timer.set(killed_at)
+            self.note_end(killed_at)
         left_s = self._end - boot_time()
         self._was_over |= left_s <= 0  # and stays so: what it was the end of is ended
         return left_s
@@ -237,6 +252,11 @@ class _Term:
     @property
     def is_over(self) -> bool:
         return self.left_s <= 0
+
+    def note_end(self, at: float) -> None:
+        """From then on the end of this guard is that of the term, and not one of the command or of its machine."""
+        if self._descriptor is not None:
+            os.pwrite(self._descriptor, ENDED.pack(at), place_of_guard(os.getpid()))
 
     def say_why(self) -> None:
         """Say why it is over, unless it was ended by its keeper, who says it."""
@@ -254,6 +274,10 @@ class _Command:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self.descriptor = os.pidfd_open(process.pid)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.returncode is not None or bool(select.select([self.descriptor], [], [], 0)[0])
 
     def reap(self) -> bool:
         """Wait for what has ended; whether nothing descends from us any more, since every orphan is our child."""

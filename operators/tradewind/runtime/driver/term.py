@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 
-from tradewind.runtime.driver.process_guard import TERM, boot_time
+from tradewind.runtime.driver.process_guard import ENDED, TERM, boot_time, place_of_guard
 
 
 class Term:
@@ -34,6 +34,14 @@ class Term:
     def is_over(self) -> bool:
         """Whether it is over by now."""
         return boot_time() >= self._end
+
+    def has_ended(self, guard: int) -> bool:
+        """Whether its end was that of this guard, which has ended, and of what it had in its hands.
+
+        Also that of a guard that was frozen and could not see that the term was prolonged: the kernel has killed it.
+        """
+        noted = os.pread(self.descriptor, ENDED.size, place_of_guard(guard))
+        return len(noted) == ENDED.size and boot_time() >= ENDED.unpack(noted)[0]
 
     def _write(self, end: float, killed_at: float) -> None:
         os.pwrite(self.descriptor, TERM.pack(end, killed_at, end), 0)

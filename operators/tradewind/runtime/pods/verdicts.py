@@ -148,7 +148,7 @@ def _what_is_wrong(host: Evidence, has_notice: bool) -> tuple[Cause, str] | None
     if host.is_node_draining:
         return Cause.DRAINED, "is being drained: its Ray node is about to go"
     if host.is_cut_off:
-        return Cause.CUT_OFF, "heard nothing of its driver for too long, and ended its process"
+        return Cause.CUT_OFF, "heard nothing of its driver for too long or was frozen itself, and ended its process"
     if host.exit_code == NOTICED and has_notice:
         return Cause.NOTICED, "saved a checkpoint before it would be preempted, and ended"
     return _failure(host)

@@ -111,6 +111,19 @@ def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_a
     host.end()
 
 
+def test_a_process_whose_guard_froze_is_told_as_ended(mark):
+    """And not as one that was killed for want of memory."""
+    host = PodHost(patience_s=1.0)
+    host.start(_launch("sleep", "600", mark=mark))
+    until(lambda: [each for each in marked(MARK, mark) if each.name() == "sleep"], "it to run")
+    (guard,) = (each.parent() for each in marked(MARK, mark) if each.name() == "sleep")
+    time.sleep(0.6)  # it looks four times a second
+    guard.suspend()
+    until(lambda: (report := host.poll(0.1, eager=False)).exit_code is not None or report.was_ended, "its end")
+    assert host.poll(0.1, eager=False).was_ended
+    host.end()
+
+
 def test_a_process_hears_of_a_notice_and_its_heartbeat_is_heard(tmp_path):
     code = """
 import time

@@ -138,7 +138,7 @@ class HostProcess:
             node_died = os.getppid() != self._raylet
             self.exit_code = None if node_died else code
             self.is_over = True
-            self.was_ended = self.was_ended or self._term.is_over
+            self.was_ended = self.was_ended or self._term.has_ended(guard.pid)
             self._changed.notify_all()
 
     def _keep_output(self, data: bytes, splitter: LineSplitter) -> None:
