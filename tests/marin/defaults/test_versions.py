@@ -335,6 +335,28 @@ REFUSED: dict[str, tuple[Any, str]] = {
         ),
         "reinit_tokens is no option of a training with Levanter: leave it out.",
     ),
+    "a relative path to begin with": (
+        lambda: trained(initialize_from_checkpoint_path="a/step-1"),
+        "initialize_from_checkpoint_path is 'a/step-1', a relative path: give InputName.hardcoded('a/step-1') for one",
+    ),
+    "a relative path to fine-tune": (
+        lambda: default_sft(
+            "s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_checkpoint_path=versioned("a"))
+        ),
+        "initialize_from_checkpoint_path is 'a', a relative path: give InputName.hardcoded('a') for one below the",
+    ),
+    "a relative path to anneal": (
+        lambda: default_anneal("a", AnnealConfig(TEXTS, "a/step-1", use_default_validation=False)),
+        "initialize_from_checkpoint_path is 'a/step-1', a relative path: give InputName.hardcoded('a/step-1') for one",
+    ),
+    "a relative path of preferences": (
+        lambda: taught(initialize_from_checkpoint_path="a"),
+        "initialize_from_checkpoint_path is 'a', a relative path: give InputName.hardcoded('a') for one below the",
+    ),
+    "a relative path to compare with": (
+        lambda: taught(model_name_or_path="a/b", reference_model_path="a", reference_is_hf=False),
+        "reference_model_path is 'a', a relative path: give InputName.hardcoded('a') for one below the prefix, or",
+    ),
     "no step in the path": (
         lambda: default_anneal("a", AnnealConfig(None, "gs://b/step-3/weights")),
         "initialize_from_checkpoint_path is 'gs://b/step-3/weights': give the path of a checkpoint that ends with its",

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from tradewind.marin.era.building import builder
 from tradewind.marin.names.resources import ResourceConfig, TpuPodConfig
 from tradewind.steps import Cpu, Gpu, Hosts, InputName, TpuSlice, VersionedValue
+from tradewind.steps.paths import is_absolute
 from tradewind.steps.values.shortened import shortened
 
 __all__ = ["AnnealConfig", "SimpleDPOConfig", "SimpleSFTConfig", "SimpleTrainConfig"]
@@ -26,6 +27,16 @@ def check_resources(given: Any) -> None:
         raise ValueError(
             f"resources is {shortened(given)}, which is no place for a training: give TpuSlice, Hosts, Gpu or Cpu, or "
             "Marin's TpuPodConfig, GpuConfig or CpuOnlyConfig."
+        )
+
+
+def check_checkpoint(field: str, given: Any) -> None:
+    """Raise ``ValueError`` for a relative path to a checkpoint: on a cluster it is of no folder in particular."""
+    path = given.value if isinstance(given, VersionedValue) else given
+    if isinstance(path, str) and not is_absolute(path):
+        raise ValueError(
+            f"{field} is {shortened(path)}, a relative path: give InputName.hardcoded({shortened(path)}) for one below "
+            "the prefix, or where it lies in full."
         )
 
 

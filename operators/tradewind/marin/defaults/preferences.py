@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tradewind.marin.defaults.configs import SimpleDPOConfig, SimpleTrainConfig, check_resources
+from tradewind.marin.defaults.configs import SimpleDPOConfig, SimpleTrainConfig, check_checkpoint, check_resources
 from tradewind.marin.defaults.data import training_data
 from tradewind.marin.defaults.models import check_model
 from tradewind.marin.defaults.training import (
@@ -62,6 +62,9 @@ def default_dpo(
     """
     of_hub = begins_with_hub(dpo_config)
     _check_said(dpo_config, of_hub)
+    check_checkpoint("initialize_from_checkpoint_path", dpo_config.initialize_from_checkpoint_path)
+    if not dpo_config.reference_is_hf:
+        check_checkpoint("reference_model_path", dpo_config.reference_model_path)
     check_model(model_config)
     check_resources(dpo_config.resources)
     data = dataclasses.replace(training_data(tokenized, False), permutation_type="feistel")

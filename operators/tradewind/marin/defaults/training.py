@@ -14,7 +14,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from tradewind.marin.defaults.configs import AnnealConfig, SimpleSFTConfig, SimpleTrainConfig, check_resources
+from tradewind.marin.defaults.configs import (
+    AnnealConfig,
+    SimpleSFTConfig,
+    SimpleTrainConfig,
+    check_checkpoint,
+    check_resources,
+)
 from tradewind.marin.defaults.data import training_data, unversioned
 from tradewind.marin.defaults.models import check_model, llama
 from tradewind.marin.defaults.short_form import short_form
@@ -85,8 +91,8 @@ def default_train(
         settings: Only without ``train_config``.
 
     Raises:
-        ValueError: Two kinds of weights to begin with are given, ``model_config`` is no model, ``resources`` are no
-            place, ``tokenized`` says no tokenizer, or a setting is none.
+        ValueError: Two kinds of weights to begin with are given, or a relative path to some; ``model_config`` is no
+            model, ``resources`` are no place, ``tokenized`` says no tokenizer, or a setting is none.
     """
     of_step: dict[str, Any] = {
         "override_output_path": override_output_path,
@@ -238,6 +244,7 @@ def _levanter_config(data: Any, model: Any, given: SimpleTrainConfig, tags: Sequ
         raise ValueError(
             "initialize_from_checkpoint_path and initialize_from_hf both say what to begin with: give one of them."
         )
+    check_checkpoint("initialize_from_checkpoint_path", begin)
     return builder().find("levanter.main.train_lm.TrainLmConfig")(
         data=data,
         trainer=trainer_of(given, tags),
