@@ -211,6 +211,25 @@ def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
     assert complete(workshop.root / "noticed/checkpoints") == [20, 40, STEPS - 1] and complete(folder) == []
 
 
+def test_a_training_that_was_killed_before_its_first_checkpoint_begins_with_the_same_weights(
+    workshop: Workshop,
+) -> None:
+    given = workshop.root / "given"
+    first, newer = (given / f"checkpoints/step-{step}" for step in (20, 40))
+    shutil.copytree(workshop.root / "whole/checkpoints/step-20", first)
+    settings = json.dumps(workshop.settings("begun", num_train_steps=4, initialize_from=str(given)))
+    process, decided = workshop.start(TRAIN, settings), workshop.root / "begun/checkpoints/begin.json"
+    deadline = time.monotonic() + TIMEOUT
+    while not decided.exists():
+        assert time.monotonic() < deadline and process.poll() is None, "nothing is written down"
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert complete(decided.parent) == []
+    shutil.copytree(workshop.root / "whole/checkpoints/step-40", newer)
+    assert f"  begins with {first}" in workshop.run(TRAIN, settings)
+
+
 def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop) -> None:
     whole, part = str(workshop.root / "whole"), workshop.root / "part/step-40"
     shutil.copytree(f"{whole}/checkpoints/step-40", part)
@@ -255,6 +274,10 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
         "levanter['optimizer.learning_rate'] is decided by learning_rate of the config: set it there.": (
             4,
             {"levanter": {"optimizer": {"type": "muon", "learning_rate": 1}}},
+        ),
+        f"{whole} has a checkpoint of step {STEPS - 1}, and this training ends with step 9: give it an output of": (
+            4,
+            {"output_path": whole, "num_train_steps": 10},
         ),
         f"output_path: the checkpoint {whole}/checkpoints/step-{STEPS - 1} is of another model": (
             4,

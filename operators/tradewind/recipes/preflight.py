@@ -11,8 +11,9 @@ from tradewind.recipes.checkpoints.stored_shapes import check_model, check_same_
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import levanter_config, source_checkpoint
 from tradewind.recipes.levanter.hub_models import check_hub_model
+from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.regions import check_regions
-from tradewind.recipes.train_config import LmTrainConfig, checkpoint_roots
+from tradewind.recipes.train_config import LmTrainConfig, checkpoint_roots, temporary_checkpoints_path
 
 _MESH = "trainer.mesh"
 _HUB = "levanter['initialize_from_hf']"
@@ -31,6 +32,7 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
     check_regions({field: getattr(config, field) for field in _PATHS})
     parts.check_cache(config.cache_path)
     made = levanter_config(config, local_tokenizer(config.tokenizer_path))
+    TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config)).check_newest()
     _check_sound_begin(config)
     per_device = made.trainer.per_device_parallelism
     mesh = made.trainer.mesh if own_mesh else None

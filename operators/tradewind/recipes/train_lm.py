@@ -8,12 +8,14 @@ again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.checkpoints.newest import settle_checkpoints
+from tradewind.recipes.checkpoints.taken import TakenCheckpoint, TakenFile
 from tradewind.recipes.levanter import parts
-from tradewind.recipes.levanter.config import levanter_config, with_trackers
+from tradewind.recipes.levanter.config import levanter_config, source_checkpoint, with_trackers
 from tradewind.recipes.levanter.quiet import quiet_libraries
 from tradewind.recipes.levanter.simulated_slices import on_these_devices
 from tradewind.recipes.levanter.stored_models import load_checkpointed, model_axes, write_export
@@ -65,14 +67,16 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     if result := output.result():
         return result
     parts.keep_compilations(config.output_path)
+    output.remove_unfinished()
+    settle_checkpoints(output.roots)
+    output.check_newest()
+    _settle_begin(config)
     made = on_these_devices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
     trainer = made.trainer
     per_device = trainer.per_device_parallelism
     parts.check_batch_size(
         config.batch_size, parts.device_count(), trainer.mesh, trainer.num_slices, per_device=per_device
     )
-    output.remove_unfinished()
-    settle_checkpoints(output.roots)
     check_checkpoints(config, made)
     facts = facts_of(made)
     if output.newest_step() < config.num_train_steps - 1:
@@ -92,6 +96,19 @@ train_lm.warm_imports = (  # type: ignore[attr-defined]  # before all else, and 
 
 def _output(config: LmTrainConfig) -> TrainingOutput:
     return TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config))
+
+
+def _settle_begin(config: LmTrainConfig) -> None:
+    """Process 0 decides with which checkpoint of another training this one begins, and writes it down; all wait."""
+    import jax
+    from jax.experimental.multihost_utils import sync_global_devices
+
+    given = config.initialize_from
+    if jax.process_index() == 0 and given is not None and _output(config).newest_step() < 0:
+        with suppress(ValueError):  # which every process will raise
+            if (checkpoint := source_checkpoint(config)) is not None:
+                TakenFile.of_begin(checkpoints_path(config.output_path)).write(TakenCheckpoint(given, checkpoint))
+    sync_global_devices("tradewind: begin settled")
 
 
 def _train(config: LmTrainConfig, made: TrainLmConfig, facts: TrainingFacts) -> None:

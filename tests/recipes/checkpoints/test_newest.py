@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -24,12 +26,13 @@ def made(root: str, name: str = "step-3") -> str:
     return checkpoint
 
 
-@pytest.fixture(params=["local", "gs"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "local":
-        return str(tmp_path)
-    request.getfixturevalue("cloud")
-    return f"gs://bucket/{tmp_path.name}"
+def complete(root: str, step: int, said: Any = None) -> str:
+    """A checkpoint that Levanter takes for a complete one, of the step that it says in its metadata."""
+    checkpoint = made(root, f"step-{step}")
+    fs, path = fsspec.core.url_to_fs(f"{checkpoint}/metadata.json")
+    metadata = {"step": step if said is None else said, "timestamp": "2026-01-01T00:00:00"}
+    fs.pipe_file(path, json.dumps(metadata).encode())
+    return checkpoint
 
 
 @pytest.mark.parametrize(
@@ -102,3 +105,28 @@ def test_what_levanter_does_not_see_as_a_checkpoint_is_written_again(tmp_path: P
     assert list(newest._incomplete([str(tmp_path)])) == []
     (checkpoint / "metadata.json").write_text(metadata)
     assert list(newest._incomplete([str(tmp_path)])) == [str(checkpoint)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [False, -3, 7, 5.5, "5", 10**30])
+def test_a_training_goes_on_from_before_a_checkpoint_that_says_another_step_than_its_own(
+    tmp_path: Path, step: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Levanter would take it for another, and one of a step after the last for the end of the training."""
+    root = str(tmp_path)
+    sound, untrue = complete(root, 3), complete(root, 5, said=step)
+    newest.settle_checkpoints([root])
+    assert not Path(untrue).exists()
+    assert capsys.readouterr().out.startswith(f"removed the damaged checkpoint {untrue}: it is of step ")
+    found = newest.newest_checkpoint([root])
+    assert found is not None and (found.path, found.step) == (sound, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [7, -7])
+def test_metadata_that_lies_beside_checkpoints_costs_none_of_them(tmp_path: Path, step: int) -> None:
+    sound = complete(str(tmp_path), 3)
+    (tmp_path / "metadata.json").write_text(json.dumps({"step": step, "timestamp": "2026-01-01T00:00:00"}))
+    newest.settle_checkpoints([str(tmp_path)])
+    found = newest.newest_checkpoint([str(tmp_path)])
+    assert found is not None and found.path == sound

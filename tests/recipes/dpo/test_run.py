@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 from collections.abc import Iterator
 
@@ -343,7 +344,14 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
 
 def test_a_training_that_was_killed_ends_with_the_losses_of_one_that_was_not(bench: Workbench, told: list[str]) -> None:
     bench.run(KILLED, exit_code=-signal.SIGKILL)
-    bench.run(TRAIN, "killed")
+    taken, newer = (bench.root / f"base/checkpoints/step-{step}" for step in (3, 9))
+    shutil.copytree(taken, newer)  # as if the training of the reference had gone on meanwhile
+    metadata = json.loads((taken / "metadata.json").read_text())
+    (newer / "metadata.json").write_text(json.dumps(metadata | {"step": 9}))
+    again = bench.run(TRAIN, "killed")
+    shutil.rmtree(newer)
+    assert any(line.startswith("goes on after step ") for line in again)
+    assert f"  beta 0.1, reference {taken}" in again, "the one that the first steps were compared with"
     for measure in ("train/loss", "train/dpo_chosen_reward", "eval/pairs/loss", "eval/pairs/dpo_rejected_reward"):
         assert series(bench.metrics("killed"), measure) == series(bench.metrics("whole"), measure) != ([], [])
     exports = [bench.root / "out" / name / f"hf/step-{STEPS - 1}/model.safetensors" for name in ("killed", "whole")]

@@ -143,6 +143,7 @@ cases = {
     "no cache": lambda: made("r", data=component(cache_dir="/nowhere")),
     "cache to build": lambda: made("r", data=component(cache_dir="/nowhere", source=url)),
     "damaged checkpoint": lambda: made("r", initialize_from_checkpoint_path=damaged()),
+    "checkpoint after the end": lambda: made("whole", 6),
     "no checkpoint any more": lambda: made("whole", initialize_from_checkpoint_path="/nowhere"),
     "no checkpoint": lambda: made("r", initialize_from_checkpoint_path="/nowhere"),
     "other model to begin with": lambda: made(
@@ -304,6 +305,7 @@ REFUSED = {
     "/nowhere/train: run the step that makes it, or set auto_build_caches=True.",
     "damaged checkpoint": "train_config.initialize_from_checkpoint_path: the checkpoint ROOT/damaged/step-6 is dama",
     "no checkpoint any more": "fits",
+    "checkpoint after the end": f"ROOT/out/whole has a checkpoint of step {STEPS - 1}, and this training ends with",
     "no checkpoint": "There is no complete checkpoint under train_config.initialize_from_checkpoint_path /nowhere.",
     "other model to begin with": f"train_config.initialize_from_checkpoint_path: the checkpoint ROOT{WHOLE} is of",
     "other model to go on with": f"output_path: the checkpoint ROOT{WHOLE} is of another model: ",
@@ -452,7 +454,9 @@ def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(be
     assert told[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3")
     assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in told
     assert f"  goes on at step 5/8 with {begin}" in told
-    begin.rename(begin.with_name("step-5"))  # as if that one had gone on meanwhile, too
+    gone_on = begin.rename(begin.with_name("step-5"))  # as if that one had gone on meanwhile, too
+    metadata = json.loads((gone_on / "metadata.json").read_text())
+    (gone_on / "metadata.json").write_text(json.dumps(metadata | {"step": 5}))
     again = bench.run(GOES_ON)
     assert any(line.startswith("goes on after step ") for line in again)
     assert f"  goes on at step 5/8 with {begin}" in again

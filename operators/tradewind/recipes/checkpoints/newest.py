@@ -8,14 +8,19 @@ since the chunks have another shape.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from tradewind.datasets.files import basename, exists, join, read_json, write_json
-from tradewind.recipes.checkpoints.files import METADATA, copy_files, damage, remove_checkpoint
+from tradewind.recipes.checkpoints.files import METADATA, copy_files, damage, make_incomplete, remove_checkpoint
+from tradewind.records.parsing import is_count
+from tradewind.steps.values.shortened import shortened
 from tradewind.storage import file_system_at
+
+_FOLDER: Final = re.compile(r"step-([0-9]{1,16})")
 
 
 @dataclass(frozen=True)
@@ -27,16 +32,49 @@ class FoundCheckpoint:
     is_temporary: bool
 
 
+@dataclass(frozen=True)
+class UntrueCheckpoint:
+    """A checkpoint whose metadata says another step than its own; ``wrong`` tells that as part of a sentence."""
+
+    path: str
+    wrong: str
+
+    def may_be_after(self, step: int) -> bool:
+        """Whether it may be newer than one of that step, as far as its folder tells."""
+        named = _FOLDER.fullmatch(basename(self.path))
+        return named is None or int(named[1]) > step
+
+
 def complete_checkpoints(roots: Sequence[str]) -> list[FoundCheckpoint]:
     """All complete checkpoints under these folders, or that are these folders; the newest last."""
+    return [
+        FoundCheckpoint(found.path, found.step, bool(found.metadata.get("is_temporary")))
+        for found in _discovered(roots)
+        if _wrong_step(found.path, found.metadata["step"]) is None
+    ]
+
+
+def untrue_checkpoints(roots: Sequence[str]) -> list[UntrueCheckpoint]:
+    """Those that Levanter would take for complete, and for older or newer than they are."""
+    steps = {found.path: found.metadata["step"] for found in _discovered(roots)}
+    wrong = {path: _wrong_step(path, step) for path, step in steps.items()}
+    return [UntrueCheckpoint(path, why) for path, why in wrong.items() if why is not None]
+
+
+def _discovered(roots: Sequence[str]) -> list[Any]:
     from levanter.checkpoint import discover_checkpoint_candidates
 
     for root in roots:
         file_system_at(root)[0].invalidate_cache()  # another process may have written or removed some
-    return [
-        FoundCheckpoint(found.path, found.step, bool(found.metadata.get("is_temporary")))
-        for found in discover_checkpoint_candidates(*roots)
-    ]
+    return list(discover_checkpoint_candidates(*roots))
+
+
+def _wrong_step(path: str, step: Any) -> str | None:
+    """Levanter takes false for 0, cuts off fractions, and reads the numbers in texts."""
+    named = _FOLDER.fullmatch(basename(path))
+    if is_count(step) and (named is None or int(named[1]) == step):
+        return None
+    return f"is of step {shortened(step)} by its {METADATA}"
 
 
 def newest_checkpoint(roots: Sequence[str]) -> FoundCheckpoint | None:
@@ -80,12 +118,19 @@ def remove_temporary(roots: Sequence[str]) -> None:
 
 
 def _remove_damaged(roots: Sequence[str]) -> None:
+    for untrue in untrue_checkpoints(roots):
+        _remove(untrue.path, f"it {untrue.wrong}", roots)
     for found in reversed(complete_checkpoints(roots)):
         wrong = damage(found.path)
         if wrong is None:
             return
-        print(f"removed the damaged checkpoint {found.path}: {wrong}", flush=True)
-        remove_checkpoint(found.path)
+        _remove(found.path, wrong, roots)
+
+
+def _remove(checkpoint: str, wrong: str, roots: Sequence[str]) -> None:
+    """Metadata that lies beside the checkpoints makes none of their folder."""
+    print(f"removed the damaged checkpoint {checkpoint}: {wrong}", flush=True)
+    (make_incomplete if checkpoint in roots else remove_checkpoint)(checkpoint)
 
 
 def _incomplete(roots: Sequence[str]) -> Iterator[str]:

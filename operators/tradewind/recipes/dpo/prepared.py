@@ -7,7 +7,7 @@ from typing import Any
 
 from tradewind.datasets.files import join
 from tradewind.recipes.lm.config import output_path_of
-from tradewind.recipes.lm.prepared import data_with_places, newest_under, with_places
+from tradewind.recipes.lm.prepared import data_with_places, reference_of, with_places
 
 
 def prepared_for_dpo(config: Any) -> Any:
@@ -18,8 +18,8 @@ def prepared_for_dpo(config: Any) -> Any:
     """
     made = with_places(config)
     beside, reference, asked = made.lm_validation_data, made.reference, made.reference_eval_cache
-    if (path := getattr(reference, "model_path", None)) and not reference.is_hf:
-        reference = dataclasses.replace(reference, model_path=newest_under(path, "reference.model_path"))
+    if (checkpoint := reference_of(config)) is not None:
+        reference = dataclasses.replace(reference, model_path=checkpoint)
     ours = join(output_path_of(config), "reference_logprobs")  # Levanter's own place is the output of another step
     return dataclasses.replace(
         made,

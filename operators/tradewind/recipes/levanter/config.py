@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tradewind.datasets.files import basename, is_remote, join
 from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_config
+from tradewind.recipes.checkpoints.taken import TakenFile
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.overrides import with_overrides
 from tradewind.recipes.levanter.values import check_values
@@ -75,11 +76,9 @@ def source_checkpoint(config: LmTrainConfig) -> str | None:
     """
     if config.initialize_from is None:
         return None
-    path = config.initialize_from
-    found = newest_checkpoint([path, checkpoints_path(path)])
-    if found is None and newest_checkpoint(checkpoint_roots(config)) is None:
-        raise ValueError(f"There is no complete checkpoint under initialize_from {path}.")
-    return path if found is None else found.path
+    has_own = newest_checkpoint(checkpoint_roots(config)) is not None
+    begin = TakenFile.of_begin(checkpoints_path(config.output_path))
+    return begin.found(config.initialize_from, "initialize_from", is_read=not has_own, has_own=has_own)
 
 
 def _trainer(config: LmTrainConfig) -> TrainerConfig:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.datasets.files import exists, join, read_json, remove_unfinished, write_json
@@ -18,24 +18,6 @@ from tradewind.recipes.train_config import checkpoints_path, metrics_path, resul
 
 LAST_CHECKPOINT_S: Final = 900.0
 """How long the last checkpoint may take to reach the store after the last step."""
-
-BEGIN: Final = "begin.json"
-"""Beside the checkpoints, since it stays as long as they do."""
-
-
-@dataclass(frozen=True)
-class Begin:
-    """The checkpoint of another training with which one began.
-
-    Attributes:
-        given: What the config named, which may be a folder of checkpoints.
-        checkpoint: The one that was found there.
-        first_step: More than 0 where it went on with all that the other was.
-    """
-
-    given: str
-    checkpoint: str
-    first_step: int
 
 
 @dataclass(frozen=True)
@@ -68,17 +50,13 @@ class TrainingOutput:
         result: dict[str, Any] | None = read_json(path) if exists(path) else None
         return result if result and result["steps"] == self.num_train_steps else None
 
-    def begin(self) -> Begin | None:
-        """What it began with, if that was another training's checkpoint."""
-        path = join(self.roots[0], BEGIN)
-        try:
-            return Begin(**read_json(path)) if exists(path) else None
-        except (ValueError, TypeError):  # nobody's that wrote it
-            return None
-
-    def write_begin(self, begin: Begin) -> None:
-        """Write it down; process 0 does."""
-        write_json(join(self.roots[0], BEGIN), asdict(begin))
+    def check_newest(self) -> None:
+        """Raise ``ValueError`` for a checkpoint of a longer training, which would pass for the end of this one."""
+        if (step := self.newest_step()) >= self.num_train_steps:
+            raise ValueError(
+                f"{self.path} has a checkpoint of step {step}, and this training ends with step "
+                f"{self.num_train_steps - 1}: give it an output of its own, or num_train_steps of more."
+            )
 
     def remove_unfinished(self) -> None:
         """Remove what a killed process was writing: a start after a preemption is no new attempt, which would."""

@@ -7,17 +7,18 @@ import os
 from contextlib import suppress
 from typing import Any, Final
 
-from tradewind.datasets.files import is_remote, join
+from tradewind.datasets.files import is_remote
 from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
 from tradewind.recipes.checkpoints.files import damage
-from tradewind.recipes.checkpoints.newest import FoundCheckpoint, newest_checkpoint
+from tradewind.recipes.checkpoints.newest import newest_checkpoint
 from tradewind.recipes.checkpoints.saving import checkpointer_like
+from tradewind.recipes.checkpoints.taken import TakenCheckpoint, TakenFile, newest_under
 from tradewind.recipes.levanter import parts
 from tradewind.recipes.levanter.config import log_folder
 from tradewind.recipes.levanter.trainer import loads_whole_models
 from tradewind.recipes.lm.checks import check_averages
 from tradewind.recipes.lm.config import LevanterTrainConfig, output_path_of, run_id_of
-from tradewind.recipes.lm.output import Begin, TrainingOutput
+from tradewind.recipes.lm.output import TrainingOutput
 from tradewind.recipes.lm.places import builds_caches
 from tradewind.recipes.metrics.harness import usable_harness
 from tradewind.recipes.train_config import export_path, folder_of_training
@@ -25,6 +26,9 @@ from tradewind.recipes.train_config import export_path, folder_of_training
 _STATE: Final = "trainer.initialize_from"
 _WEIGHTS: Final = "initialize_from_checkpoint_path"
 """Fields of Levanter's that name a checkpoint to begin with."""
+_OTHER_STATE: Final = "train_config.trainer.load_checkpoint_path"
+_REFERENCE: Final = "reference.model_path"
+"""That which names a checkpoint to compare with, at every start."""
 
 
 def output_of(config: Any) -> TrainingOutput:
@@ -54,7 +58,7 @@ def with_places(config: Any) -> Any:
         model=_model(given, data.tokenizer),
         trainer=_trainer(config),
         hf_save_path=_export(config),
-        initialize_from_checkpoint_path=_begin(config, _WEIGHTS),
+        initialize_from_checkpoint_path=_taken(config, _WEIGHTS),
     )
 
 
@@ -66,31 +70,27 @@ def data_with_places(config: Any, data: Any, field: str) -> Any:
     return dataclasses.replace(data, auto_build_caches=builds_caches(config), tokenizer=tokenizer)
 
 
-def newest_under(path: str, field: str) -> str:
-    """The checkpoint itself, if the output of a training or the folder of its checkpoints is given.
+def reference_of(config: Any) -> str | None:
+    """The checkpoint that preferences are compared with, if it is one of Levanter's.
 
     Raises:
-        ValueError: There is none.
+        ValueError: It is not there.
     """
-    return _newest_under(path, field).path
+    return _taken(config, _REFERENCE)
 
 
 def settle_begin(config: Any) -> None:
-    """Process 0 decides with which checkpoint a training begins that has none of its own; all wait for that.
-
-    A folder of checkpoints may get another newest one at any time: between two processes that look for it, and between
-    two starts of one training, which would then take its first step for another.
-    """
+    """Process 0 decides which checkpoints of others this training takes, and writes that down; all wait for it."""
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
 
-    output = output_of(config)
-    if jax.process_index() == 0 and output.newest_step() < 0:
-        for field in (_STATE, _WEIGHTS):
+    if jax.process_index() == 0:
+        begins = (_STATE, _WEIGHTS) if output_of(config).newest_step() < 0 else ()
+        for field in (*begins, _REFERENCE):
             with suppress(ValueError):  # which every process will raise
-                if (checkpoint := _begin(config, field)) is not None:
-                    first = _newest_under(checkpoint, field).step + 1 if _goes_on(config, field) else 0
-                    output.write_begin(Begin(_given(config, field), checkpoint, first))
+                if (checkpoint := _taken(config, field)) is not None:
+                    first = newest_under(checkpoint, f"train_config.{field}").step + 1 if _goes_on(config, field) else 0
+                    _file(config, field).write(TakenCheckpoint(_given(config, field), checkpoint, first))
     sync_global_devices("tradewind: begin settled")
 
 
@@ -104,7 +104,7 @@ def check_sound_begin(config: Any, made: Any) -> None:
     """
     begins = {_STATE: made.trainer.initialize_from, _WEIGHTS: made.initialize_from_checkpoint_path}
     for field, checkpoint in begins.items():
-        if checkpoint and _is_read(config) and (wrong := damage(checkpoint)) is not None:
+        if checkpoint and _is_read(config, field) and (wrong := damage(checkpoint)) is not None:
             raise ValueError(
                 f"train_config.{field}: the checkpoint {checkpoint} is damaged, {wrong}: copy it again or give another."
             )
@@ -123,9 +123,10 @@ def first_step(config: Any, made: Any) -> int:
     if field is None:
         return 0
     output = output_of(config)
-    if (begun := output.begin()) is not None and output.newest_step() >= 0:
+    if output.newest_step() >= 0 and (begun := _file(config, field).read()) is not None:
         return begun.first_step
-    found = _newest_under(made.trainer.initialize_from or made.initialize_from_checkpoint_path, field)
+    path = made.trainer.initialize_from or made.initialize_from_checkpoint_path
+    found = newest_under(path, f"train_config.{field}")
     if field == _WEIGHTS and not made.trainer.allow_partial_checkpoint:
         check_averages(made.trainer, found.path, f"train_config.{field}")
     first, steps = found.step + 1, made.trainer.num_train_steps
@@ -140,40 +141,42 @@ def first_step(config: Any, made: Any) -> int:
 def _given(config: Any, field: str) -> str:
     """The path that this field names; empty if it does not."""
     given = config.train_config
+    if field == _REFERENCE:
+        reference: Any = getattr(given, "reference", None)
+        return "" if getattr(reference, "is_hf", True) else str(reference.model_path or "")
     return str((given.trainer.initialize_from if field == _STATE else given.initialize_from_checkpoint_path) or "")
 
 
 def _goes_on(config: Any, field: str) -> bool:
     """Whether it goes on with all that the checkpoint holds, and not with the weights alone."""
     is_ours = isinstance(config, LevanterTrainConfig)
-    return field == _STATE or (not is_ours and loads_whole_models(config.train_config))
+    return field == _STATE or (field == _WEIGHTS and not is_ours and loads_whole_models(config.train_config))
 
 
-def _begin(config: Any, field: str) -> str | None:
-    """The checkpoint that this field names; that of the start before, if it is there or need not be.
+def _taken(config: Any, field: str) -> str | None:
+    """The checkpoint that this field names: the one that was written down, if there is such a note.
 
     Raises:
         ValueError: There is none, and the training has to read it.
     """
     if not (path := _given(config, field)):
         return None
-    begun, is_read = output_of(config).begin(), _is_read(config)
-    if begun is None or begun.given != path:
-        return newest_under(path, field) if is_read else path
-    is_gone = is_read and newest_checkpoint([begun.checkpoint]) is None
-    return newest_under(path, field) if is_gone else begun.checkpoint
+    has_own = output_of(config).newest_step() >= 0
+    is_read, label = _is_read(config, field), f"train_config.{field}"
+    return _file(config, field).found(path, label, is_read=is_read, has_own=has_own)
 
 
-def _is_read(config: Any) -> bool:
-    """Whether a checkpoint to begin with is read: by a training without its own, and by an adapter's at every start."""
-    return output_of(config).newest_step() < 0 or not _is_whole(config.train_config)
+def _file(config: Any, field: str) -> TakenFile:
+    checkpoints = output_of(config).roots[0]
+    return TakenFile.of_reference(checkpoints) if field == _REFERENCE else TakenFile.of_begin(checkpoints)
 
 
-def _newest_under(path: str, field: str) -> FoundCheckpoint:
-    found = newest_checkpoint([path, join(path, "checkpoints")])
-    if found is None:
-        raise ValueError(f"There is no complete checkpoint under train_config.{field} {path}.")
-    return found
+def _is_read(config: Any, field: str) -> bool:
+    """Whether that checkpoint is read: one to begin with by a training without its own, or an adapter's at each start.
+
+    A reference is, always.
+    """
+    return field == _REFERENCE or output_of(config).newest_step() < 0 or not _is_whole(config.train_config)
 
 
 def sized(made: Any) -> Any:
@@ -200,7 +203,7 @@ def _trainer(config: Any) -> Any:
         log_xla_hlo=False,
         shutdown_at_exit=False,
         wandb=None,  # it is the tracker already
-        initialize_from=_begin(config, _STATE),
+        initialize_from=_taken(config, _STATE),
         **_loads(given, output),
     )
 
@@ -215,7 +218,7 @@ def _loads(given: Any, output: TrainingOutput) -> dict[str, Any]:
         return {"load_checkpoint": None, "load_checkpoint_path": None}
     if given.load_checkpoint_path is None or given.load_checkpoint is False:
         return {}
-    return {"load_checkpoint_path": newest_under(given.load_checkpoint_path, "trainer.load_checkpoint_path")}
+    return {"load_checkpoint_path": newest_under(given.load_checkpoint_path, _OTHER_STATE).path}
 
 
 def _model(given: Any, tokenizer: str) -> Any:

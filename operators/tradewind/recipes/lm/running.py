@@ -65,6 +65,7 @@ class KindOfTraining:
         """
         self.check(config.train_config)
         check_places(config)
+        output_of(config).check_newest()
         made = self.prepared(config)
         check_batches(made.trainer, devices, num_slices)
         self.check_data(made)
@@ -87,6 +88,7 @@ class KindOfTraining:
         self.check(config.train_config)
         output.remove_unfinished()
         settle_checkpoints(output.roots)
+        output.check_newest()
         settle_begin(config)
         made = sized(on_these_devices(self.prepared(config)))
         check_batches(made.trainer, parts.device_count(), made.trainer.num_slices)

@@ -1,0 +1,130 @@
+"""Which checkpoint of another training is taken is decided once, whatever lies there later or instead."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tests.recipes.checkpoints.test_newest import complete
+from tradewind.recipes.checkpoints.taken import TakenCheckpoint, TakenFile, newest_under
+
+pytestmark = [pytest.mark.slow]  # Levanter looks for checkpoints, and takes seconds to load
+
+FIELD = "train_config.initialize_from_checkpoint_path"
+
+
+def found(file: TakenFile, path: str, *, is_read: bool = True, has_own: bool = False) -> str:
+    return file.found(path, FIELD, is_read=is_read, has_own=has_own)
+
+
+@pytest.fixture
+def file(root: str) -> TakenFile:
+    return TakenFile.of_begin(f"{root}/mine/checkpoints")
+
+
+def test_what_was_taken_stays_though_a_newer_one_comes(root: str, file: TakenFile) -> None:
+    given = f"{root}/other"
+    first = complete(given, 3)
+    file.write(TakenCheckpoint(given, found(file, given)))
+    complete(given, 5)
+    assert [found(file, given, has_own=has_own) for has_own in (False, True)] == [first, first]
+    assert newest_under(given, FIELD).step == 5
+
+
+def test_of_two_that_decide_at_once_the_first_one_wins(root: str, file: TakenFile) -> None:
+    given = f"{root}/other"
+    first, second = (complete(given, step) for step in (3, 5))
+    file.write(TakenCheckpoint(given, first))
+    file.write(TakenCheckpoint(given, second))  # by one that was frozen since it found nothing there
+    assert file.read() == TakenCheckpoint(given, first)
+
+
+def test_it_is_decided_anew_only_where_nothing_was_made_with_what_is_gone(tmp_path: Path) -> None:
+    file, given = TakenFile.of_begin(f"{tmp_path}/mine/checkpoints"), f"{tmp_path}/other"
+    first, second = (complete(given, step) for step in (3, 5))
+    file.write(TakenCheckpoint(given, first))
+    shutil.rmtree(first)
+    assert found(file, given, is_read=False, has_own=True) == first, "it is needed no more"
+    with pytest.raises(ValueError, match=f"{FIELD}: the checkpoint {first}, with which this training has worked so"):
+        found(file, given, has_own=True)
+    assert found(file, given) == second
+    file.write(TakenCheckpoint(given, second))
+    assert file.read() == TakenCheckpoint(given, second)
+
+
+def test_another_path_in_the_config_is_gone_by(tmp_path: Path) -> None:
+    file, given, new = TakenFile.of_begin(f"{tmp_path}/mine/checkpoints"), f"{tmp_path}/other", f"{tmp_path}/new"
+    file.write(TakenCheckpoint(given, complete(given, 3)))
+    taken = complete(new, 1)
+    assert found(file, new) == taken
+    file.write(TakenCheckpoint(new, taken))
+    assert file.read() == TakenCheckpoint(new, taken)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is empty"),
+        ('{"given": "GIVEN", "chec', "it holds no JSON, or only the beginning of one"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ("7", "it holds no JSON object"),
+        ("x" * (1 << 20) + "x", "it has more than 1"),
+        ('{"given": "GIVEN", "checkpoint": "GIVEN/step-3"}', "its first_step is missing"),
+        ('{"given": "GIVEN", "checkpoint": 3, "first_step": 0}', "its checkpoint is not a path"),
+        ('{"given": "GIVEN", "checkpoint": "GIVEN/step-3", "first_step": -1}', "its first_step is not a step"),
+        ('{"given": "GIVEN", "checkpoint": "GIVEN/step-3", "first_step": NaN}', "its first_step is not a step"),
+        ('{"given": "GIVEN", "checkpoint": "GIVEN/step-3", "first_step": true}', "its first_step is not a step"),
+        ('{"given": "GIVEN", "checkpoint": "GIVEN/../step-3", "first_step": 0}', "its checkpoint does not lie below"),
+        ('{"given": "GIVEN", "checkpoint": "GIVENstep-3", "first_step": 0}', "its checkpoint does not lie below"),
+        ('{"given": "GIVEN", "checkpoint": "gs://away/step-3", "first_step": 0}', "its checkpoint does not lie below"),
+        (None, "it is a folder"),
+    ],
+)
+def test_what_nobody_has_written_so_is_not_gone_by(tmp_path: Path, text: str | None, why: str) -> None:
+    given, path = f"{tmp_path}/other", tmp_path / "mine/checkpoints/begin.json"
+    checkpoint, file = complete(given, 3), TakenFile(str(path))
+    path.parent.mkdir(parents=True)
+    path.mkdir() if text is None else path.write_text(text.replace("GIVEN", given))
+    assert found(file, given) == checkpoint, "nothing was made with another one"
+    with pytest.raises(
+        ValueError, match=f"{path} does not say which checkpoint this training has taken, because {why}"
+    ):
+        found(file, given, has_own=True)
+    if text is not None:
+        file.write(TakenCheckpoint(given, checkpoint))
+        assert file.read() == TakenCheckpoint(given, checkpoint)
+
+
+def test_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "begin.json"
+    path.write_text(json.dumps({"given": "/a", "checkpoint": "/a/step-1", "first_step": 2, "by": "somebody"}))
+    assert TakenFile(str(path)).read() == TakenCheckpoint("/a", "/a/step-1", 2)
+
+
+@pytest.mark.parametrize("step", [False, -3, 7, 5.5, "5", 10**30])
+def test_a_checkpoint_that_says_another_step_than_its_own_is_refused(tmp_path: Path, step: Any) -> None:
+    given = f"{tmp_path}/other"
+    complete(given, 3)
+    untrue = complete(given, 5, said=step)
+    with pytest.raises(ValueError, match=f"{FIELD}: the checkpoint {untrue} is of step .* by its metadata.json: copy "):
+        newest_under(given, FIELD)
+    with pytest.raises(ValueError, match=f"{FIELD}: the checkpoint {untrue} is of step .* by its metadata.json: copy "):
+        newest_under(untrue, FIELD)
+    newest = complete(given, 8)
+    assert newest_under(given, FIELD).path == newest, "it is no concern of this one's"
+
+
+def test_a_copy_under_another_name_is_of_the_step_that_it_says(tmp_path: Path) -> None:
+    copied = Path(complete(str(tmp_path), 3)).rename(tmp_path / "best")
+    assert newest_under(str(copied), FIELD).step == 3
+
+
+def test_no_checkpoint_at_all_is_told_with_the_field(tmp_path: Path) -> None:
+    fsspec.filesystem("file").makedirs(f"{tmp_path}/other")
+    with pytest.raises(ValueError, match=f"There is no complete checkpoint under {FIELD} {tmp_path}/other."):
+        newest_under(f"{tmp_path}/other", FIELD)
