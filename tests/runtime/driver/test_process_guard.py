@@ -305,12 +305,13 @@ def test_a_guard_that_was_killed_before_the_end_of_its_term_is_not_told_as_that(
     assert not term.has_ended(guard.pid)
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_as_that(mark):
     """And not as a command that ran out of memory."""
     term = Term()
     guard = under(term, mark, "exec sleep 600")
     pids(guard, "sleep")
-    term.set(boot_time() + 1.0, boot_time() + 1.5)
+    term.set(boot_time() + 4.0, boot_time() + 4.5)
     time.sleep(0.6)
     guard.send_signal(signal.SIGSTOP)
     term.set(boot_time() + 60, boot_time() + 61)
@@ -318,13 +319,14 @@ def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_a
     assert (term.is_over, term.has_ended(guard.pid)) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "code"), [("kill -KILL $$", -signal.SIGKILL), (f"exit {TERM_OVER}", TERM_OVER)])
 def test_how_a_command_ended_before_its_term_is_told_though_that_is_over_before_all_it_started_has_ended(
     mark, script, code
 ):
     term = Term()
     guard = under(term, mark, f"(trap '' TERM; sleep 600; sleep 600) & sleep 0.3; {script}")
-    term.set(boot_time() + 1.0, boot_time() + 60)
+    term.set(boot_time() + 4.0, boot_time() + 60)
     assert guard.wait(30) == code
     assert (term.is_over, term.has_ended(guard.pid)) == (True, False)
 

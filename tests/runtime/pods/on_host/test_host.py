@@ -111,13 +111,14 @@ def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_a
     host.end()
 
 
+@pytest.mark.slow
 def test_a_process_whose_guard_froze_is_told_as_ended(mark):
     """And not as one that was killed for want of memory."""
-    host = PodHost(patience_s=1.0)
-    host.start(_launch("sleep", "600", mark=mark))
-    until(lambda: [each for each in marked(MARK, mark) if each.name() == "sleep"], "it to run")
+    host = PodHost(patience_s=4.0)
+    host.start(_launch("sh", "-c", "echo up; exec sleep 600", mark=mark))
+    assert host.poll(30.0, eager=True).lines == ("up",)
     (guard,) = (each.parent() for each in marked(MARK, mark) if each.name() == "sleep")
-    time.sleep(0.6)  # it looks four times a second
+    host.poll(0.6, eager=False)  # it looks four times a second
     guard.suspend()
     until(lambda: (report := host.poll(0.1, eager=False)).exit_code is not None or report.was_ended, "its end")
     assert host.poll(0.1, eager=False).was_ended
