@@ -285,14 +285,14 @@ def test_of_a_large_file_a_next_attempt_repeats_no_finished_span(
     given = TokenizeFilesConfig([], [str(file)], str(tmp_path / "out"), str(root / "end"))
     file.write_bytes(good[: 2 * at] + b"[" + good[2 * at + 1 :])
     os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
-    with pytest.raises(ValueError, match=rf"a.jsonl line 1 after byte {2 * at:,} is malformed: "):
+    with pytest.raises(ValueError, match=rf"a.jsonl line at byte {2 * at:,} is malformed: "):
         tokenize(given, span_bytes=at)
     file.write_bytes(good)
     os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
     capsys.readouterr()
     assert tokenize(given, span_bytes=at)["validation_documents"] == 20
     told = capsys.readouterr().out.splitlines()
-    assert told[0] == "1 files to tokenize, of which 0 are finished already"
+    assert told[0] == f"1 files of {4 * at} bytes to tokenize, of which 0 files and {2 * at} bytes are finished already"
     assert [line for line in told if line.startswith("tokenizes")] == [
         f"tokenizes {file} after byte {2 * at:,}",
         f"tokenizes {file} after byte {3 * at:,}",

@@ -28,6 +28,7 @@ from tradewind.datasets.tokenizing.shards import Shard, finished_shards, write_s
 from tradewind.datasets.tokenizing.splits import Piece, Split
 from tradewind.datasets.tokenizing.spreading import spread
 from tradewind.datasets.tokenizing.tokenizer_files import digest_of, tokenizer_files
+from tradewind.steps.values.amounts import human_size
 from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, whole
 from tradewind.storage import file_system_at
 
@@ -266,7 +267,8 @@ def _make_shards(cache_path: str, splits: Sequence[Split], recipe: TokenRecipe, 
                     missing.append(piece)
                 else:
                     count(piece, shard, was_there=True)
-        print(f"{total:,} files to tokenize, of which {progress.files:,} are finished already", flush=True)
+        kept = f"{progress.files:,} files and {human_size(progress.bytes)}"
+        print(f"{total:,} files of {human_size(size)} to tokenize, of which {kept} are finished already", flush=True)
         work = partial(_tokenize_piece, cache_path=cache_path, recipe=recipe)
         is_small = sum(piece.size_bytes for piece in missing) <= small_bytes
         for piece, shard in spread(missing, work, is_small=is_small):

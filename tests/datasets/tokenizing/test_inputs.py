@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files, unchanged
-from tradewind.datasets.tokenizing.reading import TokenizingError
+from tradewind.datasets.tokenizing.reading import TokenizingError, rows_of
 from tradewind.datasets.tokenizing.shards import shard_key
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.storage import file_system_at
@@ -82,6 +82,18 @@ def test_a_file_that_another_one_replaces_while_it_is_read_is_refused(
             happens(f"{root}/a.jsonl", *content)
             with pytest.raises(TokenizingError, match="a.jsonl changed while it was tokenized"):
                 list(read)
+
+
+def test_what_is_wrong_in_a_file_is_told_only_of_the_file_that_was_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n[')
+    [file] = input_files([str(path)], "train_paths")
+    with pytest.raises(TokenizingError, match="a.jsonl line 2 is malformed"):
+        list(unchanged(file, rows_of(str(path), "text")))
+    for happens in (lambda: path.write_text("cut"), path.unlink):
+        happens()
+        with pytest.raises(TokenizingError, match="a.jsonl changed while it was tokenized"):
+            list(unchanged(file, rows_of(str(path), "text")))
 
 
 def test_the_key_of_a_shard_says_recipe_and_file() -> None:

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from tradewind.datasets.tokenizing.reading import WHOLE, TokenizingError, _groups, rows_of, spans_of
+from tradewind.datasets.tokenizing.reading import WHOLE, Span, TokenizingError, _groups, rows_of, spans_of
 
 BOM = b"\xef\xbb\xbf"
 LISTED = b'[{"text": "a"},\n{"text": "b"}]'
@@ -77,6 +77,27 @@ def test_spans_that_follow_each_other_have_each_line_once_wherever_they_are_cut(
     path = tmp_path_factory.getbasetemp() / "cut.jsonl"
     whole = [text for _, text in rows(path, mark + end.join(content).encode())]
     assert [text for found in rows_by_spans(path, at) for _, text in found] == whole
+
+
+def test_a_line_of_a_span_is_told_with_the_byte_at_which_it_begins(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    good = b'{"text": "a"}\r\n\n'
+    path.write_bytes(good * 9 + b"{cut")
+    for at in range(1, len(good) * 9 + 1):
+        with pytest.raises(TokenizingError, match=rf"a.jsonl line at byte {len(good) * 9} is malformed: "):
+            list(rows_of(str(path), "text", Span(at)))
+    with pytest.raises(TokenizingError, match="a.jsonl line 19 is malformed: "):
+        list(rows_of(str(path), "text"))
+
+
+def test_a_file_that_cannot_be_opened_is_told_with_its_place(tmp_path: Path) -> None:
+    for name, span, place in (
+        ("a.jsonl", WHOLE, "line 0"),
+        ("a.jsonl", Span(10), "line at byte 10"),
+        ("a.parquet", WHOLE, "row 0"),
+    ):
+        with pytest.raises(TokenizingError, match=rf"{name} cannot be read on after {place}: .*No such file"):
+            list(rows_of(str(tmp_path / name), "text", span))
 
 
 @pytest.mark.slow

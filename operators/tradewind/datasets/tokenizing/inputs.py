@@ -72,17 +72,17 @@ def unchanged(file: InputFile, read: Iterable[_T]) -> Iterator[_T]:
     """What is read of a file; the end comes only if the file is then still the one that was listed.
 
     Raises:
-        TokenizingError: It is another one, or gone.
+        TokenizingError: It is another one, or gone; so what is wrong in it is nothing that a person would find there.
     """
-    yield from read
+    changed = f"{file.path} changed while it was tokenized: tokenize what nobody writes to, and clear the task."
     try:
-        is_same = state_of(file.path) == (file.size_bytes, file.state)
-    except FileNotFoundError:
-        is_same = False
-    if not is_same:
-        raise TokenizingError(
-            f"{file.path} changed while it was tokenized: tokenize what nobody writes to, and clear the task."
-        )
+        yield from read
+    except (TokenizingError, OSError) as error:
+        if not _is_as_listed(file):
+            raise TokenizingError(changed) from error
+        raise
+    if not _is_as_listed(file):
+        raise TokenizingError(changed)
 
 
 def check_no_test_data(paths: Iterable[str], is_allowed: bool) -> None:
@@ -98,6 +98,13 @@ def check_no_test_data(paths: Iterable[str], is_allowed: bool) -> None:
                 raise ValueError(f"{told}: train on something else, or set allow_test_in_train=True.")
             print(f"{told}, which is allowed here.", flush=True)
             return
+
+
+def _is_as_listed(file: InputFile) -> bool:
+    try:
+        return state_of(file.path) == (file.size_bytes, file.state)
+    except FileNotFoundError:
+        return False
 
 
 def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | None) -> Iterator[InputFile]:

@@ -54,8 +54,8 @@ def spans_of(path: str, size_bytes: int, most_bytes: int) -> list[Span]:
 def rows_of(path: str, column: str | None, span: Span = WHOLE) -> Iterator[tuple[int, Any]]:
     """Number, from 1 on, and value of each row; of a Parquet file only ``column``, if one is given.
 
-    Lines with nothing but white space are left out. In Parquet the numbers are those in the file, elsewhere those in
-    the span.
+    Lines with nothing but white space are left out. How many lines come before a span is not known: of one that does
+    not begin the file, the number of a line is that of the bytes before it.
 
     Raises:
         TokenizingError: The file is not what its name says, or has no such column.
@@ -69,15 +69,18 @@ def row_place(path: str, number: int, span: Span = WHOLE) -> str:
     """Where a row is, for an error."""
     if path.endswith(".parquet"):
         return f"{path} row {number:,}"
-    after = f" after byte {span.start:,}" if span.start else ""
-    return f"{path} line {number:,}{after}"
+    return f"{path} {_line(number, span)}"
+
+
+def _line(number: int, span: Span) -> str:
+    return f"line at byte {number:,}" if span.start else f"line {number:,}"
 
 
 def _json_rows(path: str, span: Span) -> Iterator[tuple[int, Any]]:
-    number = 0
-    with _uncompressed(path) as file:
-        try:
-            for number, line in enumerate(_lines(file, span), start=1):
+    number = span.start
+    try:
+        with _uncompressed(path) as file:
+            for number, line in _lines(file, span):
                 if number == 1 and not span.start:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
@@ -87,15 +90,16 @@ def _json_rows(path: str, span: Span) -> Iterator[tuple[int, Any]]:
                     raise ValueError(f"it has more than {LONGEST_LINE_BYTES:,} bytes")
                 if line.strip():
                     yield number, json.loads(line)
-        except (OSError, EOFError, zlib.error) as error:
-            raise TokenizingError(f"{path} cannot be read on after line {number:,}: {error}.") from error
-        except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
-            raise TokenizingError(f"{row_place(path, number, span)} is malformed: {in_a_line(error)}.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        place = _line(number, span)
+        raise TokenizingError(f"{path} cannot be read on after {place}: {in_a_line(error)}.") from error
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
+        raise TokenizingError(f"{row_place(path, number, span)} is malformed: {in_a_line(error)}.") from error
 
 
-def _lines(file: Any, span: Span) -> Iterator[bytes]:
-    """Those that begin in the span; of one that is too long, its beginning."""
-    at = 0
+def _lines(file: Any, span: Span) -> Iterator[tuple[int, bytes]]:
+    """Those that begin in the span, each with its number; of one that is too long, its beginning."""
+    at = count = 0
     if span.start:
         file.seek(span.start - 1)
         at = span.start - 1 + _skipped(file)
@@ -103,8 +107,9 @@ def _lines(file: Any, span: Span) -> Iterator[bytes]:
         line = file.readline(LONGEST_LINE_BYTES + 1)
         if not line:
             return
+        count += 1
+        yield at if span.start else count, line
         at += len(line)
-        yield line
 
 
 def _skipped(file: Any) -> int:
@@ -144,8 +149,8 @@ def _parquet_rows(path: str, column: str | None, span: Span) -> Iterator[tuple[i
     from pyarrow import parquet
 
     number = 0
-    with open_file(path) as file:
-        try:
+    try:
+        with open_file(path) as file:
             opened = parquet.ParquetFile(file)
             names = opened.schema_arrow.names
             if column is not None and column not in names:
@@ -156,8 +161,10 @@ def _parquet_rows(path: str, column: str | None, span: Span) -> Iterator[tuple[i
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise TokenizingError(f"{path} cannot be read on after row {number:,}: {in_a_line(error)}.") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise TokenizingError(
+            f"{path} cannot be read on after row {number:,}: {in_a_line(error).rstrip('.')}."
+        ) from error
 
 
 def _groups(metadata: Any, span: Span) -> tuple[list[int], int]:
