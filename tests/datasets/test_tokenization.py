@@ -391,6 +391,10 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
         lambda root: {"train_paths": path_of(root, "b.parquet", b"PAR1")},
         "/b.parquet cannot be read on after row 0",
     ),
+    "no count": (
+        lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "sample_count": 0},
+        "sample_count=0: give a whole number of at least 1, or None",
+    ),
     "no format": (
         lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a"])), "format": SimpleNamespace()},
         "format is a SimpleNamespace: give one of Levanter's",

@@ -103,11 +103,13 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = S
         ValueError: There are no files, no such tokenizer or no end-of-text token, a file has an unknown ending or looks
             like test data, or a line (named) is malformed or lacks its text.
     """
+    sample_count = getattr(config, "sample_count", None)
+    _SAMPLES.check("sample_count", sample_count)
     inputs = _inputs(config)
     name, files = tokenizer_files(str(config.tokenizer), "tokenizer")
     key = _recipe_key(config, files)
-    is_sample = getattr(config, "sample_count", None) is not None
-    splits = [Split.of(split, found, key, None if is_sample else span_bytes) for split, found in inputs.items()]
+    most_bytes = span_bytes if sample_count is None else None
+    splits = [Split.of(split, found, key, most_bytes) for split, found in inputs.items()]
     done = _finished(config.cache_path, splits)
     missing = [split for split in splits if split.name not in done]
     if missing:
