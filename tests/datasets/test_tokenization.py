@@ -274,6 +274,19 @@ def test_a_cache_that_was_written_over_is_not_taken_for_the_one_before(
     assert attempts.tokenized() == "a"
 
 
+def test_a_split_of_which_nothing_is_written_down_is_made_again(root: Path, tmp_path: Path) -> None:
+    """An attempt at other files to train on alone was killed between its record and the state."""
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_bytes(lines([name]))
+    train, held_out, out = (str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "out"))
+    both = TokenizeFilesConfig([train], [held_out], out, str(root / "end"), allow_test_in_train=True)
+    made = tokenize(both)
+    record = tmp_path / "out" / RECORD_FILE
+    whole = record.read_bytes()
+    write_json(str(record), {"train": json.loads(whole)["train"]})
+    assert tokenize(both) == made and record.read_bytes() == whole
+
+
 def test_of_a_large_file_a_next_attempt_repeats_no_finished_span(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -178,7 +178,9 @@ def _finished(cache_path: str, splits: Sequence[Split]) -> dict[str, Any]:
     return {
         split.name: record[split.name]
         for split in splits
-        if made_of.get(split.name) == split.fingerprint and is_built(join(cache_path, split.name))
+        if split.name in record
+        and made_of.get(split.name) == split.fingerprint
+        and is_built(join(cache_path, split.name))
     }
 
 
