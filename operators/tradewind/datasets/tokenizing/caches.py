@@ -149,5 +149,6 @@ def _write_chunk(chunk: _Chunk, path: str, exemplar: Any, fields: tuple[tuple[st
         else:
             pieces.append(part.shard.values(chunk.field, kinds, part.begin, part.end))
     values: np.ndarray = np.concatenate(pieces)
+    pieces.clear()  # else the chunk is held twice while it is written
     array[chunk.start : chunk.start + len(values)].write(values).result()
     return len(values)
