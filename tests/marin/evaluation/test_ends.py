@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,15 +90,26 @@ def test_a_signal_ends_the_process_while_a_file_is_loaded(
 ) -> None:
     write_checkout(tmp_path, a=EXECUTOR + STEP + text + CALL)
     before = signal.signal(number, handler)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), number))
+    sender = threading.Thread(target=_signal_once_in, args=(tmp_path / "experiments" / "a.py", number))
     try:
-        timer.start()
+        sender.start()
         with pytest.raises(error):
             run(tmp_path, "a")
         assert signal.getsignal(number) is handler
     finally:
-        timer.join()
+        sender.join()
         signal.signal(number, before)
+
+
+def _signal_once_in(file: Path, number: signal.Signals) -> None:
+    """Signal this process while its main thread executes the file: Python ignores what is raised in a finalizer."""
+    main = threading.main_thread().ident
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        frame = sys._current_frames()[main]
+        if frame.f_code.co_filename == str(file):
+            return os.kill(os.getpid(), number)
+        time.sleep(0.01)
 
 
 RECURSIONS = {
