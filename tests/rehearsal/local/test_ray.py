@@ -86,6 +86,20 @@ def test_a_slice_can_come_vanish_and_come_back(two_clusters):
     assert len([node for node in west.status().nodes if "TPU" not in node.resources]) == 1, "the head lives"
 
 
+def test_a_host_that_ray_has_given_up_on_is_started_once_more(two_clusters):
+    _, west = two_clusters
+    host = west.host_stack("slow", 0)
+    with ThreadPoolExecutor() as pool:
+        started = pool.submit(west.start_slice, LocalSlice("slow", "v4-8"))
+        while not (raylets := [process for process in host.processes() if "raylet" in process.name()]):
+            assert not started.done()
+            time.sleep(0.01)
+        raylets[0].suspend()  # Ray gives a host 30 s
+        started.result()
+    assert west.status().slices == {"slow": 1} and not raylets[0].is_running()
+    west.kill_slice("slow")
+
+
 def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -22,6 +22,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -198,20 +199,21 @@ class LocalRay:
                     raise
                 self.kill_head()
 
-    def start_slice(self, new: LocalSlice, timeout_seconds: float = 60.0, env_of: HostEnv | None = None) -> None:
+    def start_slice(self, new: LocalSlice, timeout_seconds: float = 300.0, env_of: HostEnv | None = None) -> None:
         """Add a slice to the running cluster; returns once all of its hosts are registered.
 
         Raises:
             LocalRayError: A host did not come up, or the slice was ended meanwhile.
         """
-        names = self._launch_slice(new, env_of)
-
-        def registered() -> bool:
-            if not all(name in self._ips for name in names):
-                raise LocalRayError(f"Slice {new.name} was ended while it started.")
-            return {self._ips[name] for name in names} <= {node.ip for node in self.status().nodes}
-
-        self._wait(f"slice {new.name}", registered, time.monotonic() + timeout_seconds, names)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            names = self._launch_slice(new, env_of)
+            try:
+                return self._wait(f"slice {new.name}", partial(self._is_registered, new.name, names), deadline, names)
+            except LocalRayError as error:
+                if not _may_come_up_later(error, deadline):
+                    raise
+                self.kill_slice(new.name)
 
     def start_hosts(
         self,
@@ -349,6 +351,11 @@ class LocalRay:
     def _jobs_api_answers(self) -> bool:
         return isinstance(self._get("/api/jobs/"), list)
 
+    def _is_registered(self, slice_name: str, hosts: Sequence[str]) -> bool:
+        if not all(name in self._ips for name in hosts):
+            raise LocalRayError(f"Slice {slice_name} was ended while it started.")
+        return {self._ips[name] for name in hosts} <= {node.ip for node in self.status().nodes}
+
     def _all_registered(self) -> bool:
         return set(self._ips.values()) <= {node.ip for node in self.status().nodes}
 
@@ -369,7 +376,7 @@ class LocalRay:
 
 
 def _may_come_up_later(error: BaseException, deadline: float) -> bool:
-    """Whether it only took too long: Ray gives up on a node whose agent is not up within 15 s.
+    """Whether it only took too long: Ray gives up on a node that is not up within 30 s, or whose agent within 15 s.
 
     A head's services then go on answering without a node, until whatever looks after it starts it once more.
     """

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from tradewind.cloud_tpu.slice_types import SliceType
 from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
 from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice
 from tradewind.rehearsal.local.ray_node import host_name
-
-_START_S: Final = 120.0
 
 
 class HostsError(RuntimeError):
@@ -74,26 +72,22 @@ class RayHosts:
         self._env = env
 
     def start(self, facts: SliceFacts) -> list[str]:
-        addresses: list[str] = []
+        addresses: dict[int, str] = {}
 
         def env_of(worker_id: int, ip: str) -> dict[str, str]:
-            addresses.append(ip)
+            addresses[worker_id] = ip
             about = HostFacts(facts.name, worker_id, facts.shape.name, facts.labels, facts.metadata, facts.preemptible)
             served_at = self._metadata.add_host(host_name(facts.name, worker_id), ip, about)
             # Google's libraries read the first, tensorstore the second, and ask the third whether they are on a VM.
             names = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
             return {**self._env(), **dict.fromkeys(names, served_at)}
 
-        for may_try_again in (True, False):  # Ray gives a node 30 s, which can be too few on a busy machine
-            addresses.clear()
-            try:
-                self._ray.start_slice(LocalSlice(facts.name, facts.shape.name), _START_S, env_of)
-                break
-            except (LocalRayError, OSError) as error:
-                self.kill(facts.name)
-                if not may_try_again:
-                    raise HostsError(str(error)) from None
-        return addresses
+        try:
+            self._ray.start_slice(LocalSlice(facts.name, facts.shape.name), env_of=env_of)
+        except (LocalRayError, OSError) as error:
+            self.kill(facts.name)
+            raise HostsError(str(error)) from None
+        return [addresses[worker_id] for worker_id in sorted(addresses)]
 
     def kill(self, name: str) -> None:
         self._ray.kill_slice(name)
