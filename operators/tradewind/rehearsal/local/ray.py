@@ -151,7 +151,7 @@ class LocalRay:
         """Give every node that starts from now on these variables too."""
         self._env |= env
 
-    def start(self, timeout_seconds: float = 120.0) -> None:
+    def start(self, timeout_seconds: float = 300.0) -> None:
         """Start everything; returns once the Jobs API answers and every node is registered."""
         deadline = time.monotonic() + timeout_seconds
         if self.token:
