@@ -14,7 +14,6 @@ from tradewind.datasets.files import join
 from tradewind.recipes.checkpoints.newest import FoundCheckpoint, newest_checkpoint, untrue_checkpoints
 from tradewind.records.parsing import Flaw, Kind, is_count, is_relative, is_text, known_fields, parse
 from tradewind.storage.bounded import SMALL
-from tradewind.storage.files import create_text, read_contents, write_text
 
 _KINDS: Final = {
     "given": Kind(is_text, "a path"),
@@ -60,6 +59,8 @@ class TakenFile:
         Raises:
             ValueError: It is not what we have written.
         """
+        from tradewind.storage.files import read_contents
+
         content = read_contents([self.path], SMALL).get(self.path)
         if content is None:
             return None
@@ -105,6 +106,8 @@ class TakenFile:
 
     def write(self, taken: TakenCheckpoint) -> None:
         """Write it down. Of two that find nothing there one wins."""
+        from tradewind.storage.files import create_text, write_text
+
         text = json.dumps(asdict(taken), indent=2, sort_keys=True) + "\n"
         if not create_text(self.path, text) and not self._holds_for(taken.given):
             write_text(self.path, text)
