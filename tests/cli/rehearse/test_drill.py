@@ -52,7 +52,6 @@ def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.airflow
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_dag_that_loses_its_slice_makes_the_outputs_of_one_that_does_not(tmp_path: Path) -> None:
     try:

@@ -13,6 +13,7 @@ import uuid
 import psutil
 import pytest
 
+from tests.runtime.guards import noted_end
 from tests.runtime.marked import alive, marked
 from tradewind.runtime.driver import process_guard
 from tradewind.runtime.driver.child import why_it_gave_up
@@ -28,6 +29,12 @@ def until(condition, seconds=30.0):
     while not condition():
         assert time.monotonic() < deadline, "in vain"
         time.sleep(0.05)
+
+
+def hear(guard, term, end, killed_at):
+    """Set the term, and wait until the guard has heard of it."""
+    term.set(end, killed_at)
+    until(lambda: noted_end(term, guard.pid) == killed_at)
 
 
 @pytest.fixture
@@ -286,8 +293,7 @@ def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the
     term = Term()
     guard = under(term, mark, "exec sleep 600")
     (sleeper,) = pids(guard, "sleep")
-    term.set(boot_time() + 1.0, boot_time() + 2.0)
-    time.sleep(0.6)  # it looks four times a second
+    hear(guard, term, boot_time() + 5.0, boot_time() + 5.5)
     guard.send_signal(signal.SIGSTOP)
     assert guard.wait(30) == -signal.SIGKILL
     assert term.has_ended(guard.pid)
@@ -298,8 +304,7 @@ def test_a_guard_that_was_killed_before_the_end_of_its_term_is_not_told_as_that(
     term = Term()
     guard = under(term, mark, "exec sleep 600")
     pids(guard, "sleep")
-    term.set(boot_time() + 60, boot_time() + 61)
-    time.sleep(0.6)  # it looks four times a second
+    hear(guard, term, boot_time() + 60, boot_time() + 61)
     guard.kill()
     guard.wait(30)
     assert not term.has_ended(guard.pid)
@@ -311,8 +316,7 @@ def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_a
     term = Term()
     guard = under(term, mark, "exec sleep 600")
     pids(guard, "sleep")
-    term.set(boot_time() + 4.0, boot_time() + 4.5)
-    time.sleep(0.6)
+    hear(guard, term, boot_time() + 4.0, boot_time() + 4.5)
     guard.send_signal(signal.SIGSTOP)
     term.set(boot_time() + 60, boot_time() + 61)
     assert guard.wait(30) == -signal.SIGKILL

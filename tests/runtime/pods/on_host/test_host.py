@@ -1,5 +1,6 @@
 """What a host does with its process. The actor's class is used directly; Ray itself is in test_pod."""
 
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import fsspec
 import pytest
 import ray
 
+from tests.runtime.guards import noted_end
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import until
 from tradewind.calls.masking import NAMES_VARIABLE
@@ -111,14 +113,13 @@ def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_a
     host.end()
 
 
-@pytest.mark.slow
 def test_a_process_whose_guard_froze_is_told_as_ended(mark):
     """And not as one that was killed for want of memory."""
     host = PodHost(patience_s=4.0)
     host.start(_launch("sh", "-c", "echo up; exec sleep 600", mark=mark))
     assert host.poll(30.0, eager=True).lines == ("up",)
     (guard,) = (each.parent() for each in marked(MARK, mark) if each.name() == "sleep")
-    host.poll(0.6, eager=False)  # it looks four times a second
+    until(lambda: noted_end(host._term, guard.pid) not in (None, math.inf), "the guard to hear of the term")
     guard.suspend()
     until(lambda: (report := host.poll(0.1, eager=False)).exit_code is not None or report.was_ended, "its end")
     assert host.poll(0.1, eager=False).was_ended
