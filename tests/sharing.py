@@ -10,8 +10,8 @@ import os
 from typing import Final
 
 import pytest
-from xdist.workermanage import WorkerController
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 PIPELINES: Final = "tests/airflow, pipelines"
 CLUSTERS: Final = "tests/airflow, clusters"

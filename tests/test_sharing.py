@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.sharing import CLUSTERS, HOUSE_OF, PIPELINES, scope_of
+from tests.sharing import CLUSTERS, HOUSE_OF, PIPELINES, SharingScheduling, scope_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,3 +38,30 @@ def test_the_files_of_the_houses_are_those_that_ask_for_one() -> None:
         if re.search(r"\bhouse: House\b", file.read_text())
     }
     assert asking == set(HOUSE_OF)
+
+
+class Process:
+    """One that does the work, as the scheduling sees it."""
+
+    shutting_down = False
+    gateway = SimpleNamespace(id="gw")
+
+    def __init__(self) -> None:
+        self.tests: list[int] = []
+
+    def send_runtest_some(self, tests: Sequence[int]) -> None:
+        self.tests += tests
+
+
+def test_a_process_more_than_there_are_cores_begins_with_the_quickest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    options: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * 3, option=SimpleNamespace(loadscopereorder=False))
+    scheduling, processes = SharingScheduling(options), [Process() for _ in range(3)]
+    tests = [f"tests/test_{file}.py::test_{number}" for file in "abcde" for number in range(3)]
+    for process in processes:
+        scheduling.add_node(process)
+        scheduling.add_node_collection(process, tests)
+    scheduling.schedule()
+    assert [{tests[number][:15] for number in process.tests} for process in processes] == [
+        {"tests/test_a.py"}, {"tests/test_b.py"}, {"tests/test_e.py"},
+    ]  # fmt: skip
