@@ -29,7 +29,7 @@ _WHOLE = re.compile(
       | \\[^u]
       | \\u(?![dD][89abAB])[0-9a-fA-F]{{4}}
       | {_HIGH}(?:{_LOW} | (?=[^\\] | \\[^u] | \\u(?![dD][c-fC-F])[0-9a-fA-F]{{4}}))
-    )*+""",
+    )*""",
     re.VERBOSE,
 )
 """Characters and escapes that can be decoded without knowing what follows: a pair of surrogates stays together."""
