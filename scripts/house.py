@@ -15,8 +15,8 @@ import os
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -199,9 +199,9 @@ def _seconds(package: Path, code: str) -> float:
 
 def check_out(checkout: Path, commit: str, folder: Path) -> Path:
     """The package as it was at ``commit``, below ``folder``."""
-    archive = ["git", "-C", str(checkout), "archive", commit, str(PACKAGE)]
-    with tarfile.open(fileobj=io.BytesIO(subprocess.check_output(archive))) as tar:
-        tar.extractall(folder, filter="data")
+    archive = ["git", "-C", str(checkout), "archive", "--format=zip", commit, str(PACKAGE)]
+    with zipfile.ZipFile(io.BytesIO(subprocess.check_output(archive))) as packed:
+        packed.extractall(folder)
     return folder / PACKAGE
 
 
