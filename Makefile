@@ -14,6 +14,8 @@ UV := $(BIN)/uv
 PINNED_UV = awk '/^(packaging|uv)==/ { found = 1 } found { print } !/\\$$/ { found = 0 }' requirements.lock
 SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins) demo
 FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks docker noxfile.py)
+# Apart from all else, for its own test: Levanter imports it wherever it is found, which takes as long as a tiny training.
+LM_EVAL := tests/recipes/metrics/lm_eval
 ARGS ?=
 TEST_PROCESSES ?=
 # tests/sharing.py says which tests stay in one process, and in which order.
@@ -33,7 +35,7 @@ help: ## show this help
 
 init: $(STAMP) ## create .venv with everything in requirements.lock (again only when that or pyproject.toml changed)
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml $(LM_EVAL).lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed.")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(UV) || { $(PINNED_UV) > $(VENV)/uv.txt && \
@@ -41,6 +43,8 @@ $(STAMP): requirements.lock pyproject.toml
 	# Compiled now, because Airflow starts each of its processes in half the time then.
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --require-hashes --compile-bytecode \
+	    --target $(VENV)/lm-eval -r $(LM_EVAL).lock
 	touch $@
 
 demo: init ## run the demo pipeline on a local Ray and a local Airflow (other DAG: ARGS="--dag hello_world")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Resolve pyproject.toml, with hashes, for each Python of its classifiers and each that has a lock already: into
 # requirements.lock for the oldest, into locks/VERSION.lock for the others. Those begin with the pins of
-# requirements.lock, to differ only where they must.
+# requirements.lock, to differ only where they must. What lm-eval needs besides has a lock of its own.
 # Usage: scripts/lock.sh UV
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,3 +22,5 @@ for version in "${versions[@]:1}"; do
     cp requirements.lock "locks/$version.lock"
     lock "$version" "locks/$version.lock"
 done
+"$uv" pip compile --quiet tests/recipes/metrics/lm_eval.in --no-deps --python-version "${versions[0]}" --no-header \
+    --no-annotate --no-emit-index-url --no-emit-find-links --generate-hashes -o tests/recipes/metrics/lm_eval.lock

@@ -219,4 +219,5 @@ class ProgressReporter:
 
 def _is_score(key: str) -> bool:
     """Of one task of the harness, and not of how sure it is."""
-    return key.startswith(HARNESS) and not key.startswith(f"{HARNESS}averages/") and not key.endswith("_stderr")
+    is_one = key.startswith(HARNESS) and not key.startswith(f"{HARNESS}averages/")
+    return is_one and not key.endswith(("_stderr", "/sample_len"))
