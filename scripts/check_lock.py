@@ -32,6 +32,8 @@ SETTLES_ITS_OWN = "vllm"
 """The image whose versions vLLM settles, but for Ray's, since every node of a cluster needs the same."""
 BUILD = "build"
 """Whose lock has what builds our wheel in the images."""
+LM_EVAL = Path("tests", "recipes", "metrics", "lm_eval.in")
+"""What one test has beyond requirements.lock; its lock lies beside it."""
 CLASSIFIER = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 
 
@@ -151,6 +153,10 @@ def _by_lock(root: Path, pyproject: dict[str, Any], lock: str) -> Iterator[tuple
     for name in images(pyproject):
         path = image_lock(name)
         yield path, image_problems(pyproject, name, _text(root, path), lock, oldest)
+    if (root / LM_EVAL).exists():
+        lines = (line for line in _text(root, LM_EVAL).splitlines() if not line.startswith("#"))
+        path = LM_EVAL.with_suffix(".lock")
+        yield path, problems(map(Requirement, lines), _text(root, path))
     if images(pyproject):
         builders = map(Requirement, pyproject["build-system"]["requires"])
         yield image_lock(BUILD), problems(builders, _text(root, image_lock(BUILD)))

@@ -8,6 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from scripts.check_lock import (
+    LM_EVAL,
     declared,
     every_problem,
     flaws,
@@ -68,6 +69,20 @@ def test_what_a_python_alone_needs_is_asked_of_its_lock_alone() -> None:
     project = {"project": {"name": "us", "dependencies": ["a; python_version>='3.12'"], "optional-dependencies": {}}}
     assert [*problems(declared(project, "3.11", []), "")] == []
     assert [*problems(declared(project, "3.12", []), "")] == ['a; python_version >= "3.12" has no pin']
+
+
+def test_what_one_test_has_apart_is_locked_too(tmp_path: Path) -> None:
+    classifiers = '["Programming Language :: Python :: 3.11"]'
+    project = f'[project]\nname = "us"\nclassifiers = {classifiers}\ndependencies = []\noptional-dependencies = {{}}\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    (tmp_path / "requirements.lock").touch()
+    source = tmp_path / LM_EVAL
+    source.parent.mkdir(parents=True)
+    source.write_text("# apart\na<2\nb\n")
+    lock = LM_EVAL.with_suffix(".lock")
+    assert [*every_problem(tmp_path)] == [f"{lock} is missing"]
+    (tmp_path / lock).write_text(f"a==2 {HASH}\nb==1\n")
+    assert [*every_problem(tmp_path)] == [f"{lock}: a<2 is pinned to 2", f"{lock}: b==1 has no hash"]
 
 
 def test_each_python_of_the_classifiers_has_a_lock(tmp_path: Path) -> None:
