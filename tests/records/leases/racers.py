@@ -15,6 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,13 +59,18 @@ class Race:
     def run(
         self, name: str, die: Callable[[random.Random], None], end_at: Callable[[float], None] = lambda at: None
     ) -> None:
-        """Race for every version until all are made; ``end_at`` has this racer ended at a time by the boot clock."""
+        """Race for every version until all are made; ``end_at`` has this racer ended at a time by the boot clock.
+
+        A store that gives no answer in time, as on a machine with much to do, is asked again after a while: what this
+        racer has begun there ends as if it had died.
+        """
         luck = random.Random(name)
         waiting = dict(enumerate(self.outputs))
         while waiting:
             for number in list(waiting):
-                if self._is_made(number, luck, die, end_at):
-                    del waiting[number]
+                with suppress(LeaseLostError, StoreUnavailableError):
+                    if self._is_made(number, luck, die, end_at):
+                        del waiting[number]
             time.sleep(luck.uniform(0.0, 2 * self.heartbeat_s))
 
     def _is_made(
@@ -83,10 +89,7 @@ class Race:
         attempt = Attempt(next_number(path, record.lease), uuid.uuid4().hex, "", {}, {})
         if take_turn(store, path, seen, attempt, "v", self.heartbeat_s) is None:
             return False
-        try:
-            self._make(number, store, attempt, luck, die, end_at)
-        except (LeaseLostError, StoreUnavailableError):
-            return False
+        self._make(number, store, attempt, luck, die, end_at)
         return True
 
     def _make(
