@@ -35,6 +35,7 @@ from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.airflow_api import AirflowApi
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.rehearsal.local.ray_node import head_memory
 
 DAG_FILE = Path(__file__).parent / "dags" / "restarted.py"
 DAG = "bench_restarted"
@@ -111,7 +112,7 @@ class BenchHead:
     """The head, and what is noted of it and on it."""
 
     def __init__(self, folder: Path) -> None:
-        memory = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / "gcs")}
+        memory = head_memory(folder / "gcs")
         self.ray = LocalRay(LocalStack(folder / "ray"), num_cpus=2, env=memory)
         self.relaunched_at = 0.0
         self.ended_at = 0.0

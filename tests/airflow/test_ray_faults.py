@@ -18,6 +18,7 @@ from tests.clusters import HASTY
 from tests.supervisors import is_supervisor
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.rehearsal.local.ray_node import head_memory
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
@@ -82,9 +83,7 @@ def ends_well_in_its_first_try(house: House, run: HouseRun) -> None:
 def test_a_head_that_dies_costs_an_attempt_and_no_retry(
     house: House, start_ray: StartRay, tmp_path: Path, storage: str
 ) -> None:
-    ray, connection = start_ray(
-        **({} if storage == "memory" else {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "gcs")})
-    )
+    ray, connection = start_ray(**({} if storage == "memory" else head_memory(tmp_path / "gcs")))
     file, back = tmp_path / "ran", tmp_path / "back"
     wait = f"until [ -e {back} ]; do sleep 0.2; done"
     run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")

@@ -36,6 +36,7 @@ from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.rehearsal.local.ray_node import head_memory
 
 pytestmark = [pytest.mark.ray]
 
@@ -272,7 +273,7 @@ def restart_killed_at(head: Head, point: str) -> Any:
 
 
 def test_a_restart_that_is_killed_anywhere_is_gone_on_with(fleet_cluster: FleetCluster, tmp_path: Path) -> None:
-    rocks = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "gcs")}
+    rocks = head_memory(tmp_path / "gcs")
     with running_head(fleet_cluster, tmp_path, rocks) as head:
         submit_all(head)
         points = ("Kept 3 jobs", "before Ray ends", "after Ray started", "Job plain is back", "no such point")

@@ -20,6 +20,7 @@ from tradewind.ray_jobs.logs.lines import JobLog
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.rehearsal.local.ray_node import head_memory
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -69,7 +70,7 @@ async def judged(ray: LocalRay, end: FollowEnd) -> Ending:
 
 @pytest.mark.parametrize("with_log", [True, False])
 def test_a_head_that_keeps_its_state_says_that_the_job_is_dead(tmp_path: Path, with_log: bool) -> None:
-    env = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "gcs")}
+    env = head_memory(tmp_path / "gcs")
     with running_head(tmp_path / "ray", env) as ray:
         end, lines, notices = asyncio.run(follow_over_a_crash(ray, with_log))
         ending = asyncio.run(judged(ray, end))

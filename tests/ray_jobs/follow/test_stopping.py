@@ -19,6 +19,7 @@ from tradewind.ray_jobs.follow.stopping import ENDER_PREFIX, stop_job
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
+from tradewind.rehearsal.local.ray_node import head_memory
 
 pytestmark = pytest.mark.ray
 
@@ -145,7 +146,7 @@ def test_the_job_that_ends_waiting_ones_leaves_a_running_one_alone(jobs: RayJobs
 
 def test_stopping_goes_on_while_the_cluster_is_silent(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path / "ray")
-    store = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "rocks")}
+    store = head_memory(tmp_path / "rocks")
     ray = LocalRay(stack, token="", num_cpus=1, env=HASTY | store)
     try:
         ray.start(timeout_seconds=300)

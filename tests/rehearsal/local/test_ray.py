@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import pytest
 
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice
+from tradewind.rehearsal.local.ray_node import head_memory
 
 pytestmark = pytest.mark.ray
 
@@ -112,6 +114,11 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
             assert cluster.stack.processes() == []
         finally:
             cluster.stop()
+
+
+def test_hosts_wait_for_a_head_as_long_as_its_start_may_take(tmp_path):
+    start_s = inspect.signature(LocalRay.start_head).parameters["timeout_seconds"].default
+    assert float(head_memory(tmp_path)["RAY_gcs_rpc_server_reconnect_timeout_s"]) >= start_s
 
 
 def test_no_server_for_ray_client_runs_beside_a_head(two_clusters):

@@ -21,6 +21,7 @@ from tradewind.rehearsal.cloud.control_client import CONTROL_FILE
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.rehearsal.local.ray_node import head_memory
 
 BUCKET: Final = "rehearsal"
 _HEAD_CPUS: Final = 4
@@ -56,8 +57,7 @@ def serve(stack: LocalStack, told_to_end: threading.Event) -> None:
 def remembering_ray(stack: LocalStack, token: str | None = None) -> LocalRay:
     """A Ray cluster whose head, when it is killed, knows afterwards what it knew, as ours in the cloud do."""
     shutil.rmtree(stack.root / "gcs", ignore_errors=True)  # but not what the head of another rehearsal knew
-    memory = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(stack.root / "gcs")}
-    return LocalRay(stack, num_cpus=_HEAD_CPUS, env=memory, token=token)
+    return LocalRay(stack, num_cpus=_HEAD_CPUS, env=head_memory(stack.root / "gcs"), token=token)
 
 
 @contextmanager

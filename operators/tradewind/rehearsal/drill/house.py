@@ -22,6 +22,7 @@ from tradewind.rehearsal.cloud.cloud import RAY_CONNECTION, RehearsalCloud, conn
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.rehearsal.local.ray_node import head_memory
 from tradewind.runtime.driver.secrets import in_environment
 
 BUCKET: Final = "drill-outputs"
@@ -59,11 +60,10 @@ class DrillHouse:
 
     def __init__(self, root: Path, slice_types: Sequence[str]) -> None:
         self.stack = LocalStack(root)
-        # A head that is killed shall know afterwards what it knew, as ours in the cloud do.
-        gcs = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.stack.root / "gcs")}
+        memory = head_memory(self.stack.root / "gcs")
         # The run that is disturbed compiles what the other one has compiled: half of what a tiny training computes.
         kept = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(self.stack.root / "compilations"))
-        self.ray = LocalRay(self.stack, num_cpus=_HEAD_CPUS, env={**gcs, "JAX_COMPILATION_CACHE_DIR": kept})
+        self.ray = LocalRay(self.stack, num_cpus=_HEAD_CPUS, env={**memory, "JAX_COMPILATION_CACHE_DIR": kept})
         self.cloud = RehearsalCloud(self.stack, self.ray)
         self.wanted = {f"slice-{chr(ord('a') + number)}": name for number, name in enumerate(slice_types)}
 

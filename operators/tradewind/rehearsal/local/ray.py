@@ -176,7 +176,7 @@ class LocalRay:
     def kill_head(self) -> int:
         """The head vanishes with all that runs on it, jobs included; returns how many processes died.
 
-        With ``RAY_gcs_storage=rocksdb`` and ``RAY_gcs_storage_path`` in ``env``, its successor knows what it knew.
+        With ``head_memory`` in ``env``, its successor knows what it knew.
         """
         process = self._starting.pop("head")
         del self._ips["head"]

@@ -64,6 +64,18 @@ def node_env(home: Path) -> dict[str, str]:
     return {**inherited, "PATH": path, "HOME": str(home), **_RAY_SETTINGS}
 
 
+def head_memory(folder: Path) -> dict[str, str]:
+    """Settings of a cluster whose head, killed and started again, knows what it knew, as ours in the cloud do.
+
+    Its hosts wait for it as long as a start may take on a busy machine. By default they end themselves after a minute.
+    """
+    return {
+        "RAY_gcs_storage": "rocksdb",
+        "RAY_gcs_storage_path": str(folder),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
+    }
+
+
 def tpu_host_env(slice_name: str, worker_id: int, shape: SliceType) -> dict[str, str]:
     """What a TPU machine tells the processes on it of itself, and that this one is simulated."""
     return {
