@@ -6,9 +6,7 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-# That of the system before that of a pyenv: a distribution compiles it with what it learns from a run, and a pyenv does
-# not, which costs a fifth of all that the tests, the demo and the benchmarks compute (other: PYTHON=python3.11).
-PYTHON := $(firstword $(wildcard /usr/bin/python3.11) $(shell command -v python3.11 || command -v python3))
+PYTHON := $(shell command -v python3.11 || command -v python3)
 # The uv of requirements.lock, whatever is on the PATH; pip installs it by its hashes, with what `lock` needs too.
 UV := $(BIN)/uv
 PINNED_UV = awk '/^(packaging|uv)==/ { found = 1 } found { print } !/\\$$/ { found = 0 }' requirements.lock

@@ -62,6 +62,20 @@ def wait_until(jobs: RayJobs, job: str, status: str) -> None:
         time.sleep(0.2)
 
 
+async def test_who_waits_for_news_in_vain_is_not_cancelled_though_his_task_once_was(proxy: Proxy) -> None:
+    """As asyncio.timeout does up to Python 3.11.2, where it finds what aiohttp's timeouts leave in a task."""
+    async with watching(RayCluster("here", proxy.address), "running") as watched:
+        await watched.news()
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        assert task.cancelling() == 1
+        await watched.news(0.01)
+        task.uncancel()
+
+
 async def follow(cluster: RayCluster, job: str, **kwargs: Any) -> FollowEnd:
     kwargs.setdefault("notice", lambda sentence: None)
     return await asyncio.wait_for(follow_job(cluster, job, log=None, **kwargs), 60)

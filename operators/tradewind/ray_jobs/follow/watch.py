@@ -82,9 +82,7 @@ class WatchedJob:
 
     async def news(self, timeout_s: float | None = None) -> None:
         """Wait for the next poll, answered or not, for at most ``timeout_s``; raises what ``fail`` was given."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+        await _set_within(self._news, timeout_s)
         self._news.clear()
         if self._failure is not None:
             raise self._failure
@@ -252,9 +250,7 @@ class ClusterWatcher:
         await asyncio.sleep(COALESCE_S)
         least_until = time.monotonic() - COALESCE_S + HURRIED_REST_FACTOR * took_s
         while (left_s := self._regular_at - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._hurried.wait()
+            await _set_within(self._hurried, left_s)
             if not self._hurried.is_set():
                 continue  # the regular poll is due
             await asyncio.sleep(max(0.0, least_until - time.monotonic()) if self._many_doubtful() else 0.0)
@@ -262,6 +258,19 @@ class ClusterWatcher:
 
     def _many_doubtful(self) -> bool:
         return len({watched.job for watched in self._watched if watched.is_doubtful}) > FEW
+
+
+async def _set_within(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Wait until ``event`` is set, for at most ``timeout_s``.
+
+    Not by ``asyncio.timeout``: up to Python 3.11.2 it leaves the task cancelled if a cancellation of it was ever dealt
+    with, as aiohttp's timeouts do, and a poll that has ended so is nobody's news.
+    """
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait([waiting], timeout=timeout_s)
+    finally:
+        waiting.cancel()
 
 
 def backoff_s(failures: int, jitter: Callable[[], float] = random.random) -> float:
