@@ -62,9 +62,9 @@ def wait_until(jobs: RayJobs, job: str, status: str) -> None:
         time.sleep(0.2)
 
 
-async def test_who_waits_for_news_in_vain_is_not_cancelled_though_his_task_once_was(proxy: Proxy) -> None:
+async def test_who_waits_for_news_in_vain_is_not_cancelled_though_his_task_once_was(jobs: RayJobs) -> None:
     """As asyncio.timeout does up to Python 3.11.2, where it finds what aiohttp's timeouts leave in a task."""
-    async with watching(RayCluster("here", proxy.address), "running") as watched:
+    async with watching(jobs.cluster, "running") as watched:
         await watched.news()
         task = asyncio.current_task()
         assert task is not None
