@@ -41,6 +41,8 @@ class Race:
     """What is raced for, and where the proofs lie.
 
     Attributes:
+        pause_s: The longest that a racer waits before it looks at all versions again, if not two heartbeats. Where a
+            look is dear, it takes the cores that whoever holds a turn needs for its heartbeats.
         data: The name of the file that an attempt writes; racers that nobody can end in the middle of a write need one
             for each attempt.
     """
@@ -50,6 +52,7 @@ class Race:
     heartbeat_s: float
     racers: int
     deadline_s: float
+    pause_s: float = 0.0
     data: str = "data"
 
     def prove(self, what: str) -> None:
@@ -71,7 +74,7 @@ class Race:
                 with suppress(LeaseLostError, StoreUnavailableError):
                     if self._is_made(number, luck, die, end_at):
                         del waiting[number]
-            time.sleep(luck.uniform(0.0, 2 * self.heartbeat_s))
+            time.sleep(luck.uniform(0.0, self.pause_s or 2 * self.heartbeat_s))
 
     def _is_made(
         self,

@@ -41,8 +41,8 @@ def check(race: Race) -> int:
     return sum(proof[1] == "run" for proof in proofs)
 
 
-def race_of_processes(folder: str, proofs: Path, versions: int, heartbeat_s: float) -> None:
-    race = Race([f"{folder}/{n}" for n in range(versions)], str(proofs), heartbeat_s, RACERS, PATIENCE_S)
+def race_of_processes(folder: str, proofs: Path, versions: int, heartbeat_s: float, pause_s: float = 0.0) -> None:
+    race = Race([f"{folder}/{n}" for n in range(versions)], str(proofs), heartbeat_s, RACERS, PATIENCE_S, pause_s)
     done = subprocess.run(command(race), cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and int(done.stdout or -1) > 0, done.stdout + done.stderr
     assert check(race) >= versions
@@ -58,11 +58,11 @@ def test_one_of_many_processes_makes_a_version_on_cloud_storage(gs_folder: str, 
 
 
 def test_one_of_many_processes_makes_a_version_on_s3(s3_folder: str, tmp_path: Path) -> None:
-    race_of_processes(s3_folder, tmp_path, 8, 1.5)  # it tells ages in whole seconds
+    race_of_processes(s3_folder, tmp_path, 8, 1.5, 8.0)  # it tells ages in whole seconds
 
 
 def test_one_of_many_threads_makes_a_version_in_memory(tmp_path: Path) -> None:
-    race = Race([f"memory://race/{n}" for n in range(86)], str(tmp_path), 0.3, RACERS, PATIENCE_S, "data-{}")
+    race = Race([f"memory://race/{n}" for n in range(86)], str(tmp_path), 0.3, RACERS, PATIENCE_S, data="data-{}")
 
     def die(luck: random.Random) -> None:
         if luck.randrange(100) < 20:
