@@ -24,10 +24,11 @@ LAYERS: dict[str, set[str]] = {
     "_version": set(),
     "text_table": set(),
     "terminal_text": set(),
+    "timeouts": set(),
     "steps": set(),
-    "storage": set(),
+    "storage": {"timeouts"},
     "cloud_tpu": {"text_table", "storage"},
-    "ray_jobs": {"cloud_tpu"},
+    "ray_jobs": {"timeouts", "cloud_tpu"},
     "datasets": {"steps", "storage"},
     "records": {"steps", "storage"},
     "calls": {"steps", "storage", "records"},
@@ -36,17 +37,17 @@ LAYERS: dict[str, set[str]] = {
     "runtime": {"steps", "storage", "cloud_tpu", "records", "calls", "turns"},
     "fleet": {"text_table", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
     "recipes": {"text_table", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
-    "rehearsal": {"text_table", "storage", "cloud_tpu", "records", "runtime"},
+    "rehearsal": {"text_table", "timeouts", "storage", "cloud_tpu", "records", "runtime"},
     "links": {"ray_jobs"},
     "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans"},
-    "triggers": {"storage", "ray_jobs", "cloud_tpu", "records", "turns", "deployment"},
+    "triggers": {"timeouts", "storage", "ray_jobs", "cloud_tpu", "records", "turns", "deployment"},
     "tasks": {
         "steps", "storage", "ray_jobs", "cloud_tpu", "records", "calls", "plans", "turns", "runtime", "links",
         "deployment", "triggers",
     },
     "hooks": {"steps", "ray_jobs", "records", "calls", "turns", "deployment", "triggers", "tasks"},
     "operators": {
-        "text_table", "steps", "ray_jobs", "cloud_tpu", "fleet", "records", "calls", "plans", "turns", "runtime",
+        "text_table", "timeouts", "steps", "ray_jobs", "cloud_tpu", "fleet", "records", "calls", "plans", "turns", "runtime",
         "recipes", "links", "deployment", "triggers", "tasks",
     },
     "sensors": {"ray_jobs", "cloud_tpu", "deployment", "triggers", "tasks"},
@@ -57,7 +58,7 @@ LAYERS: dict[str, set[str]] = {
     "experiments": {"steps", "calls", "plans", "tasks", "operators", "local"},
     "marin": {"terminal_text", "steps", "datasets", "calls", "recipes", "tasks", "experiments"},
     "cli": {
-        "text_table", "terminal_text", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
+        "text_table", "terminal_text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
         "calls", "plans", "turns", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators", "marin",
     },
     "provider_info": {"_version"},
@@ -66,8 +67,8 @@ LAYERS: dict[str, set[str]] = {
 """What each package may import of ours besides itself, in an order in which each imports only from above it."""
 
 WITHOUT_AIRFLOW = {
-    "text_table", "terminal_text", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
-    "calls", "plans", "turns", "runtime", "recipes", "rehearsal",
+    "text_table", "terminal_text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
+    "records", "calls", "plans", "turns", "runtime", "recipes", "rehearsal",
 }  # fmt: skip
 """What is imported on clusters, or stays apart from Airflow so that it can be."""
 

@@ -16,6 +16,7 @@ from tradewind.deployment.task_address import TaskAddress
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.tasks.address import TaskKey
 from tradewind.tasks.errors import ClusterRefusedError, ClusterUnreachableError, talking_to_cluster
+from tradewind.timeouts import within
 from tradewind.turns.stop import stop_any_job
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class RayReconcileOperator(BaseOperator):
             if await stop_any_job(cluster, job, by, self.log.info):
                 stopped.append(job.job)
 
-        async with asyncio.timeout(STOP_TIMEOUT_S):
+        async with within(STOP_TIMEOUT_S):
             outcomes = await asyncio.gather(*(stop(job) for job in jobs), return_exceptions=True)
         for error in outcomes:  # one that cannot be stopped does not spare the others
             if error is not None:

@@ -12,6 +12,7 @@ from fsspec.asyn import sync
 from tradewind.storage import Location, file_system_at
 from tradewind.storage import backends as stores
 from tradewind.storage.failures import failures_told
+from tradewind.timeouts import within
 
 Result = TypeVar("Result")
 
@@ -49,7 +50,7 @@ async def at_once(
 
     async def work() -> None:
         for name in waiting:
-            async with asyncio.timeout(stores.PATIENCE_S):
+            async with within(stores.PATIENCE_S):
                 result = await call(name)
             if result is not None:
                 results[name] = result

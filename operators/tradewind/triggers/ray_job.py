@@ -23,6 +23,7 @@ from tradewind.deployment.saved_position import (
 )
 from tradewind.deployment.task_address import TaskAddress
 from tradewind.ray_jobs.follow.outcome import Watch, await_outcome
+from tradewind.timeouts import within
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.logs.lines import JobLog, LinePace
@@ -153,7 +154,7 @@ class RayJobTrigger(BaseTrigger):
                 except Exception as error:  # of Airflow's API: the log goes on, and the next turn may do better
                     logger.warning("The position in the job's log could not be kept: %s", error)
             with contextlib.suppress(TimeoutError):  # nothing is printed, but Airflow may have to be told still
-                async with asyncio.timeout(TELL_AIRFLOW_S):
+                async with within(TELL_AIRFLOW_S):
                     await self._lines_given.wait()
             self._lines_given.clear()
             await asyncio.sleep(SAVE_INTERVAL_S)

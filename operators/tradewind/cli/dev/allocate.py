@@ -28,6 +28,7 @@ from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.environment.runtime_env import prepared
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.ray_jobs.follow.stopping import stop_job
+from tradewind.timeouts import within
 
 _SHORTEST_SILENCE_S: Final = 5.0
 _SIGNS_IN_SILENCE: Final = 6.0
@@ -170,7 +171,7 @@ def _options(arguments: argparse.Namespace) -> str:
 
 async def _ended(way: RayCluster, job: str) -> None:
     """Let it end by itself, since it has heard that it may; else stop it."""
-    async with asyncio.timeout(_STOPPING_S), JobsApi(way) as api:
+    async with within(_STOPPING_S), JobsApi(way) as api:
         for _ in range(_CALM_LOOKS):
             details = await api.details(job)
             if details is None or details.has_ended:

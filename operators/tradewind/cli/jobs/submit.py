@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from tradewind.ray_jobs.follow.endings import EndingKind
 from tradewind.ray_jobs.follow.outcome import Watch, await_outcome
 from tradewind.ray_jobs.nodes.demand import Demand
 from tradewind.ray_jobs.request import JobRequest
+from tradewind.timeouts import within
 
 STOPPING_S = 600.0
 """How long ``--auto-stop`` waits for the job's end; a cluster that is gone must not hold its caller for ever."""
@@ -177,7 +177,7 @@ class Submission:
         from tradewind.ray_jobs.api import JobsApi
         from tradewind.ray_jobs.follow.stopping import stop_job
 
-        async with asyncio.timeout(STOPPING_S), JobsApi(self._cluster) as api:
+        async with within(STOPPING_S), JobsApi(self._cluster) as api:
             details = await stop_job(api, self._job, say)
         return details.status if details is not None else None
 

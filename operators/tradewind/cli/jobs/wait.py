@@ -14,6 +14,7 @@ from tradewind.cli.jobs.logs import ChosenLines, read_so_far, unknown_job
 from tradewind.cli.output import say, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.follow.endings import Ending, EndingKind
+from tradewind.timeouts import within
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
@@ -41,7 +42,7 @@ async def _wait(arguments: argparse.Namespace, cluster: RayCluster) -> int:
         if await api.details(job) is None:
             raise unknown_job(job, cluster)
         try:
-            async with asyncio.timeout(arguments.timeout):
+            async with within(arguments.timeout):
                 details = await _until_ended(api, job, arguments.poll)
         except TimeoutError:
             say(f"Job {job} has not ended within {arguments.timeout:g} s; it goes on.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tradewind.ray_jobs.errors import RayAuthenticationError
 from tradewind.ray_jobs.follow.endings import Ending, EndingKind, judge_ending
 from tradewind.ray_jobs.nodes.demand import Demand, judge_wait
+from tradewind.timeouts import within
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
@@ -94,7 +94,7 @@ async def _outcome(cluster: RayCluster, watch: Watch, log: JobLog | None, notice
     left = None if watch.deadline is None else max(0.0, watch.deadline - time.time())
     async with JobsApi(cluster) as api:
         try:
-            async with asyncio.timeout(left) as limit:
+            async with within(left) as limit:
                 return await _follow(api, watch, log, notice)
         except TimeoutError:
             if not limit.expired():

@@ -23,7 +23,7 @@ import random
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from tradewind.ray_jobs.api import JobsApi
@@ -32,6 +32,7 @@ from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.follow.looks import AGAIN_S, FEW, JobLooks
 from tradewind.ray_jobs.nodes import lost as lost_nodes
+from tradewind.timeouts import within
 
 SHORTEST_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 15.0
@@ -261,16 +262,10 @@ class ClusterWatcher:
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Wait until ``event`` is set, for at most ``timeout_s``.
-
-    Not by ``asyncio.timeout``: up to Python 3.11.2 it leaves the task cancelled if a cancellation of it was ever dealt
-    with, as aiohttp's timeouts do, and a poll that has ended so is nobody's news.
-    """
-    waiting = asyncio.create_task(event.wait())
-    try:
-        await asyncio.wait([waiting], timeout=timeout_s)
-    finally:
-        waiting.cancel()
+    """Wait until ``event`` is set, for at most ``timeout_s``."""
+    with suppress(TimeoutError):
+        async with within(timeout_s):
+            await event.wait()
 
 
 def backoff_s(failures: int, jitter: Callable[[], float] = random.random) -> float:

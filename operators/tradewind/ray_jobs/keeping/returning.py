@@ -22,6 +22,7 @@ from tradewind.ray_jobs.follow.stopping import stop_job
 from tradewind.ray_jobs.keeping.backup import BadBackupError, JobBackup
 from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR, KeptJob, returned_id
 from tradewind.ray_jobs.nodes.nodes import fetch_living
+from tradewind.timeouts import within
 
 _PENDING_S: Final = 20.0
 """How long a job may wait on the new head before its wait is ended."""
@@ -191,7 +192,7 @@ class JobsReturn:
         """End the wait of a job on the new head; one that starts meanwhile goes on."""
         said: list[str] = []
         try:
-            async with asyncio.timeout(_ENDING_S), JobsApi(self._jobs.cluster) as api:
+            async with within(_ENDING_S), JobsApi(self._jobs.cluster) as api:
                 await stop_job(api, job, said.append)
         except TimeoutError:
             raise RayUnreachableError(f"Job {job} waits on the new head and could not be ended: try again.") from None

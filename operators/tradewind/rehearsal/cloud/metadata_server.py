@@ -17,6 +17,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from tradewind.rehearsal.cloud.loopback import end_tasks
+from tradewind.timeouts import within
 
 _ROOT: Final = "/computeMetadata/v1"
 _FLAVOR: Final = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
@@ -193,7 +194,7 @@ async def _changed(host: _Host, keys: list[str], timeout: float | None) -> Any:
     """The value once it differs, or as it is when the time is over."""
     before = _etag(_find(host.tree, keys))
     try:
-        async with asyncio.timeout(timeout):
+        async with within(timeout):
             while _etag(_find(host.tree, keys)) == before:
                 await host.changed.wait()
     except TimeoutError:

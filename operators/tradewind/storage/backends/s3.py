@@ -17,6 +17,7 @@ from tradewind.storage.backends import PATIENCE_S, Stored, StoreRefusedError
 from tradewind.storage.bounded import SMALL, content_of
 from tradewind.storage.failures import answered
 from tradewind.storage.waiting import ask, at_once
+from tradewind.timeouts import within
 
 _AT_ONCE = 50
 _CONFLICT = 409
@@ -130,7 +131,7 @@ async def remove_if(fs: Any, etags: Mapping[str, str | None]) -> None:
     keys = {name.split("/", 1)[1]: etag for name, etag in etags.items()}
     wanted = [{"Key": key, "ETag": etag} if etag else {"Key": key} for key, etag in keys.items()]
     bucket = next(iter(etags)).split("/", 1)[0]
-    async with asyncio.timeout(PATIENCE_S):
+    async with within(PATIENCE_S):
         answer = await fs._call_s3("delete_objects", Bucket=bucket, Delete={"Objects": wanted, "Quiet": True})
     for refused in answer.get("Errors", ()):
         code = refused.get("Code")

@@ -1,0 +1,35 @@
+"""A time limit for what is awaited: ``asyncio.timeout``, which up to Python 3.11.2 (that of Debian 12) has a fault.
+
+There it ends with the cancellation that it has made itself, and not with TimeoutError, in a task that a cancellation
+was ever dealt with in, as aiohttp's own time limits do. See gh-102780 of CPython.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import TracebackType
+
+if sys.version_info[:3] >= (3, 11, 3):
+    within = asyncio.timeout
+else:
+
+    class _Timeout(asyncio.Timeout):  # type: ignore[misc]  # final only for whoever reads its types
+        async def __aenter__(self) -> _Timeout:
+            task = asyncio.current_task()
+            self._dealt_with = 0 if task is None else task.cancelling()
+            await super().__aenter__()
+            return self
+
+        async def __aexit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None:
+            await super().__aexit__(kind, error, trace)
+            task = asyncio.current_task()
+            is_ours = self.expired() and task is not None and task.cancelling() <= self._dealt_with
+            if is_ours and kind is asyncio.CancelledError:
+                raise TimeoutError from error
+
+    def within(delay: float | None) -> asyncio.Timeout:
+        """Whoever awaits longer than so many seconds in this block gets a TimeoutError; with None, nobody does."""
+        return _Timeout(None if delay is None else asyncio.get_running_loop().time() + delay)
