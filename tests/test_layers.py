@@ -47,8 +47,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "hooks": {"steps", "ray_jobs", "records", "calls", "turns", "deployment", "triggers", "tasks"},
     "operators": {
-        "text_table", "timeouts", "steps", "ray_jobs", "cloud_tpu", "fleet", "records", "calls", "plans", "turns", "runtime",
-        "recipes", "links", "deployment", "triggers", "tasks",
+        "text_table", "timeouts", "steps", "ray_jobs", "cloud_tpu", "fleet", "records", "calls", "plans", "turns",
+        "runtime", "recipes", "links", "deployment", "triggers", "tasks",
     },
     "sensors": {"ray_jobs", "cloud_tpu", "deployment", "triggers", "tasks"},
     "decorators": {"operators"},
@@ -58,8 +58,8 @@ LAYERS: dict[str, set[str]] = {
     "experiments": {"steps", "calls", "plans", "tasks", "operators", "local"},
     "marin": {"terminal_text", "steps", "datasets", "calls", "recipes", "tasks", "experiments"},
     "cli": {
-        "text_table", "terminal_text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
-        "calls", "plans", "turns", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators", "marin",
+        "text_table", "terminal_text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
+        "records", "calls", "plans", "turns", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators", "marin",
     },
     "provider_info": {"_version"},
     "": {"_version", "steps", "experiments"},

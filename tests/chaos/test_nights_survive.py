@@ -98,6 +98,7 @@ def troubles_of(house: NightHouse, seed: int) -> list[Trouble]:
     return deck[: TROUBLES_ON_SQLITE if house.staging is None else TROUBLES_ON_POSTGRES]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_version_is_made_once_whatever_befalls_the_night(house: NightHouse, seed: int) -> None:

@@ -88,6 +88,7 @@ def check_outputs(report: DrillReport) -> None:
     assert output.files >= 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_training_on_two_slices_goes_on_with_one_while_the_other_is_lost(ground: Ground) -> None:
     drill = Drill(ground.house, lambda prefix: begin(ground.house, ground.data, prefix, num_slices=(2, 1)), print)
