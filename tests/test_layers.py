@@ -59,7 +59,8 @@ LAYERS: dict[str, set[str]] = {
     "marin": {"terminal_text", "steps", "datasets", "calls", "recipes", "tasks", "experiments"},
     "cli": {
         "text_table", "terminal_text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
-        "records", "calls", "plans", "turns", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators", "marin",
+        "records", "calls", "plans", "turns", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators",
+        "marin",
     },
     "provider_info": {"_version"},
     "": {"_version", "steps", "experiments"},
