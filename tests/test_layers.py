@@ -212,6 +212,7 @@ def test_parsing_every_dag_file_loads_nothing_heavy_and_gives_the_same_dag_each_
     assert first["dags"] == second["dags"]
 
 
+@pytest.mark.slow
 def test_the_package_imports_without_airflow() -> None:
     code = (
         "import sys; sys.modules['airflow'] = None\n"

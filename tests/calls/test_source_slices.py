@@ -130,6 +130,7 @@ def dag_file(folder: Path) -> Iterator[ModuleType]:
         sys.path.remove(str(folder))
 
 
+@pytest.mark.slow
 def test_a_function_brings_what_it_uses_of_its_file(dag_file: ModuleType, folder: Path) -> None:
     call = call_to(dag_file.tidy.function, 4, code=CodeFolder(folder))
     assert result_of(call, folder) == {
@@ -153,6 +154,7 @@ def test_a_function_leaves_the_rest_of_its_file_behind(dag_file: ModuleType, fol
     assert not any(word in text for word in ("airflow", "LIMIT", "tripled", "@task", "pipeline"))
 
 
+@pytest.mark.slow
 def test_functions_inside_a_with_block_and_inside_a_dag_function_travel(dag_file: ModuleType, folder: Path) -> None:
     assert result_of(call_to(dag_file.inside.function, 1), folder) == [4, "kept\n    as it is"]
     assert result_of(call_to(dag_file.FOUND["nested"].function, 1), folder) == 4

@@ -30,6 +30,7 @@ def test_a_host_reads_its_zone_and_attributes(server: MetadataServer) -> None:
     assert instance_metadata.attribute("no/such") is None
 
 
+@pytest.mark.slow
 def test_the_notice_reaches_who_waits_for_it_at_once(server: MetadataServer) -> None:
     assert instance_metadata.is_preempted() is False
     assert instance_metadata.wait_for_preemption(0.1) is False
@@ -48,6 +49,7 @@ def test_the_notice_reaches_who_waits_for_it_at_once(server: MetadataServer) -> 
     assert instance_metadata.wait_for_preemption(60.0) is True
 
 
+@pytest.mark.slow
 def test_maintenance_that_ends_the_host_is_heard_of_and_one_that_moves_it_is_not(server: MetadataServer) -> None:
     server.announce_maintenance("slice-a", "MIGRATE_ON_HOST_MAINTENANCE")
     assert instance_metadata.wait_for_maintenance(0.1) is False

@@ -211,6 +211,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingStorage]:
         server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "written"), [(None, "manifest.json"), (ValueError("no rows"), "1.json")])
 def test_one_refusal_at_the_end_of_the_block_is_asked_again_and_is_not_the_tasks_end(
     error: Exception | None, written: str, refusing: RefusingStorage
@@ -227,6 +228,7 @@ def test_one_refusal_at_the_end_of_the_block_is_asked_again_and_is_not_the_tasks
     assert attempt is not None and attempt.outcome is (AttemptOutcome.FAILED if error else AttemptOutcome.SUCCEEDED)
 
 
+@pytest.mark.slow
 def test_one_refusal_when_the_task_is_ended_from_outside_is_asked_again(refusing: RefusingStorage) -> None:
     task = PlainTask(f"gs://{refusing.buckets.create('outputs').name}/prefix")
     with pytest.raises(KeyboardInterrupt), task.as_task(1, 3, 0), task.step(7) as step:
@@ -235,6 +237,7 @@ def test_one_refusal_when_the_task_is_ended_from_outside_is_asked_again(refusing
     assert read_record(step.output_path).state is RecordState.STOPPED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "after"),
     [(".executor_status.lock", 0), (".executor_status.lock", 1), ("1.json", 0), (".executor_info", 0)],

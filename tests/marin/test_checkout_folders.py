@@ -70,6 +70,7 @@ def test_a_load_that_is_killed_leaves_nothing_and_two_at_once_agree(tmp_path: Pa
     assert in_folder(root) == as_it_was
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linked", ["marin", "marin/experiments", "marin/experiments/a.py", "marin/src"])
 def test_a_checkout_may_lie_behind_links(tmp_path: Path, linked: str) -> None:
     text = EXECUTOR + "import marin.processing.tokens\nopen('data.txt').close()\n"
@@ -86,6 +87,7 @@ def test_a_checkout_may_lie_behind_links(tmp_path: Path, linked: str) -> None:
     assert names(outcome.run) == [["a"]] and outcome.run.file == "experiments/a.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", ["SIZE = 'one'\n", "SIZE = \n"])
 def test_a_checkout_that_is_edited_while_it_is_loaded(tmp_path: Path, begun: str) -> None:
     size = put(tmp_path / "experiments/size.py", begun)

@@ -35,6 +35,7 @@ def test_an_experiment_is_a_dag_with_what_the_dag_file_says(tmp_path: Path) -> N
     assert code_folder(dag) == tmp_path and CodeFolder(tmp_path).sources() == ["src"]
 
 
+@pytest.mark.slow
 def test_ids_come_from_paths_and_stay(tmp_path: Path) -> None:
     text = EXECUTOR + "for n in range(4):\n    executor_main([ExecutorStep(f's{n}', None, None)] * (n != 1))\n"
     write_checkout(tmp_path, sub__many=text, speed__cöde=ONE)
@@ -66,6 +67,7 @@ def test_what_airflow_does_not_take_costs_the_others_nothing(tmp_path: Path) -> 
     assert refused.reason is not None and "250 characters" in refused.reason.text
 
 
+@pytest.mark.slow
 def test_only_files_that_call_executor_main_are_taken(tmp_path: Path) -> None:
     write_checkout(
         tmp_path,
@@ -93,6 +95,7 @@ def test_a_file_that_cannot_be_a_dag_costs_the_others_nothing(tmp_path: Path, ca
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == list(map(str, dags.refused))
 
 
+@pytest.mark.slow
 def test_a_large_dag_is_refused_until_the_limit_is_raised(tmp_path: Path) -> None:
     text = EXECUTOR + "executor_main([ExecutorStep(f's{n}', None, None) for n in range(12)])\n"
     write_checkout(tmp_path, a=text)
@@ -104,6 +107,7 @@ def test_a_large_dag_is_refused_until_the_limit_is_raised(tmp_path: Path) -> Non
     assert len(marin_experiment(file, most_steps=12)[0].task_ids) == 13
 
 
+@pytest.mark.slow
 def test_what_the_file_says_of_prefix_and_choice_counts_unless_the_dag_file_says_otherwise(tmp_path: Path) -> None:
     config = "ExecutorMainConfig(prefix='gs://own', run_only=['^s$'], max_concurrent=3)"
     text = "from marin.execution import ExecutorMainConfig, ExecutorStep, executor_main\n"
@@ -139,6 +143,7 @@ def test_a_path_that_is_wrong_is_told_with_the_places_that_were_looked_at(
         marin_experiment("experiments/defaults.py", checkout=tmp_path / "src")
 
 
+@pytest.mark.slow
 def test_the_checkout_is_found_beside_the_dags_folder(tmp_path: Path) -> None:
     write_checkout(tmp_path / "marin", a=ONE)
     for file in ("dags/file.py", "file.py"):

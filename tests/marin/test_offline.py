@@ -90,6 +90,7 @@ def test_a_question_has_the_answer_of_the_folder_and_else_none(tmp_path: Path, f
     assert names(run(root, "a")) == [[name]], "also what was kept is asked again once the folder has changed"
 
 
+@pytest.mark.slow
 def test_a_changed_answer_counts_at_once_and_without_the_folder_there_is_none(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_changed_answer_counts_at_once_and_without_the_folder_there_is_none(
         run(root, "a")
 
 
+@pytest.mark.slow
 def test_what_an_answer_does_not_say_is_refused(tmp_path: Path, folder: Path) -> None:
     (folder / "collections.json").write_text('{"o/c": [{"item_id": "o/m"}]}')
     text = "from huggingface_hub import get_collection\nname = get_collection('o/c').items[0].item_type\n"

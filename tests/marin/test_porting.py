@@ -241,6 +241,7 @@ def test_a_verdict_is_what_loading_does(
     assert len(refused) == len(judged) - len(without_dag) - 2
 
 
+@pytest.mark.slow
 def test_a_file_with_several_calls_is_unchanged_though_one_gives_no_steps(tmp_path: Path) -> None:
     write_checkout(tmp_path, two=EXECUTOR + STEP + "executor_main(steps=[])\n" + MAIN)
     (each,) = port([str(tmp_path / "experiments/two.py")])
@@ -248,6 +249,7 @@ def test_a_file_with_several_calls_is_unchanged_though_one_gives_no_steps(tmp_pa
     assert [remark for remark in each.remarks if re.match("line 3: .* gives executor_main no steps", remark)]
 
 
+@pytest.mark.slow
 def test_files_whose_dags_would_share_an_id_are_told_as_loading_does(tmp_path: Path) -> None:
     write_checkout(tmp_path, a_b=EXECUTOR + END)
     put(tmp_path / "experiments/a b.py", EXECUTOR + END)
@@ -256,6 +258,7 @@ def test_files_whose_dags_would_share_an_id_are_told_as_loading_does(tmp_path: P
     assert verdicts["a_b"].finding is not None and "would be called a_b, as one of" in verdicts["a_b"].finding.why
 
 
+@pytest.mark.slow
 def test_the_reason_may_be_in_a_file_that_is_imported(tmp_path: Path) -> None:
     write_checkout(tmp_path, shared="import ray\nray.get(1)\n", user="import experiments.shared\n" + EXECUTOR + END)
     (each,) = port([str(tmp_path / "experiments/user.py")])
@@ -263,6 +266,7 @@ def test_the_reason_may_be_in_a_file_that_is_imported(tmp_path: Path) -> None:
     assert found_place(each) == "experiments/shared.py:2"
 
 
+@pytest.mark.slow
 def test_params_of_the_dag_file_count(tmp_path: Path) -> None:
     text = "from tradewind import run_param\nstep = ExecutorStep('a', None, {'at': versioned(run_param('day'))})\n"
     write_checkout(tmp_path, asks=EXECUTOR + text + MAIN)
@@ -299,12 +303,14 @@ def test_a_checkout_of_another_time_is_refused_with_what_is_missing(
             load()
 
 
+@pytest.mark.slow
 def test_the_executor_of_the_ray_era_is_taken(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     put(tmp_path / "src/marin/execution/executor.py", "import ray\n\ndef executor_main(config, steps): ...\n")
     assert [each.verdict for each in port([str(tmp_path)])] == [PortVerdict.UNCHANGED]
 
 
+@pytest.mark.slow
 def test_what_a_file_logs_below_a_warning_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "import logging\nlogger = logging.getLogger('marins')\nlogger.info('its config')\nlogger.warning('odd')\n"
     write_checkout(tmp_path, tells=text + EXECUTOR + END)
@@ -315,6 +321,7 @@ def test_what_a_file_logs_below_a_warning_is_left_out(tmp_path: Path, caplog: py
     assert told == ["odd", "odd", "afterwards"]  # evaluated twice
 
 
+@pytest.mark.slow
 def test_what_is_no_file_or_cannot_be_read_costs_the_others_nothing(tmp_path: Path) -> None:
     write_checkout(tmp_path, fine=EXECUTOR + END)
     (tmp_path / "experiments/folder.py").mkdir()

@@ -135,6 +135,7 @@ def test_three_nodes_that_are_lost_before_a_driver_began_cost_one_of_airflows_re
     assert len(head.jobs) == 3 and output.is_due()
 
 
+@pytest.mark.slow
 def test_an_attempt_with_a_keeper_between_them_starts_the_count_anew(run: Any) -> None:
     def driver(job: str, output_path: str) -> None:
         number = int(read_record(output_path).lease.attempt)  # type: ignore[union-attr]

@@ -181,6 +181,7 @@ def test_a_step_below_the_plan_asks_nobody_how_the_plan_ended(tmp_path: Path) ->
     assert run.asked == 0 and len(run.attempts) == 1
 
 
+@pytest.mark.slow
 def test_a_step_that_waited_in_its_worker_goes_by_the_plan_that_was_made_meanwhile(tmp_path: Path) -> None:
     run = Run(tmp_path, "success")
     run.plans("")

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from tests.plans.planning import experiment, plan_of
 from tradewind.plans.chunks import CHUNK, chunk_key, chunks, planned_in
 from tradewind.plans.plan import Plan
@@ -21,6 +23,7 @@ def stored(plan: Plan) -> Mapping[str, Any]:
     return {key: json.loads(json.dumps(chunk)) for key, chunk in chunks(plan).items()}
 
 
+@pytest.mark.slow
 def test_every_task_finds_its_line_through_its_index() -> None:
     plan = plan_with(2 * CHUNK + 1)
     pieces = stored(plan)
@@ -33,6 +36,7 @@ def test_no_piece_is_longer_than_agreed_and_none_is_empty() -> None:
         assert [len(piece["steps"]) for piece in chunks(plan_with(steps)).values()] == sizes
 
 
+@pytest.mark.slow
 def test_keys_are_distinct_and_say_what_they_hold() -> None:
     assert list(chunks(plan_with(3 * CHUNK))) == ["plan_0", "plan_1", "plan_2"]
 

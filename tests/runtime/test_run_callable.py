@@ -28,6 +28,7 @@ def test_a_function_of_a_module_is_called_by_its_name_with_its_arguments() -> No
     assert result_of(call, REPOSITORY) == {"x": 30, "y": 1}
 
 
+@pytest.mark.slow
 def test_installed_functions_and_class_methods_can_be_called(tmp_path: Path) -> None:
     assert not call_to(json.dumps, [1]).travels
     assert result_of(call_to(json.dumps, [1]), tmp_path) == "[1]"
@@ -88,6 +89,7 @@ def test_an_error_in_a_module_is_shown_without_our_frames() -> None:
     assert done.stderr.endswith("ValueError: no good: 4\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "exit_code", "has_result"), [("", 0, True), ("0", 0, True), ("3", 3, False)])
 def test_an_exit_is_the_functions_own(tmp_path: Path, code: str, exit_code: int, has_result: bool) -> None:
     module = load_dag_file(tmp_path, f"import sys\nimport airflow\ndef f():\n    sys.exit({code})\n", f"exits{code}")

@@ -99,6 +99,7 @@ def test_a_loaded_file_with_other_steps_is_told_with_their_paths(
     assert told.count("the checkout has  gs://bucket/") == others
 
 
+@pytest.mark.slow
 def test_a_path_that_is_written_down_does_not_hide_another_version(
     tmp_path: Path, oracle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

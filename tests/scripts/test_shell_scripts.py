@@ -17,6 +17,7 @@ SCRIPTS = [REPOSITORY / ".ci" / "run", *(REPOSITORY / "scripts").glob("*.sh"), *
 SHELLCHECK = Path(sysconfig.get_path("scripts"), "shellcheck")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHELLCHECK.exists(), reason="shellcheck is not in this environment: make init")
 def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
     said = subprocess.run([SHELLCHECK, *SCRIPTS], capture_output=True, text=True)

@@ -254,6 +254,7 @@ def fan(width: int) -> ExecutorStep:
     return step("end", [step(f"leaf{number}", root, versioned(number)) for number in range(width)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "size", "count"), [(chain, 3000, 3000), (lattice, 1000, 2003), (fan, 3000, 3002)])
 def test_hashed_text_grows_with_the_steps_and_not_with_the_paths_through_them(
     build: Callable[[int], ExecutorStep], size: int, count: int

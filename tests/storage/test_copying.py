@@ -35,6 +35,7 @@ def copy(folder: str, file: StoredFile, to: str, ask: Callable[[], object] = go_
     copy_file(folder, file, f"{to}/out/x", f"{to}/parts/aside", ask)
 
 
+@pytest.mark.slow
 def test_a_copy_leaves_nothing_beside_it(any_folder: str) -> None:
     put(f"{any_folder}/from/x", b"text")
     copy(f"{any_folder}/from", listed(f"{any_folder}/from"), any_folder)
@@ -71,6 +72,7 @@ def test_another_generation_is_not_copied_and_nothing_is_written_over(gcs: Local
     assert file_system_at(f"{gs_folder}/out/x")[0].cat_file(f"{gs_folder}/out/x") == b"theirs"
 
 
+@pytest.mark.slow
 def test_a_copy_is_known_again_when_the_answer_to_it_was_lost(gcs: LocalCloudStorage, gs_folder: str) -> None:
     put(f"{gs_folder}/from/x", b"text")
     file = listed(f"{gs_folder}/from")

@@ -111,6 +111,7 @@ def _count_up_in_threads(path: str, who: str) -> None:
         list(pool.map(lambda number: _count_up(path, 3, f"{who}-{number}"), range(4)))
 
 
+@pytest.mark.slow
 def test_a_forked_process_uses_the_store_as_its_parent_does(served: Served) -> None:
     path = f"{served[1]}/counter"
     written(path, "0 nobody")
@@ -190,6 +191,7 @@ def test_a_store_that_goes_on_failing_is_unavailable(served: Served, monkeypatch
             operation()
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server, folder = served
     monkeypatch.setattr(stores, "PATIENCE_S", 0.5)
@@ -293,6 +295,7 @@ def test_many_are_read_and_found_at_once(any_folder: str) -> None:
     assert read_many([]) == {} and existing_many([]) == set()
 
 
+@pytest.mark.slow
 def test_many_survive_a_store_that_fails_for_a_while(served: Served) -> None:
     server, folder = served
     paths = [f"{folder}/{number}" for number in range(100)]

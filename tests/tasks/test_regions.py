@@ -177,6 +177,7 @@ def test_a_bucket_that_does_not_say_where_it_is_stops_nobody(
     check(reader("gs://far/a"))
 
 
+@pytest.mark.slow
 def test_a_store_that_answers_late_is_waited_for(store: LocalCloudStorage) -> None:
     store.failures = 1
     assert location_of("far") == "europe-west4"

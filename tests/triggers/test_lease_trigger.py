@@ -174,6 +174,7 @@ async def test_a_claimed_lease_is_renewed_until_its_keeper_takes_it_over() -> No
     assert lease(path) == begun_at
 
 
+@pytest.mark.slow
 async def test_a_claimed_lease_is_renewed_after_a_refusal_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     path, refusals = "memory://wait/0", [StoreRefusedError("not now")]
     store = LeaseStore(path)

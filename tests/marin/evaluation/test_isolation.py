@@ -71,6 +71,7 @@ STDLIB = sys.stdlib_module_names
 KNOWN: contextvars.ContextVar[str | None] = contextvars.ContextVar("KNOWN", default="default")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["executor_main([])", "1 / 0", "raise SystemExit(3)", "int(levanter.optim.x)"])
 def test_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     real = types.ModuleType("levanter")
@@ -87,6 +88,7 @@ def test_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: 
     assert state() == before
 
 
+@pytest.mark.slow
 def test_ci_is_unset_for_a_file_and_what_it_reads_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("SIZE", "3")
@@ -246,6 +248,7 @@ def test_other_threads_find_the_real_modules_and_may_do_what_a_file_may_not(tmp_
     assert seen.read_text() == "1"
 
 
+@pytest.mark.slow
 def test_files_that_are_loaded_at_once_wait_for_each_other(tmp_path: Path) -> None:
     for number in range(4):
         name = f"a{number}"

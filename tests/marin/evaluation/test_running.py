@@ -94,6 +94,7 @@ def test_neighbours_of_a_file_are_found_and_are_its_own(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_changed_helper_counts_at_once_and_a_failed_import_is_not_kept(tmp_path: Path) -> None:
     text = EXECUTOR + "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
     write_checkout(tmp_path, a=text, helper="raise RuntimeError('half written')\n")
@@ -104,6 +105,7 @@ def test_a_changed_helper_counts_at_once_and_a_failed_import_is_not_kept(tmp_pat
         assert names(run(tmp_path, "a")) == [[name]]
 
 
+@pytest.mark.slow
 def test_so_it_does_when_a_copy_keeps_size_and_time_of_the_file(tmp_path: Path) -> None:
     text = EXECUTOR + "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
     write_checkout(tmp_path, a=text)
@@ -113,6 +115,7 @@ def test_so_it_does_when_a_copy_keeps_size_and_time_of_the_file(tmp_path: Path) 
         assert names(run(tmp_path, "a")) == [[name]]
 
 
+@pytest.mark.slow
 def test_what_is_read_counts_as_it_was_when_it_was_read_and_so_does_what_a_folder_holds(tmp_path: Path) -> None:
     data = put(tmp_path / "experiments/data/one.txt", "first")
     text = "import os\nfolder = os.path.abspath('experiments/data')\nos.chdir('/')\n"
@@ -148,6 +151,7 @@ def test_an_import_that_failed_is_tried_again_by_the_next(tmp_path: Path) -> Non
     assert names(run(tmp_path, "a")) == [["late"]]
 
 
+@pytest.mark.slow
 def test_a_module_that_came_to_the_checkout_is_no_stand_in_any_more(tmp_path: Path) -> None:
     text = EXECUTOR + "import sizes\nexecutor_main([ExecutorStep(str(sizes.SMALL), None, None)])\n"
     write_checkout(tmp_path, a=text)
@@ -208,6 +212,7 @@ def test_what_our_names_lack_of_a_module_is_the_users_own_and_works_with_ours(tm
     assert names(run(tmp_path, "a")) == [["a", "b"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_checkout", [True, False])
 def test_a_function_that_has_its_modules_name_is_the_function(tmp_path: Path, has_checkout: bool) -> None:
     if has_checkout:

@@ -55,6 +55,7 @@ def test_a_name_that_differs_from_time_to_time_is_refused_with_its_line(tmp_path
         run(tmp_path, "a")
 
 
+@pytest.mark.slow
 def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> None:
     text = """
         seen, sizes, empty = {"a", "b"}, {1, 2, 3}, set()
@@ -73,6 +74,7 @@ def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> N
     assert names(run(tmp_path, "a")) == [["['a', 'b', 'c'] [1, 2, 3] {'a'} set() frozenset() c"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made", ["[]; config.append(config)", "{}; config['a'] = config", "{'a': versioned(Broken())}", "Endless()"]
 )
@@ -87,6 +89,7 @@ def test_values_that_cannot_be_looked_at_cost_the_other_files_nothing(tmp_path: 
     assert "cannot become a DAG: its steps cannot be looked at: " in str(broken) and isinstance(whole, Evaluated)
 
 
+@pytest.mark.slow
 def test_a_file_that_loads_files_is_refused(tmp_path: Path) -> None:
     text = "import tradewind.marin as marin\ntry: marin.marin_experiment(__file__)\nexcept BaseException: ...\n"
     write_checkout(tmp_path, a=EXECUTOR + text)
@@ -119,6 +122,7 @@ def test_a_time_that_is_given_is_the_same_whenever_it_is_told(tmp_path: Path) ->
     assert "2025, 1, 2" in names(run(tmp_path, "a"))[0][0]
 
 
+@pytest.mark.slow
 def test_a_line_is_not_blamed_for_what_the_standard_library_does_for_it(tmp_path: Path) -> None:
     text = "import dataclasses, time\n@dataclasses.dataclass\nclass A:\n    b: int = 1\n\nname = str(time.time())\n"
     write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([ExecutorStep(name, None, None)])\n")
@@ -126,6 +130,7 @@ def test_a_line_is_not_blamed_for_what_the_standard_library_does_for_it(tmp_path
         run(tmp_path, "a")
 
 
+@pytest.mark.slow
 def test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path: Path) -> None:
     put(tmp_path / "experiments/stamp.py", "import time\n\nNOW = time.time_ns()\n")
     text = "from experiments.stamp import NOW\nexecutor_main([ExecutorStep(f'x-{NOW}', None, None)])\n"
@@ -134,6 +139,7 @@ def test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path: Path) ->
         run(tmp_path, "a")
 
 
+@pytest.mark.slow
 def test_nor_for_what_is_called_when_garbage_is_collected_there(tmp_path: Path) -> None:
     threshold = gc.get_threshold()
     gc.callbacks.append(_read_clock)
@@ -169,6 +175,7 @@ def test_a_version_that_differs_is_refused_and_what_does_not_count_is_not(
     assert names(run(tmp_path, "a")) == [["s"]]
 
 
+@pytest.mark.slow
 def test_the_count_of_calls_must_be_the_same(tmp_path: Path) -> None:
     text = "import time\nfor _ in range(2 + time.time_ns() // 1000 % 7919):\n    executor_main([])\n"
     write_checkout(tmp_path, a=EXECUTOR + text)
@@ -176,6 +183,7 @@ def test_the_count_of_calls_must_be_the_same(tmp_path: Path) -> None:
         run(tmp_path, "a")
 
 
+@pytest.mark.slow
 def test_what_a_file_does_to_shared_helpers_does_not_reach_the_others(tmp_path: Path) -> None:
     put(tmp_path / "experiments/shared.py", "WEIGHTS = {'a': 1}\n")
     text = EXECUTOR + "from experiments.shared import WEIGHTS\nWEIGHTS['{0}'] = 2\n"

@@ -40,6 +40,7 @@ def test_a_levanter_of_the_era_gets_the_values_as_they_are(monkeypatch: pytest.M
     assert decode(written(light)) == kind(7, "512MB", 128)
 
 
+@pytest.mark.slow
 def test_a_field_that_is_gone_is_left_out_only_at_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = install(monkeypatch, "levanter.optim.config.AdamConfig", "learning_rate", "beta1")
     adam = modules()["levanter.optim"].AdamConfig
@@ -60,6 +61,7 @@ def test_a_default_that_is_an_object_of_the_era_is_known_as_one(monkeypatch: pyt
         decode(written(longer))
 
 
+@pytest.mark.slow
 def test_an_unknown_field_and_an_unknown_class_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     said = written({"a": [modules()["marin.resources"].TpuPodConfig("v4-8")]})
     said["a"][0]["fields"]["tpu_color"] = "red"

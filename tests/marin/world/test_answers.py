@@ -25,6 +25,7 @@ def named(root: Path, text: str) -> str:
     return names(run(root, "a"))[0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imported", ["import regex", "from regex import regex"])
 def test_the_text_of_a_regular_expression_is_known_and_what_it_matches_is_not(tmp_path: Path, imported: str) -> None:
     made = f"{imported}\nword = regex.compile(r'[a-z]+', regex.VERBOSE | regex.V1)\n"
@@ -208,6 +209,7 @@ def test_other_spaced_numbers_are_known_only_on_the_cluster(tmp_path: Path, aske
         named(tmp_path, text)
 
 
+@pytest.mark.slow
 def test_numpy_is_imported_only_for_a_file_that_calls_it(tmp_path: Path) -> None:
     """In a process of its own: in this one it is there."""
     text = "import numpy as np\n{line}executor_main([ExecutorStep('s', None, None)])\n"

@@ -133,6 +133,7 @@ def test_a_library_of_the_checkout_is_written_without_its_source_folder(tmp_path
     assert spec.ray_task == {"num_cpus": 0.1, "memory": 1024, "runtime_env": {"env_vars": {"A": "b"}}}
 
 
+@pytest.mark.slow
 def test_functions_of_two_checkouts_travel_each_from_its_own(tmp_path: Path) -> None:
     text = EXECUTOR + "def mine(config): ...\nexecutor_main([ExecutorStep('s', mine, None)])\n"
     roots = [write_checkout(tmp_path / name, a=text) for name in ("one", "two")]

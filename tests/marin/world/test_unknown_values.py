@@ -102,6 +102,7 @@ def test_whatever_asks_what_it_is_is_refused_with_its_line_and_name(tmp_path: Pa
         assert "heavy.library." in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", LIBRARIES)
 def test_so_is_what_asks_for_a_library_of_this_process(tmp_path: Path, asked: str) -> None:
     write_checkout(tmp_path, a=f"{HEAD}\n{LIBRARIES[asked]}\nexecutor_main([ExecutorStep('s', None, None)])\n")
@@ -263,6 +264,7 @@ def test_a_ray_function_keeps_its_options_and_runs_a_step(tmp_path: Path) -> Non
     assert step.fn.options == {"num_cpus": 3, "memory": 1024, "resources": {"TPU": 1}}  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "told"),
     [

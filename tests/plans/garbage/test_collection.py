@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.plans.garbage.outputs import MONTH_S, Config, aged, garbage_of, made, steps
 from tradewind.plans.garbage.collection import Needs, find_garbage, find_garbage_below
 from tradewind.records.leases.store import LeaseClaim, LeaseStore
@@ -135,6 +137,7 @@ def test_the_same_place_may_be_spelled_in_two_ways(prefix: str) -> None:
     assert garbage_of(prefix, Needs(paths={paths[1]})) == []
 
 
+@pytest.mark.slow
 def test_the_outputs_of_a_step_whose_version_cannot_be_known_are_kept(prefix: str) -> None:
     paths = [made(step) for value in (1, 2) for step in steps(prefix, value)]
     aged(paths)
@@ -193,6 +196,7 @@ def test_what_is_pinned_at_one_prefix_keeps_what_it_was_made_from_at_another(pre
     assert ([one.path for one in here.garbage], there.garbage) == ([train], ())
 
 
+@pytest.mark.slow
 def test_a_place_that_a_config_names_below_no_root_is_not_read(prefix: str, tmp_path: Path) -> None:
     far = str(tmp_path / "far" / "data")
     write_text(f"{far}/{INFO_FILE}", "{")

@@ -86,6 +86,7 @@ class TurnOfOneBatch:
             raise LeaseLostError("Somebody else holds it.")
 
 
+@pytest.mark.slow
 def test_what_marins_executor_believes_goes_before_any_file(prefix: str) -> None:
     path = steps(prefix, 1)[0].output_path
     for number in range(120):

@@ -236,6 +236,7 @@ def test_a_reason_says_when_earlier_versions_were_not_compared(tmp_path: Path, m
     }
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_long_chain_share_their_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(make(tmp_path, chain(300, 1)), days_ago=1)
     new = make(tmp_path, chain(300, 2))

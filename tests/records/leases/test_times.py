@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from tradewind.runtime.driver.process_guard import LOOK_S
 HEARTBEATS = st.floats(1.0, 3600.0)
 
 
+@pytest.mark.slow
 @given(HEARTBEATS, st.floats(0.0, 3600.0), st.floats(0.0, 3600.0))
 def test_looks_and_polite_ends_fit_between_the_fence_and_a_takeover(
     heartbeat_s: float, grace_s: float, asked_to_stop_at: float

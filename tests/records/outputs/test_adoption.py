@@ -271,6 +271,7 @@ def test_an_adoption_that_fails_ends_its_turn(step: ResolvedStep, tmp_path: Path
     assert lease.attempt == 2
 
 
+@pytest.mark.slow
 def test_a_commit_that_the_store_refuses_at_first_is_tried_again(step: ResolvedStep) -> None:
     files_at(step.output_path, model="weights")
     refused: list[str] = []

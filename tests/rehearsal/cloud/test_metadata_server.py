@@ -69,6 +69,7 @@ def test_a_notice_reaches_who_waits_for_it_at_once(server, host):
         assert waiting.result(timeout=5).text == "TRUE"
 
 
+@pytest.mark.slow
 def test_who_knows_an_old_value_or_has_waited_long_enough_is_answered(server, host):
     before = ask(host, "instance/preempted").headers["ETag"]
     began = time.monotonic()

@@ -338,6 +338,7 @@ def health(heartbeat, status="healthy"):
     }
 
 
+@pytest.mark.slow
 def test_health_is_only_believed_of_a_heartbeat_of_this_start():
     assert all_healthy(health(STARTED_AT + timedelta(seconds=1)), STARTED_AT)
     assert not all_healthy(health(STARTED_AT - timedelta(seconds=1)), STARTED_AT)

@@ -163,6 +163,7 @@ def test_a_value_that_no_variable_can_hold_is_refused(manager: LocalSecretManage
     assert "no environment variable can hold" in refused()
 
 
+@pytest.mark.slow
 def test_a_short_outage_is_waited_for(manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     manager.failures = 1

@@ -60,6 +60,7 @@ def test_the_rows_of_earlier_and_later_versions_are_read(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [MOST_EVENTS_READ, MOST_EVENTS_READ + 1])
 def test_no_more_events_are_read_than_a_pod_has(tmp_path, count):
     path = tmp_path / TIMELINE_FILE

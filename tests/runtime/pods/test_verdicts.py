@@ -132,6 +132,7 @@ def test_judging_a_healthy_pod_is_a_mistake():
 FINDINGS = st.sampled_from([{}, *(found for found, _, _ in TABLE)]).map(lambda found: {"is_node_alive": True, **found})
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, min_size=1, max_size=4))
 def test_the_order_of_the_hosts_never_decides_between_preemption_and_failure(findings):
     hosts = [replace(HOST_1, host=rank, **found) for rank, found in enumerate(findings)]

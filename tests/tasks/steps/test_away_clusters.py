@@ -91,6 +91,7 @@ def step_task(prefix: Path) -> tuple[StepOperator, Any]:
     return task, context_of(dag)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [AWAY, REFUSING])
 @pytest.mark.parametrize("question", ["version", "submit"])
 def test_a_job_that_was_lost_is_submitted_again_when_its_cluster_is_back(
@@ -113,6 +114,7 @@ def test_the_next_try_waits_for_the_cluster_that_has_its_job(head: AwayHead, sta
     assert (list(head.jobs), head.errors["job"]) == ([job], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [AWAY, REFUSING])
 @pytest.mark.parametrize("question", ["version", "submit"])
 def test_a_step_that_was_lost_is_submitted_again_when_its_cluster_is_back(
@@ -124,6 +126,7 @@ def test_a_step_that_was_lost_is_submitted_again_when_its_cluster_is_back(
     assert head.errors[question] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [AWAY, REFUSING])
 @pytest.mark.parametrize("question", ["version", "job"])
 def test_the_next_try_of_a_step_waits_for_the_cluster_that_has_its_job(

@@ -195,6 +195,7 @@ def test_a_step_with_a_known_mistake_is_refused_before_it_is_claimed(code: Path,
     assert isinstance(refused(on_cpus, code, tmp_path), TpuFunctionError)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("options")
 def test_a_function_without_its_tpu_is_refused_when_the_dag_file_is_read() -> None:
     step = ExecutorStep("c", remote(resources={"TPU": 4})(nothing), {})

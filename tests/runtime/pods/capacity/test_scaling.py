@@ -91,6 +91,7 @@ MOMENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(SIZES, MOMENTS)
 def test_capacity_that_oscillates_neither_hurries_it_nor_gives_it_a_wrong_size(sizes, moments):
     """At each moment: time passes, so many slices exist, the pod may lose a slice, a reservation may fail."""
