@@ -50,6 +50,7 @@ def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.airflow
 @pytest.mark.timeout(1800)
