@@ -26,7 +26,6 @@ LONGEST: Final = (
     "tests/chaos/test_training",
     CLUSTERS,
     "tests/chaos/",
-    "tests/cli/rehearse/test_drill",
     "tests/fleet/lifecycle/",
     "tests/airflow/",
     "tests/recipes/",

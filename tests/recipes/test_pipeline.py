@@ -172,7 +172,8 @@ def results(night: Night) -> dict[str, Any]:
     inputs = {name: night.path(name.removesuffix("_path")) for name in ("train_path", "cache_path", "tokenizer_path")}
     settings = {"model_size": "tiny", "seq_len": SEQ_LEN, "prompt": "def ", "sample_tokens": 60}
     return night.run(EVALUATE, **inputs, output_path=night.path("eval"), **settings)
-@pytest.mark.long
+
+
 def test_training_in_two_processes_learns_and_measures(night: Night) -> None:
     metrics = read_metrics(night.path("train/metrics.jsonl"))
     steps, losses = series(metrics, "train/loss")
