@@ -9,12 +9,14 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from tradewind.rehearsal.local.airflow import LocalAirflow, LocalAirflowError, all_healthy
 from tradewind.rehearsal.local.airflow_api import AirflowApi, AirflowApiError
@@ -160,12 +162,17 @@ def test_a_failed_run_ends_the_wait_and_a_cleared_task_runs_again(airflow, api):
 
 
 @pytest.mark.airflow
-def test_who_holds_the_database_for_long_delays_a_run_and_ends_no_component(airflow, api):
+def test_who_holds_the_database_for_long_delays_a_run_and_nothing_else(airflow, api):
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60, isolation_level=None)) as database:
-        run_id = api.trigger("tiny", logical_date=datetime.now(UTC))
         database.execute("BEGIN IMMEDIATE")
-        time.sleep(8)  # by default SQLite's other writers give up after 5
-        database.execute("COMMIT")
+        with ThreadPoolExecutor(1) as pool:
+            triggered = pool.submit(api.trigger, "tiny", logical_date=datetime.now(UTC))
+            held_until = time.monotonic() + 8  # by default SQLite's other writers give up after 5
+            while time.monotonic() < held_until:
+                assert requests.get(f"{airflow.url}/api/v2/version", timeout=30).ok
+            assert not triggered.done()
+            database.execute("COMMIT")
+            run_id = triggered.result()
     run = api.wait_for_run("tiny", run_id, 120, on_poll=lambda run: airflow.raise_if_a_component_died())
     assert run["state"] == "success"
 

@@ -35,7 +35,7 @@ from tradewind.rehearsal.local.processes import LocalStack
 # Arguments of the Python that runs this Airflow.
 AIRFLOW = ("-m", "airflow")
 COMPONENTS = {
-    "api-server": (*AIRFLOW, "api-server"),
+    "api-server": ("-m", "tradewind.rehearsal.local.airflow_server", "api-server"),
     "scheduler": (*AIRFLOW, "scheduler", "--skip-serve-logs"),
     "dag-processor": (*AIRFLOW, "dag-processor"),
     "triggerer": (*AIRFLOW, "triggerer", "--skip-serve-logs"),
