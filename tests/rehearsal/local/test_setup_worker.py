@@ -1,0 +1,65 @@
+"""A worker of a local cluster is started as Ray itself would start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from ray._private.runtime_env.context import RuntimeEnvContext
+from ray.core.generated.common_pb2 import Language
+
+from tradewind.rehearsal.local import setup_worker
+from tradewind.rehearsal.local.ray_start import WORKER
+
+COMMAND = ["/ray/default_worker.py", "--node-ip-address=127.0.0.1", "--a=b c'd", "--startup-token=7"]
+
+
+class BecameError(Exception):
+    """In place of becoming another program."""
+
+
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What this process would have become, and with which environment."""
+    seen: list[Any] = []
+
+    def becomes(file: str, args: list[str]) -> None:
+        seen.append((file, args, dict(os.environ)))
+        raise BecameError
+
+    monkeypatch.setattr(os, "execvp", becomes)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {},
+        {"env_vars": {"A": "1", "B": "${SET}/x:${NOT_SET}", "C": "$SET", "D": ""}},
+        {"command_prefix": ["cd", "/tmp/a\\ b", "&&"], "env_vars": {"PYTHONPATH": "/tmp/a b"}},
+        {"py_executable": "uv run", "override_worker_entrypoint": "/other/worker.py"},
+        {"command_prefix": None, "env_vars": None, "py_executable": None, "java_jars": ["a.jar"]},
+    ],
+    ids=str,
+)
+def test_it_becomes_what_ray_makes_of_the_same_runtime_environment(context: dict[str, Any], became: list[Any]) -> None:
+    words = json.dumps(RuntimeEnvContext(**context).__dict__)
+    with patch.dict(os.environ, SET="here"), pytest.raises(BecameError):
+        RuntimeEnvContext.deserialize(words).exec_worker([*COMMAND], Language.PYTHON)
+    with patch.dict(os.environ, SET="here"), pytest.raises(BecameError):
+        setup_worker.main([COMMAND[0], f"--serialized-runtime-env-context={words}", *COMMAND[1:], "--language=PYTHON"])
+    theirs, ours = became
+    assert ours == theirs
+
+
+def test_it_imports_nothing_of_ray() -> None:
+    told = [sys.executable, "-X", "importtime", str(WORKER), "--version", "--language=PYTHON"]
+    told += ["--serialized-runtime-env-context={}"]
+    done = subprocess.run(told, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Python 3.")
+    assert "argparse" in done.stderr and "ray" not in done.stderr.replace("array", "")
