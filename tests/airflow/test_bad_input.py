@@ -49,19 +49,20 @@ def test_what_is_refused_before_submission_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("dag_id", "sentence"),
+    ("dag_id", "file", "sentence"),
     [
-        ("unreachable", "Step 'bad/unreachable': Ray cluster 'gone' (http://127.0.0.1:"),
+        ("unreachable", "bad_input.py", "Step 'bad/unreachable': Ray cluster 'gone' (http://127.0.0.1:"),
         (
             "not_on_cluster",
+            "not_on_cluster.py",
             "Step 'bad/not_on_cluster': 'work_elsewhere' of module 'only_in_airflow' cannot be imported on",
         ),
     ],
 )
-def test_the_command_line_says_it_too(house: House, dag_id: str, sentence: str) -> None:
+def test_the_command_line_says_it_too(house: House, dag_id: str, file: str, sentence: str) -> None:
     house.api.wait_for_dag(dag_id, 60)
     house.api.pause(dag_id)  # or the scheduler takes the tasks of the same run
-    done = house.airflow.cli("dags", "test", dag_id)
+    done = house.airflow.cli("dags", "test", dag_id, "--dagfile-path", str(house.dags / file))
     assert sentence in done.stdout + done.stderr
 
 

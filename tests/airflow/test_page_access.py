@@ -133,7 +133,10 @@ def ask(home: Path, manager: str, database: str) -> Asked:
     return Asked(manager, {key: tuple(answer) for key, answer in zip(asked, answers, strict=True)})
 
 
-@pytest.fixture(scope="module", params=[(SIMPLE, "sqlite"), (FAB, "sqlite"), (FAB, "postgres")], ids=lambda one: one[1])
+FAB_ON_SQLITE = pytest.param((FAB, "sqlite"), marks=pytest.mark.long)
+
+
+@pytest.fixture(scope="module", params=[(SIMPLE, "sqlite"), FAB_ON_SQLITE, (FAB, "postgres")], ids=lambda one: one[1])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     manager, database = request.param
     home = tmp_path_factory.mktemp("airflow")

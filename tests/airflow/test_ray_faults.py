@@ -79,7 +79,7 @@ def ends_well_in_its_first_try(house: House, run: HouseRun) -> None:
     assert (task["state"], task["try_number"]) == ("success", 1), run.log("job")
 
 
-@pytest.mark.parametrize("storage", ["memory", "rocksdb"])
+@pytest.mark.parametrize("storage", [pytest.param("memory", marks=pytest.mark.long), "rocksdb"])
 def test_a_head_that_dies_costs_an_attempt_and_no_retry(
     house: House, start_ray: StartRay, tmp_path: Path, storage: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.fleet.restart import DAG_FILE, WaitingTasks, measure_on
 from tests.airflow.conftest import House
 
-pytestmark = [pytest.mark.airflow, pytest.mark.ray]
+pytestmark = [pytest.mark.airflow, pytest.mark.ray, pytest.mark.long]
 
 
 def test_a_restart_loses_no_job_has_none_twice_and_spends_no_retry(house: House, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_what_one_machine_cannot_rehearse_is_refused(folder: Path, words: list[s
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_two_clusters_are_known_by_their_names_and_steered_apart(folder: Path) -> None:
     up = rehearse(folder, "up", "--fleet", "fleet.yaml", "--cluster", "here", "there")
     assert up.returncode == 0, up.stderr
