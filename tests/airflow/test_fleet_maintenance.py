@@ -47,6 +47,7 @@ def connect(house: House, cloud: RehearsalCloud, tmp_path: Path) -> None:
     house.api.put_connection("google_cloud_default", google)
 
 
+@pytest.mark.long
 def test_a_dry_run_tells_and_the_next_run_brings_the_slice_back(house: House, cloud: RehearsalCloud) -> None:
     api = TpuApi("rehearsal", cloud.zone, endpoint=cloud.url, poll_s=0.2)
     api.create("slice-a", BODY)

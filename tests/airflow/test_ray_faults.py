@@ -141,7 +141,7 @@ def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
     assert file.read_text().endswith("started\nended\n")
 
 
-@pytest.mark.parametrize("component", ["scheduler", "triggerer", "api-server"])
+@pytest.mark.parametrize("component", ["scheduler", "triggerer", pytest.param("api-server", marks=pytest.mark.long)])
 def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
     house: House, elsewhere: tuple[LocalRay, str], tmp_path: Path, component: str
 ) -> None:

@@ -81,6 +81,7 @@ def test_three_models_are_ranked_under_budgets_of_compute(maker: Maker) -> None:
     assert all(row["training_time"] > 0 and row["model_flops"] > 0 for row in rows), rows
 
 
+@pytest.mark.long
 def test_a_second_component_of_the_mixture_helps_on_its_own_texts(maker: Maker) -> None:
     pipeline = load("data_mixture")
     compared = maker.make(pipeline.compare("mixture/comparison", pipeline.runs, metric="eval_losses.asyncio"))
@@ -117,6 +118,7 @@ def test_a_tiny_model_is_pretrained_and_fine_tuned_with_marins_helpers(maker: Ma
     assert record["train"]["documents"] == json.loads((chats / ".artifact.json").read_text())["chats"]
 
 
+@pytest.mark.long
 def test_two_stages_and_simulated_epochs_train_on_what_is_tokenized(maker: Maker) -> None:
     """Both with the tokens and the model of the fine-tuning, which are there already if that was made before."""
     pipeline = load("sft_tiny")

@@ -189,6 +189,7 @@ def compiled_steps(night: Night) -> set[str]:
     return {path.name for path in (night.root / "compilation-cache").glob("jit__train_step-*-cache")}
 
 
+@pytest.mark.long
 def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night) -> None:
     train_path = night.root / "killed"
     hosts = night.start_hosts("killed", checkpoint_seconds=0.2)
@@ -220,6 +221,7 @@ def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night) -> N
     assert any(line.startswith(f"step {STEPS}/{STEPS}  loss") for line in result["printed"])
 
 
+@pytest.mark.long
 def test_a_notice_makes_both_hosts_save_the_same_step_and_no_step_is_lost(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,6 +272,7 @@ def restart_killed_at(head: Head, point: str) -> Any:
     return said
 
 
+@pytest.mark.long
 def test_a_restart_that_is_killed_anywhere_is_gone_on_with(fleet_cluster: FleetCluster, tmp_path: Path) -> None:
     rocks = head_memory(tmp_path / "gcs")
     with running_head(fleet_cluster, tmp_path, rocks) as head:

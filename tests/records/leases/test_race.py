@@ -57,6 +57,7 @@ def test_one_of_many_processes_makes_a_version_on_cloud_storage(gs_folder: str, 
     race_of_processes(gs_folder, tmp_path, 16, 0.8)
 
 
+@pytest.mark.long
 def test_one_of_many_processes_makes_a_version_on_s3(s3_folder: str, tmp_path: Path) -> None:
     race_of_processes(s3_folder, tmp_path, 8, 1.5, 8.0)  # it tells ages in whole seconds
 
