@@ -29,6 +29,8 @@ LONGEST: Final = (
     "tests/fleet/lifecycle/",
     "tests/airflow/",
     "tests/recipes/",
+    "tests/runtime/pods/test_pod.py",
+    "tests/runtime/test_step_on_slices.py",
     "tests/cli/",
     "tests/ray_jobs/",
     "tests/runtime/",
