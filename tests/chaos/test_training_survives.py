@@ -79,7 +79,7 @@ def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -
 def last_lines(prefix: str) -> str:
     """The ends of the drivers' logs: what a failure was, in its own words."""
     fs, root = file_system_at(prefix)
-    logs = [fs.cat_file(name).decode().splitlines()[-100:] for name in fs.glob(f"{root}/**/driver.log")]
+    logs = [fs.cat_file(name).decode().splitlines()[-400:] for name in fs.glob(f"{root}/**/driver.log")]
     return "\n".join(line for log in logs for line in log)
 
 
