@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -213,6 +214,21 @@ def test_a_frozen_process_is_named(cluster, mark):
     assert until(lambda: look(cluster.stack).step, "both beats, as a drill sees them") >= 0
     (process,) = [one for one in pod.processes() if one.environ()["TRADEWIND_PROCESS_ID"] == "1"]
     process.suspend()
+    error = pod.join()
+    assert isinstance(error, PodGivenUpError)
+    assert (error.incident.cause, error.incident.host) == (Cause.SILENT, 1)
+
+
+def test_a_frozen_process_is_named_also_if_another_ends_for_want_of_it_first(cluster, mark):
+    stall = Stall(frozen_s=30.0)
+    pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
+    until(lambda: len(pod.processes()) == 2, "both hosts")
+    pod.wait_for("first_step")
+    waits, frozen = sorted(pod.processes(), key=lambda one: one.environ()["TRADEWIND_PROCESS_ID"])
+    frozen.suspend()
+    frozen_at = time.monotonic()
+    until(lambda: time.monotonic() > frozen_at + stall.frozen_s / 2, "what waits for it to give up")
+    waits.send_signal(signal.SIGABRT)
     error = pod.join()
     assert isinstance(error, PodGivenUpError)
     assert (error.incident.cause, error.incident.host) == (Cause.SILENT, 1)

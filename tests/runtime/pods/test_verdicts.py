@@ -1,6 +1,7 @@
 """The table that tells a preemption from a failure."""
 
 import itertools
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,14 @@ def test_the_host_that_made_the_mistake_is_named_not_the_one_that_felt_it(messag
     incident = judge(symptom, [replace(HOST_1, exit_code=1, error=VALUE_ERROR)])
     assert incident.host == 1
     assert judge(symptom, [HOST_1]).host == 0
+
+
+def test_a_process_that_jax_ends_for_want_of_another_tells_of_the_other():
+    aborted, silent = replace(HOST_0, exit_code=-signal.SIGABRT), replace(HOST_1, silent_s=31.0)
+    incident = judge(aborted, [silent])
+    assert (incident.cause, incident.host) == (Cause.SILENT, 1)
+    assert judge(aborted, [HOST_1]).host == 0
+    assert not may_be_a_lost_peer(replace(aborted, num_hosts=1))
 
 
 def test_of_two_mistakes_the_one_seen_first_is_told():

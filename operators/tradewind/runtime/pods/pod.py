@@ -319,11 +319,14 @@ class Pod:
 
     def _judge(self) -> Incident | None:
         """End all others at once, look around for a moment, and say what it was; None if nothing is wrong."""
+        quiet = self._quiet_hosts()
         for host in self.hosts:
             if not host.has_exited and not host.evidence.is_actor_lost:
                 host.is_killed = True
                 self._calls[host.actor.kill.remote()] = host
         self._settle()
+        for host, silent_s in quiet:
+            host.note(silent_s=silent_s)
         for host in self.hosts:
             host.note_error(self._task.error_of(host.rank))
         evidence = [host.evidence for host in sorted(self.hosts, key=lambda host: host.wrong_at)]
@@ -331,6 +334,14 @@ class Pod:
             return judge(evidence[0], evidence[1:])
         except ValueError:
             return None
+
+    def _quiet_hosts(self) -> list[tuple[SeenHost, float]]:
+        """Those whose process has said nothing for so long that others may have ended for want of it, and how long."""
+        now = boot_time()
+        seen = [
+            (host, now - host.beat.alive_at) for host in self.hosts if host.beat is not None and not host.has_exited
+        ]
+        return [(host, silent_s) for host, silent_s in seen if silent_s > self._stall.frozen_s / 3]
 
     def _settle(self) -> None:
         """Until it is clear that a host was lost, or that none was."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -128,7 +129,9 @@ def judge(evidence: Evidence, others: Sequence[Evidence] = ()) -> Incident:
 
 
 def may_be_a_lost_peer(evidence: Evidence) -> bool:
-    """Whether the host's exception may only mean that another host went away."""
+    """Whether the host's exception, or the SIGABRT of JAX, may only mean that another host went away."""
+    if evidence.exit_code == -signal.SIGABRT:
+        return evidence.num_hosts > 1
     return evidence.error is not None and bool(_LOST_PEER.search(evidence.error.get("message", "")))
 
 
