@@ -53,7 +53,7 @@ def main() -> None:
     from airflow.__main__ import main as airflow
     from airflow.api_fastapi.logging import decorators
 
-    decorators.action_logging = in_threads(decorators.action_logging)
+    decorators.action_logging = in_threads(decorators.action_logging)  # type: ignore[assignment]
     airflow()
 
 
