@@ -206,14 +206,20 @@ def test_a_killed_process_on_a_live_node_is_a_failure_and_so_is_a_lost_actor(clu
     assert "It failed 2 times, and max_failures=1. 0 preemptions, 2 failures: " in str(error)
 
 
+def freeze_host_1(pod):
+    """Returns the process of host 0."""
+    until(lambda: len(pod.processes()) == 2, "both hosts")
+    pod.wait_for("first_step")
+    waits, frozen = sorted(pod.processes(), key=lambda one: one.environ()["TRADEWIND_PROCESS_ID"])
+    frozen.suspend()
+    return waits
+
+
 def test_a_frozen_process_is_named(cluster, mark):
     stall = Stall(frozen_s=4.0)
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
-    until(lambda: len(pod.processes()) == 2, "both hosts")
-    pod.wait_for("first_step")
     assert until(lambda: look(cluster.stack).step, "both beats, as a drill sees them") >= 0
-    (process,) = [one for one in pod.processes() if one.environ()["TRADEWIND_PROCESS_ID"] == "1"]
-    process.suspend()
+    freeze_host_1(pod)
     error = pod.join()
     assert isinstance(error, PodGivenUpError)
     assert (error.incident.cause, error.incident.host) == (Cause.SILENT, 1)
@@ -222,11 +228,7 @@ def test_a_frozen_process_is_named(cluster, mark):
 def test_a_frozen_process_is_named_also_if_another_ends_for_want_of_it_first(cluster, mark):
     stall = Stall(frozen_s=30.0)
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
-    until(lambda: len(pod.processes()) == 2, "both hosts")
-    pod.wait_for("first_step")
-    waits, frozen = sorted(pod.processes(), key=lambda one: one.environ()["TRADEWIND_PROCESS_ID"])
-    frozen.suspend()
-    frozen_at = time.monotonic()
+    waits, frozen_at = freeze_host_1(pod), time.monotonic()
     until(lambda: time.monotonic() > frozen_at + stall.frozen_s / 2, "what waits for it to give up")
     waits.send_signal(signal.SIGABRT)
     error = pod.join()

@@ -28,7 +28,7 @@ from tradewind.runtime.pods.on_host.heartbeat import boot_time, silent_host
 from tradewind.runtime.pods.on_host.host import Launch, Report
 from tradewind.runtime.pods.on_host.host_clock import HostClock
 from tradewind.runtime.pods.on_host.notices import Notice
-from tradewind.runtime.pods.verdicts import Evidence, Incident, judge
+from tradewind.runtime.pods.verdicts import Evidence, Incident, judge, may_be_a_lost_peer
 
 _HOLD_S: Final = 1.0
 _POLL_S: Final = 0.25
@@ -325,10 +325,11 @@ class Pod:
                 host.is_killed = True
                 self._calls[host.actor.kill.remote()] = host
         self._settle()
-        for host, silent_s in quiet:
-            host.note(silent_s=silent_s)
         for host in self.hosts:
             host.note_error(self._task.error_of(host.rank))
+        if any(may_be_a_lost_peer(host.evidence) for host in self.hosts):
+            for host, silent_s in quiet:
+                host.note(silent_s=silent_s)
         evidence = [host.evidence for host in sorted(self.hosts, key=lambda host: host.wrong_at)]
         try:
             return judge(evidence[0], evidence[1:])
