@@ -63,7 +63,7 @@ def bench_tokenize(quick: bool) -> Iterator[Table | Goal]:
 
 def bench_steps(quick: bool) -> Iterator[Table | Goal]:
     """Measure the steps of a small training."""
-    found = steps.compare(2 if quick else 40, 1 if quick else 4)
+    found = steps.compare(2 if quick else 120, 1 if quick else 4)
     low, high = found.spread
     by_theirs = median(found.quotients)
     table = Table(
@@ -77,7 +77,7 @@ def bench_steps(quick: bool) -> Iterator[Table | Goal]:
     table.add("tradewind", f"{found.ours:,.0f}")
     table.add("Levanter's train_lm", f"{found.levanters:,.0f}")
     yield table
-    yield at_most("steps, beside Levanter's train_lm", by_theirs, MOST_OF_THEIR_STEPS, "{:.4f}".format)
+    yield at_most("steps, beside Levanter's train_lm (upper end)", high, MOST_OF_THEIR_STEPS, "{:.4f}".format)
 
 
 if __name__ == "__main__":
