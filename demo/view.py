@@ -36,6 +36,7 @@ AIRFLOWS_GROUPS = frozenset({"Log message source details", "Pre Execute", "Post 
 AIRFLOWS_OWN = re.compile(r"trigger .*\(ID \d+\) starting|trigger completed|Trigger fired event")
 """What the triggerer says of itself in the log of a deferred task."""
 AT_WORK = frozenset({"running", "deferred"})
+ENDED = frozenset({"success", "failed"})
 
 Json = Mapping[str, Any]
 
@@ -90,12 +91,13 @@ def task_views(
 
 
 def with_news(before: Sequence[TaskView], instances: Sequence[Json]) -> list[Json]:
-    """The tasks whose log may say something new: those at work, and each that has failed since, with its error."""
+    """The tasks whose log may say something new: those at work, and each that has ended since, with its last words."""
     known = {view.task_id: view.state for view in before}
     return [
         instance
         for instance in instances
-        if instance["state"] in AT_WORK or instance["state"] == "failed" != known.get(instance["task_id"])
+        if instance["state"] in AT_WORK
+        or (instance["state"] in ENDED and instance["state"] != known.get(instance["task_id"]))
     ]
 
 

@@ -82,10 +82,11 @@ def test_every_change_of_state_is_one_line():
     assert view.state_changes(before, after) == ["b running (2.0 s): step 7, loss 2.5"]
 
 
-def test_the_log_of_a_task_is_read_while_it_is_at_work_and_once_when_it_has_failed() -> None:
-    instances = [instance("a", "running"), instance("b", "failed"), instance("c", "success"), instance("d", "failed")]
-    before = views_of(instance("b", "running"), instance("d", "failed"))
-    assert [each["task_id"] for each in view.with_news(before, instances)] == ["a", "b"]
+def test_the_log_of_a_task_is_read_while_it_is_at_work_and_once_when_it_has_ended() -> None:
+    states = {"a": "running", "b": "failed", "c": "success", "d": "failed", "e": "success", "f": "queued", "g": "skipped"}
+    before = views_of(instance("b", "running"), instance("c", "queued"), instance("d", "failed"), instance("e", "success"))
+    news = view.with_news(before, [instance(task, state) for task, state in states.items()])
+    assert [each["task_id"] for each in news] == ["a", "b", "c"]
 
 
 def test_a_task_that_only_waits_is_no_news():
