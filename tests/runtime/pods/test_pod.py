@@ -207,12 +207,12 @@ def test_a_killed_process_on_a_live_node_is_a_failure_and_so_is_a_lost_actor(clu
 
 
 def freeze_host_1(pod):
-    """Returns the process of host 0."""
+    """Returns the processes of both hosts."""
     until(lambda: len(pod.processes()) == 2, "both hosts")
     pod.wait_for("first_step")
     waits, frozen = sorted(pod.processes(), key=lambda one: one.environ()["TRADEWIND_PROCESS_ID"])
     frozen.suspend()
-    return waits
+    return waits, frozen
 
 
 def test_a_frozen_process_is_named(cluster, mark):
@@ -225,15 +225,22 @@ def test_a_frozen_process_is_named(cluster, mark):
     assert (error.incident.cause, error.incident.host) == (Cause.SILENT, 1)
 
 
-def test_a_frozen_process_is_named_also_if_another_ends_for_want_of_it_first(cluster, mark):
-    stall = Stall(frozen_s=30.0)
+@pytest.mark.parametrize(("thaws", "told"), [(False, (Cause.SILENT, 1)), (True, (Cause.KILLED, 0))])
+def test_an_aborted_process_is_told_unless_another_is_frozen_for_want_of_which_jax_ends_it(
+    cluster, mark, thaws: bool, told: tuple[Cause, int]
+) -> None:
+    stall = Stall(frozen_s=18.0)
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
-    waits, frozen_at = freeze_host_1(pod), time.monotonic()
+    waits, frozen = freeze_host_1(pod)
+    frozen_at = time.monotonic()
     until(lambda: time.monotonic() > frozen_at + stall.frozen_s / 2, "what waits for it to give up")
     waits.send_signal(signal.SIGABRT)
+    if thaws:
+        until(lambda: not waits.is_running(), "its end")
+        frozen.resume()
     error = pod.join()
     assert isinstance(error, PodGivenUpError)
-    assert (error.incident.cause, error.incident.host) == (Cause.SILENT, 1)
+    assert (error.incident.cause, error.incident.host) == told
 
 
 def test_a_command_that_does_not_exist_fails_in_one_sentence(cluster, mark):

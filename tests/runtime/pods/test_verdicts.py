@@ -128,6 +128,13 @@ def test_a_process_that_jax_ends_for_want_of_another_tells_of_the_other():
     assert not may_be_a_lost_peer(replace(aborted, num_hosts=1))
 
 
+def test_a_process_that_hangs_after_its_exception_tells_of_that() -> None:
+    hangs = replace(HOST_1, error=VALUE_ERROR, silent_s=61.0)
+    symptom = replace(HOST_0, exit_code=1, error=LOST_PEER)
+    incident = judge(symptom, [hangs])
+    assert (incident.cause, incident.host, incident.traceback) == (Cause.EXCEPTION, 1, VALUE_ERROR["traceback"])
+
+
 def test_of_two_mistakes_the_one_seen_first_is_told():
     second = replace(HOST_0, exit_code=4)
     assert judge(replace(HOST_1, exit_code=3), [second]).exit_code == 3

@@ -28,7 +28,7 @@ from tradewind.runtime.pods.on_host.heartbeat import boot_time, silent_host
 from tradewind.runtime.pods.on_host.host import Launch, Report
 from tradewind.runtime.pods.on_host.host_clock import HostClock
 from tradewind.runtime.pods.on_host.notices import Notice
-from tradewind.runtime.pods.verdicts import Evidence, Incident, judge, may_be_a_lost_peer
+from tradewind.runtime.pods.verdicts import Evidence, Incident, judge, was_aborted
 
 _HOLD_S: Final = 1.0
 _POLL_S: Final = 0.25
@@ -120,7 +120,7 @@ class Pod:
             self._collect_answers(_POLL_S)
             self._check_nodes()
             self._check_silence()
-            if any(host.is_wrong for host in self.hosts):
+            if any(host.is_wrong for host in self.hosts) and not self._awaits_quiet_host():
                 return self._judge()
             if self.is_done:
                 return None
@@ -315,11 +315,17 @@ class Pod:
             host.note(is_node_alive=False)
         return host.is_node_dead
 
+    def _awaits_quiet_host(self) -> bool:
+        """Whether all that is wrong may be for want of a host that is quiet: soon it counts as frozen, or it speaks."""
+        quiet_since = boot_time() - self._stall.frozen_s / 3
+        beats = [host.beat for host in self.hosts if host.beat is not None and not host.has_exited]
+        is_quiet = any(beat.alive_at < quiet_since for beat in beats)
+        return is_quiet and all(was_aborted(host.evidence) for host in self.hosts if host.is_wrong)
+
     # ---- the end
 
     def _judge(self) -> Incident | None:
         """End all others at once, look around for a moment, and say what it was; None if nothing is wrong."""
-        quiet = self._quiet_hosts()
         for host in self.hosts:
             if not host.has_exited and not host.evidence.is_actor_lost:
                 host.is_killed = True
@@ -327,22 +333,11 @@ class Pod:
         self._settle()
         for host in self.hosts:
             host.note_error(self._task.error_of(host.rank))
-        if any(may_be_a_lost_peer(host.evidence) for host in self.hosts):
-            for host, silent_s in quiet:
-                host.note(silent_s=silent_s)
         evidence = [host.evidence for host in sorted(self.hosts, key=lambda host: host.wrong_at)]
         try:
             return judge(evidence[0], evidence[1:])
         except ValueError:
             return None
-
-    def _quiet_hosts(self) -> list[tuple[SeenHost, float]]:
-        """Those whose process has said nothing for so long that others may have ended for want of it, and how long."""
-        now = boot_time()
-        seen = [
-            (host, now - host.beat.alive_at) for host in self.hosts if host.beat is not None and not host.has_exited
-        ]
-        return [(host, silent_s) for host, silent_s in seen if silent_s > self._stall.frozen_s / 3]
 
     def _settle(self) -> None:
         """Until it is clear that a host was lost, or that none was."""

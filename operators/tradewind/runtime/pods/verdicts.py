@@ -128,10 +128,15 @@ def judge(evidence: Evidence, others: Sequence[Evidence] = ()) -> Incident:
     )
 
 
+def was_aborted(evidence: Evidence) -> bool:
+    """Whether SIGABRT ended the process, as JAX ends one whose peer is away, while there is a peer."""
+    return evidence.exit_code == -signal.SIGABRT and evidence.num_hosts > 1
+
+
 def may_be_a_lost_peer(evidence: Evidence) -> bool:
     """Whether the host's exception, or the SIGABRT of JAX, may only mean that another host went away."""
-    if evidence.exit_code == -signal.SIGABRT:
-        return evidence.num_hosts > 1
+    if was_aborted(evidence):
+        return True
     return evidence.error is not None and bool(_LOST_PEER.search(evidence.error.get("message", "")))
 
 
@@ -160,15 +165,15 @@ def _what_is_wrong(host: Evidence, has_notice: bool) -> tuple[Cause, str] | None
 def _failure(host: Evidence) -> tuple[Cause, str] | None:
     if host.start_problem is not None:
         return Cause.CANNOT_START, f"could not run the command ({host.start_problem})"
+    if host.error is not None:
+        message = host.error.get("message", "")
+        return Cause.EXCEPTION, f"raised {host.error.get('type', 'an exception')}" + (f": {message}" if message else "")
     if host.silent_s is not None:
         return Cause.SILENT, (
             f"has been silent for {host.silent_s:.0f} s: its process is frozen, or the others wait for it"
             if host.num_hosts > 1
             else f"has been silent for {host.silent_s:.0f} s: its process is frozen or hangs"
         )
-    if host.error is not None:
-        message = host.error.get("message", "")
-        return Cause.EXCEPTION, f"raised {host.error.get('type', 'an exception')}" + (f": {message}" if message else "")
     if host.is_actor_lost:
         return Cause.ACTOR_LOST, "lost the Ray worker that held its process, though its node lives"
     return _exit(host.exit_code)
