@@ -83,9 +83,10 @@ def test_every_change_of_state_is_one_line():
 
 
 def test_the_log_of_a_task_is_read_while_it_is_at_work_and_once_when_it_has_ended() -> None:
-    states = {"a": "running", "b": "failed", "c": "success", "d": "failed", "e": "success", "f": "queued", "g": "skipped"}
-    before = views_of(instance("b", "running"), instance("c", "queued"), instance("d", "failed"), instance("e", "success"))
-    news = view.with_news(before, [instance(task, state) for task, state in states.items()])
+    before = {"b": "running", "c": "queued", "d": "failed", "e": "success"}
+    now = {"a": "running", "b": "failed", "c": "success", "d": "failed", "e": "success", "f": "queued", "g": "skipped"}
+    seen = views_of(*(instance(task, state) for task, state in before.items()))
+    news = view.with_news(seen, [instance(task, state) for task, state in now.items()])
     assert [each["task_id"] for each in news] == ["a", "b", "c"]
 
 

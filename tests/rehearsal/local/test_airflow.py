@@ -162,17 +162,20 @@ def test_a_failed_run_ends_the_wait_and_a_cleared_task_runs_again(airflow, api):
 
 
 @pytest.mark.airflow
-def test_who_holds_the_database_for_long_delays_a_run_and_nothing_else(airflow, api):
+def test_who_holds_the_database_for_long_delays_writers_and_nothing_else(airflow, api):
+    """More of them than Airflow has connections to its database."""
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60, isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(31) as pool:
             triggered = pool.submit(api.trigger, "tiny", logical_date=datetime.now(UTC))
+            others = [pool.submit(api.put_connection, f"other-{one}", {"conn_type": "http"}) for one in range(30)]
             held_until = time.monotonic() + 8  # by default SQLite's other writers give up after 5
             while time.monotonic() < held_until:
                 assert requests.get(f"{airflow.url}/api/v2/version", timeout=30).ok
-            assert not triggered.done()
+            assert not any(writer.done() for writer in [triggered, *others])
             database.execute("COMMIT")
             run_id = triggered.result()
+            assert [writer.exception() for writer in others] == [None] * len(others)
     run = api.wait_for_run("tiny", run_id, 120, on_poll=lambda run: airflow.raise_if_a_component_died())
     assert run["state"] == "success"
 

@@ -27,7 +27,9 @@ class _Entries(list[Any]):
 
 def in_threads(action_logging: Callable[[str | None], LogAction]) -> Callable[[str | None], LogAction]:
     """Airflow's ``action_logging``, whose dependencies of FastAPI write without holding up the event loop."""
-    from starlette.concurrency import run_in_threadpool
+    import anyio
+
+    one_at_a_time = anyio.CapacityLimiter(1)  # more would take from requests the connections that those need to go on
 
     def logging_of(event: str | None = None) -> LogAction:
         log_action = action_logging(event)
@@ -36,7 +38,7 @@ def in_threads(action_logging: Callable[[str | None], LogAction]) -> Callable[[s
         async def log_in_thread(request: Any, session: Any, user: Any) -> None:
             entries = _Entries()
             await log_action(request, entries, user)
-            await run_in_threadpool(_write, session, entries)
+            await anyio.to_thread.run_sync(_write, session, entries, limiter=one_at_a_time)
 
         return log_in_thread
 
