@@ -17,12 +17,10 @@ FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks docker noxfile.
 # Apart from all else, for its own test: Levanter imports it wherever it is found, which takes as long as a tiny training.
 LM_EVAL := tests/recipes/metrics/lm_eval
 ARGS ?=
-TEST_PROCESSES ?=
+# One more than a small machine has cores: a third of the time, a test waits for what it has started.
+TEST_PROCESSES ?= 3
 # tests/sharing.py says which tests stay in one process, and in which order.
-IN_PARALLEL = -n $(or $(TEST_PROCESSES),$(PROCESSES)) --no-loadscope-reorder --costs
-PROCESSES = 2
-# One more than a small machine has cores: a third of the time, a test waits for what Ray and Airflow do.
-test coverage: PROCESSES = 3
+IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
 # Hundreds of commands are started, and compile what they import anew where the environment forbids to keep it.
 COMPILED = PYTHONDONTWRITEBYTECODE=
 
@@ -59,7 +57,7 @@ test: init ## run the tests, in three processes (other: TEST_PROCESSES=2), and s
 test-long: init ## run what takes minutes each: a night under kills on PostgreSQL, a cluster's restart on simulated machines
 	$(BIN)/python -m pytest -m long $(ARGS)
 
-test-fast: init ## run the quick tests only, in two processes
+test-fast: init ## run the quick tests only, in three processes
 	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS) $(IN_PARALLEL)
 
 test-matrix: init ## run the quick tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")

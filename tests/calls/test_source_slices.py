@@ -160,6 +160,7 @@ def test_functions_inside_a_with_block_and_inside_a_dag_function_travel(dag_file
     assert result_of(call_to(dag_file.FOUND["nested"].function, 1), folder) == 4
 
 
+@pytest.mark.slow
 def test_a_function_may_call_itself(dag_file: ModuleType, folder: Path) -> None:
     plain = DAG_FILE.replace("@task\ndef counts_down", "def counts_down")
     module = load_dag_file(folder, plain, "plain")

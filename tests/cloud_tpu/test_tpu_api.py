@@ -172,6 +172,7 @@ def test_a_body_with_an_unknown_field_or_type_is_refused_by_name(api: TpuApi) ->
         api.create("slice-a", {"acceleratorType": "v4-17", "runtimeVersion": "x"})
 
 
+@pytest.mark.slow
 def test_deleting_what_somebody_else_is_deleting_waits_for_its_end(api: TpuApi, world: World) -> None:
     world.create("slice-a")
     world.set_state("slice-a", "DELETING")

@@ -103,6 +103,7 @@ def one_slice(cluster: Cluster) -> tuple[str, str, str]:
     return name, first, second
 
 
+@pytest.mark.slow
 def test_a_slice_of_which_any_host_works_stays_and_one_that_is_idle_goes(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: AGES_S, second: 0.0}
@@ -156,6 +157,7 @@ def test_a_free_slice_is_known_as_free_and_one_with_a_busy_host_is_not(cluster: 
     assert len(cluster.round()) == 2
 
 
+@pytest.mark.slow
 def test_a_slice_whose_host_1_is_lost_is_given_up_unless_its_host_0_works(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_slice_whose_host_1_is_lost_is_given_up_unless_its_host_0_works(
     assert new != name
 
 
+@pytest.mark.slow
 def test_an_autoscaler_whom_google_refused_often_still_acts(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: AGES_S, second: AGES_S}

@@ -87,6 +87,7 @@ def test_the_example_of_the_page_is_a_fleet(tmp_path: Path) -> None:
     assert set(load_fleet(tmp_path / "fleet.yaml").clusters) == {"us-central2", "us-central1"}
 
 
+@pytest.mark.slow
 def test_no_secret_and_no_credentials_stand_in_a_cluster_file(fleet: Fleet) -> None:
     for file in FILES:
         text = file.read_text()
@@ -96,6 +97,7 @@ def test_no_secret_and_no_credentials_stand_in_a_cluster_file(fleet: Fleet) -> N
         assert not any(secret in options for secret in fleet.clusters[file.stem].environment)
 
 
+@pytest.mark.slow
 def test_reading_a_fleet_loads_neither_ray_nor_google_nor_airflow() -> None:
     code = (
         "import pathlib, sys\n"

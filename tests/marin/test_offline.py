@@ -128,6 +128,7 @@ def test_a_bad_answer_is_named(tmp_path: Path, folder: Path, written: str, told:
         run(root, "a")
 
 
+@pytest.mark.slow
 def test_what_an_answer_says_is_there_and_nothing_else_is_known_to_be(tmp_path: Path, folder: Path) -> None:
     (folder / "model_configs.json").write_text(json.dumps({"o/m": {"head_dim": 128}}))
     text = EXECUTOR + "import transformers as t\nmade = t.AutoConfig.from_pretrained('o/m')\n"

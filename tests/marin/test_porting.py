@@ -207,6 +207,7 @@ def test_what_can_be_mended_is_said_with_the_line_the_reason_and_the_edit(
     assert found_place(each) == f"experiments/{name}.py:{number}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CANNOT)
 def test_what_no_edit_is_known_for_is_said_with_the_line_and_the_reason(
     name: str, ported: dict[str, PortedFile]

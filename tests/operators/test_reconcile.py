@@ -97,6 +97,7 @@ def test_a_job_says_in_its_metadata_whose_it_is() -> None:
     assert task_of(JobDetails("theirs", "RUNNING", metadata=elsewhere)) is None
 
 
+@pytest.mark.slow
 def test_a_plain_task_and_a_mapped_one_that_airflow_names_alike_are_not_taken_for_each_other(
     head: LoopbackHead,
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_dry_run_only_tells(head: LoopbackHead) -> None:
     assert head.jobs[unwanted]["status"] == "RUNNING"
 
 
+@pytest.mark.slow
 def test_clusters_that_cannot_be_looked_at_are_told_of_after_the_others_were(head: LoopbackHead) -> None:
     unwanted, tasks = has_job(head, KEY), Tasks(task={-1: "failed"})
     with pytest.raises(ClusterUnreachableError) as caught:
@@ -145,6 +147,7 @@ def test_a_job_whose_lease_nobody_can_read_is_stopped_by_ray_alone(head: Loopbac
     assert head.jobs["step"]["status"] == "STOPPED"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_answers_nonsense_does_not_keep_the_others_from_being_looked_at(
     head: LoopbackHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_cluster_that_answers_nonsense_does_not_keep_the_others_from_being_loo
     assert tasks.xcoms == {"return_value": [unwanted]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("owner", "is_stopped"), [("prod", False), ("staging", True), (None, True)])
 def test_a_job_whose_lease_says_that_it_is_another_deployment_s_is_left_alone(
     head: LoopbackHead, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: str | None, is_stopped: bool

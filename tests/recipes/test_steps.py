@@ -104,6 +104,7 @@ def test_a_step_is_the_one_that_a_person_would_write_out(made: ExecutorStep, fn:
     assert (resolved(made).version, resolved(made).config) == (resolved(written).version, resolved(written).config)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the collection's version names the Python that it is of")
 def test_the_nightly_pipeline_finds_the_outputs_of_when_its_configs_were_written_out() -> None:
     dags = str(Path(__file__).parents[2] / "dags")

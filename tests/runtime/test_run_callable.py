@@ -115,6 +115,7 @@ def test_an_import_that_fails_on_the_cluster_says_what_to_do(tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_result_is_a_line_of_its_own_whatever_was_printed_before(tmp_path: Path) -> None:
     module = load_dag_file(tmp_path, "import airflow\ndef f(end):\n    print('half', end=end)\n    return 1\n")
     log = tmp_path / "log"

@@ -83,6 +83,7 @@ def _write_for_ever(path: str) -> None:
         write_text(path, str(number % 10) * 200_000)
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_a_whole_object(tmp_path: Path) -> None:
     path = str(tmp_path / "x")
     for _ in range(5):

@@ -128,6 +128,7 @@ def test_two_spellings_of_a_local_path_share_one_guard(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["x", "x.guard"]
 
 
+@pytest.mark.slow
 def test_a_guard_that_somebody_keeps_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "PATIENCE_S", 0.3)
     path, holds = str(tmp_path / "x"), multiprocessing.get_context("fork").Event()

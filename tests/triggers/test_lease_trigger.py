@@ -84,6 +84,7 @@ async def test_those_who_ask_within_a_moment_share_one_question(asked: Asked) ->
     assert [record.lease is not None for record in records] == [n % 3 == 0 for n in range(30)]
 
 
+@pytest.mark.slow
 async def test_who_asks_later_gets_an_answer_of_his_own(asked: Asked) -> None:
     assert (await read_shared("memory://wait/0")).lease is None
     begun("memory://wait/0")
@@ -107,6 +108,7 @@ async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
 # ---- the end of a turn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", [Phase.COMMITTED, Phase.FAILED, Phase.STOPPED])
 async def test_a_turn_is_waited_for_until_it_ends(phase: Phase) -> None:
     store, held = begun("memory://wait/0")
@@ -117,6 +119,7 @@ async def test_a_turn_is_waited_for_until_it_ends(phase: Phase) -> None:
     assert await asyncio.wait_for(waiting, PATIENCE_S) == 1
 
 
+@pytest.mark.slow
 async def test_a_turn_that_runs_out_has_ended(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     begun(path)
@@ -128,6 +131,7 @@ async def test_a_turn_that_runs_out_has_ended(tmp_path: Path) -> None:
     assert await asyncio.wait_for(waiting, PATIENCE_S) == 1
 
 
+@pytest.mark.slow
 async def test_the_attempt_that_is_told_is_the_last_that_was_at_work(asked: Asked) -> None:
     begun("memory://wait/0")
     waiting = asyncio.create_task(await_turn_end("memory://wait/0", 1, lambda _: None))
@@ -139,6 +143,7 @@ async def test_the_attempt_that_is_told_is_the_last_that_was_at_work(asked: Aske
     assert await asyncio.wait_for(waiting, PATIENCE_S) == 2
 
 
+@pytest.mark.slow
 async def test_a_store_that_does_not_answer_or_refuses_is_asked_again(asked: Asked) -> None:
     said: list[str] = []
     asked.errors += [StoreUnavailableError("The store is away."), StoreRefusedError("The store is away.")]

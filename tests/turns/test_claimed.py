@@ -48,6 +48,7 @@ def tamper(attempt: Attempt, store: Path) -> None:
     write_attempt(attempt.spec["output_path"], replace(attempt, spec={**attempt.spec, **evil}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["run_step", "driver.run_function", "driver.run_preflight"])
 def test_a_spec_that_was_changed_after_the_claim_is_refused_in_a_sentence_and_nothing_is_run(
     tmp_path: Path, module: str

@@ -49,6 +49,7 @@ def test_nothing_is_claimed_over_a_lease_that_has_changed_since_it_was_looked_at
     assert held is not None and (held.lease.phase, held.lease.digest) == (Phase.COMMITTED, "abc")
 
 
+@pytest.mark.slow
 def test_what_could_not_be_read_back_is_not_claimed(turns: StepTurns) -> None:
     large = replace(step_spec(turns.step, CodeFolder(Path(__file__).parent)), config={"text": "x" * (33 << 20)})
     with pytest.raises(RecordTooLargeError, match="write large values to a file"):

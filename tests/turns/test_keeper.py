@@ -91,6 +91,7 @@ def until(is_so: Callable[[], Any]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_it_renews_until_the_end_of_the_block_and_not_after(faults: Faults) -> None:
     store, held = begun(faults, QUICK_S)
     ends: list[TurnEnd] = []
@@ -329,6 +330,7 @@ def test_a_commit_that_arrived_although_its_answer_was_lost_is_no_loss(faults: F
     assert keeper.finish(phase=Phase.COMMITTED, digest="abc").lease == lease()
 
 
+@pytest.mark.slow
 def test_one_refusal_does_not_end_the_thread_that_renews(faults: Faults) -> None:
     store, held = begun(faults, QUICK_S)
     ends: list[TurnEnd] = []
@@ -353,6 +355,7 @@ def test_a_mistake_of_ours_ends_the_work_at_once_and_commits_no_more(faults: Fau
             write()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_what_the_store_refuses_is_tried_again_for_as_long_as_the_fence_and_no_longer(
     faults: Faults, trouble: Exception

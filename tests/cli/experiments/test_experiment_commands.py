@@ -170,6 +170,7 @@ def test_outputs_are_looked_after_without_airflow(house: House) -> None:
     assert "Airflow is not installed here" in done[3].stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -318,6 +318,7 @@ def test_a_word_that_means_neither_is_refused(capsys: pytest.CaptureFixture[str]
     assert code == 2 and "'perhaps' is neither 1 nor 0" in err
 
 
+@pytest.mark.slow
 def test_without_a_backup_there_is_nothing_to_restore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -239,6 +239,7 @@ def test_records_do_not_grow_while_a_deletion_is_refused(world: LyingWorld) -> N
     assert [json.loads(file.read_text()) for file in world.folder.glob("*.json")] in ([], [{}])
 
 
+@pytest.mark.slow
 def test_nothing_is_deleted_while_another_repair_has_the_turn(
     world: LyingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

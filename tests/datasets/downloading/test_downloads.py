@@ -137,6 +137,7 @@ def test_a_server_that_stays_broken_is_given_up_and_leaves_nothing(hub: HubServe
     assert len(pauses) == MOST_FAILURES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data/a.jsonl", "README.md"])
 def test_wrong_bytes_are_read_again_and_never_seen(
     hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -35,6 +35,7 @@ class Endless(io.RawIOBase):
         return len(said)
 
 
+@pytest.mark.slow
 def test_a_line_that_never_ends_is_cut_and_fills_no_memory() -> None:
     tracemalloc.start()
     try:

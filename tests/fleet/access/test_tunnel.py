@@ -66,6 +66,7 @@ def head(cluster: FleetCluster, keys: list[str]) -> SshHost:
     return SshHost.of_head(cluster, HEAD, tuple(keys))
 
 
+@pytest.mark.slow
 def test_the_dashboard_answers_on_the_loopback_and_no_longer_afterwards(cluster: FleetCluster, sshd: Sshd) -> None:
     with tunnel(head(cluster, keys(sshd))) as address:
         assert address.startswith("http://127.0.0.1:") and len(descendants_named("ssh")) == 1

@@ -96,6 +96,7 @@ def test_it_ends_before_others_may_take_the_marker_of_a_frozen_holder_who_then_d
     assert taken[0].is_resumed and taken[0].is_ours and Path(path).read_text() == before
 
 
+@pytest.mark.slow
 def test_a_marker_that_is_lost_ends_it_at_once(path: str, mark: str) -> None:
     def tell(line: str) -> None:
         other = {**json.loads(Path(path).read_text()), "token": "of-somebody-else"}

@@ -206,6 +206,7 @@ def test_a_mixture_that_does_not_fit_is_refused(weights: Any, others: dict[str, 
         text.LMMixtureDatasetConfig(configs={"a": text.UrlDatasetSourceConfig()}, train_weights=weights, **others)
 
 
+@pytest.mark.slow
 def test_every_table_row_becomes_a_class() -> None:
     made = Builder(module_rows())
     names = [f"{module}.{name}" for module, row in module_rows().items() for name in row.classes]

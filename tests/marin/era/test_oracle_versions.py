@@ -42,6 +42,7 @@ def test_every_kind_of_config_is_among_them() -> None:
     assert kinds["other"] < kinds.total() / 3
 
 
+@pytest.mark.slow
 def test_the_outputs_that_marin_published_have_their_paths() -> None:
     rebuilt = Rebuilt(PUBLISHED["versions"])
     assert len(PUBLISHED["published"]) == 59

@@ -80,6 +80,7 @@ def _exit(number: int, frame: Any) -> None:
     sys.exit(5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "handler", "error"),
     [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGTERM, _exit, SystemExit)],

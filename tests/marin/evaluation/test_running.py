@@ -142,6 +142,7 @@ def test_a_file_that_no_one_wrote_is_not_read(tmp_path: Path) -> None:
         run(tmp_path, "a")
 
 
+@pytest.mark.slow
 def test_an_import_that_failed_is_tried_again_by_the_next(tmp_path: Path) -> None:
     text = "from experiments import flag\ntry:\n    import experiments.helper\n"
     text += "except RuntimeError:\n    flag.READY = True\n"

@@ -51,6 +51,7 @@ def test_a_field_that_is_gone_is_left_out_only_at_its_default(monkeypatch: pytes
         decode(written(adam(nesterov=True)))
 
 
+@pytest.mark.slow
 def test_a_default_that_is_an_object_of_the_era_is_known_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     training = modules()["levanter.main.eval_lm"].EvalLmConfig
     install(monkeypatch, "levanter.main.eval_lm.EvalLmConfig", "checkpoint_path")

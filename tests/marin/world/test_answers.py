@@ -157,6 +157,7 @@ def test_a_module_that_failed_beside_our_names_fails_for_the_next_files_too(tmp_
         assert str(outcome).startswith("src/marin/speedrun/speedrun.py:2 cannot become a DAG: its number is asked")
 
 
+@pytest.mark.slow
 def test_marin_by_the_folder_that_it_lies_in_is_marin(tmp_path: Path) -> None:
     text = "import src.marin.processing.tokens\nfrom src.marin.processing.tokens import tokenize\n"
     text += "from src.marin.execution.executor import ExecutorStep as Same\nimport marin.processing.tokens as tokens\n"

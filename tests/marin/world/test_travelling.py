@@ -142,6 +142,7 @@ def test_functions_of_two_checkouts_travel_each_from_its_own(tmp_path: Path) -> 
         assert isinstance(step, ExecutorStep) and reference_to(step.fn, CodeFolder(root)).travels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fn", ["lambda config: None", "Adam(1).step", "Adam(1)"])
 def test_what_has_no_name_cannot_travel(tmp_path: Path, fn: str) -> None:
     with pytest.raises(SpecError, match="cannot be imported on a cluster"):
@@ -157,6 +158,7 @@ print("RESULT" + json.dumps(function(spec.load_config())))
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_imports_the_file_with_the_real_libraries_and_without_its_guard(tmp_path: Path) -> None:
     libraries = tmp_path / "libraries"
     put(

@@ -136,6 +136,7 @@ def test_the_budget_counts_what_was_given_before() -> None:
 TEXTS = st.lists(st.sampled_from(["a\n", "bb\n", "\n", "R 1\n", "c", *(f"\n{bar(n)}" for n in (1, 2, 3))]), max_size=30)
 
 
+@pytest.mark.slow
 @given(TEXTS, st.lists(st.tuples(st.integers(0, 12), st.sampled_from([0.0, 0.1, 0.3, 40.0])), max_size=40))
 def test_whoever_goes_on_at_a_position_gives_what_is_missing(texts: list[str], turns: list[tuple[int, float]]) -> None:
     """Readings that stop anywhere, each with a new log at the position of the one before, give each line once."""

@@ -60,6 +60,7 @@ def test_where_nobody_knows_the_devices_their_operations_are_left_open(tmp_path:
     assert (without["training_hardware_flops"], without["mfu"]) == (2e7, None)
 
 
+@pytest.mark.slow
 def test_what_a_device_can_do_is_in_levanters_table_and_that_of_a_cpu_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,6 +56,7 @@ class OverwritingStore(LeaseStore):
         return process.world.overwrite(held.lease.renewed(self._now(), **changes))
 
 
+@pytest.mark.slow
 def test_the_model_catches_a_commit_after_a_lost_lease() -> None:
     class Mutant(LeaseMachine):
         make_store = OverwritingStore

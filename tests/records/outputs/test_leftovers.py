@@ -147,6 +147,7 @@ MANY = [f"{number:03}" for number in range(150)]
 """More than are removed at once."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("any_folder", ["local", "gs"], indirect=True)
 @pytest.mark.parametrize(("checks", "left"), [(0, 150), (1, 50)])
 def test_whose_turn_is_over_removes_no_further_batch(any_folder: str, checks: int, left: int) -> None:

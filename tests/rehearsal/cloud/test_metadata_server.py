@@ -107,6 +107,7 @@ print(type(credentials).__module__, project, credentials.token, credentials.serv
 """
 
 
+@pytest.mark.slow
 def test_googles_own_library_finds_its_credentials_there(host, tmp_path):
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GCE_METADATA_HOST": host, "GCE_METADATA_IP": host}
     done = subprocess.run([sys.executable, "-c", GOOGLE], env=env, capture_output=True, text=True, check=False)

@@ -59,6 +59,7 @@ def test_an_instance_comes_with_addresses_and_goes(google: LocalGoogle, compute:
     assert refused(compute.instances().get(**PLACE, instance="a")) == (404, "notFound")
 
 
+@pytest.mark.slow
 def test_lists_are_filtered_and_have_pages(google: LocalGoogle, compute: Any) -> None:
     for number in range(5):
         insert(google, compute, f"n{number}", labels={"ray-cluster-name": "a" if number % 2 else "a-b"})

@@ -78,6 +78,7 @@ def test_what_the_command_left_running_ends_with_it(mark):
     assert marked(MARK, mark) == []
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_whole_group_even_if_it_does_not_listen(mark):
     guard = guarded(mark, "sh", "-c", "trap '' TERM; sleep 600 & wait; sleep 600; sleep 600")
     until(lambda: len(marked(MARK, mark)) >= 3)
@@ -201,6 +202,7 @@ def under(term: Term, mark: str, script: str, grace: str = "600", **streams: int
     return subprocess.Popen(command, env=env, start_new_session=True, text=True, pass_fds=[term.descriptor], **streams)
 
 
+@pytest.mark.slow
 def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_lives(mark):
     term = Term()
     guard = under(term, mark, f"trap '' TERM; {ESCAPES}")
@@ -214,6 +216,7 @@ OVER = "tradewind: the term of the lease is over, since "
 FROZEN = f"{OVER}its keeper has not prolonged it: it is frozen, or cut off from the store.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("left_s", "said"), [(0.5, FROZEN), (-math.inf, "")])
 def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said):
     term = Term()
@@ -226,6 +229,7 @@ def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said
     assert why_it_gave_up(None).startswith("the step's process was ended, because the term of its lease")
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_its_term_also_where_nobody_reads_what_the_guard_says(mark):
     term, (reader, writer) = Term(), os.pipe()
     os.set_blocking(writer, False)
@@ -269,6 +273,7 @@ def test_a_term_that_is_over_stays_over_though_its_keeper_comes_back():
     assert seen.is_over
 
 
+@pytest.mark.slow
 def test_a_term_that_is_prolonged_goes_on(mark):
     term = Term()
     term.set(boot_time() + 60)
@@ -279,6 +284,7 @@ def test_a_term_that_is_prolonged_goes_on(mark):
     assert guard.wait(30) == 37
 
 
+@pytest.mark.slow
 def test_the_end_of_the_term_does_not_wait_for_a_polite_end(mark):
     term = Term()
     guard = under(term, mark, f"trap '' TERM; {ESCAPES}; sleep 602")
@@ -289,6 +295,7 @@ def test_the_end_of_the_term_does_not_wait_for_a_polite_end(mark):
     assert not alive(sleepers)
 
 
+@pytest.mark.slow
 def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the_term(mark):
     term = Term()
     guard = under(term, mark, "exec sleep 600")
@@ -300,6 +307,7 @@ def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the
     until(lambda: not alive([sleeper]))
 
 
+@pytest.mark.slow
 def test_a_guard_that_was_killed_before_the_end_of_its_term_is_not_told_as_that(mark):
     term = Term()
     guard = under(term, mark, "exec sleep 600")
@@ -347,6 +355,7 @@ def test_how_a_command_ended_is_told_though_its_guard_was_frozen_until_its_term_
     assert not term.has_ended(guard.pid)
 
 
+@pytest.mark.slow
 def test_a_guard_that_was_told_nothing_of_an_end_runs_on(mark):
     guard = under(Term(), mark, "sleep 0.6; exit 37")
     assert guard.wait(30) == 37

@@ -78,6 +78,7 @@ def test_a_single_file_is_copied_alone(regions: tuple[str, str]) -> None:
     assert lease_of_copy(mirror).attempt == 1
 
 
+@pytest.mark.slow
 def test_what_is_in_the_runs_own_prefix_is_read_there_and_nothing_is_written(regions: tuple[str, str]) -> None:
     here, there = regions
     put(f"{here}/data/raw", {"a.txt": "our own"})
@@ -226,6 +227,7 @@ def test_a_source_that_vanishes_is_refused_and_nothing_is_visible(regions: tuple
     assert texts(here) == {}
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_while_it_is_copied_is_refused(regions: tuple[str, str]) -> None:
     here, there = regions
     other = {"deep/b.txt": "B" * 500}

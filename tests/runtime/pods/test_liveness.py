@@ -44,11 +44,13 @@ def test_who_listens_answers(listening: tuple[str, int]) -> None:
     assert is_listening(*listening)
 
 
+@pytest.mark.slow
 def test_who_refuses_and_who_says_nothing_at_all_do_not(refusing: tuple[str, int], vanished: tuple[str, int]) -> None:
     assert not is_listening(*refusing)
     assert not is_listening(*vanished, timeout_s=0.5)
 
 
+@pytest.mark.slow
 def test_silent_nodes_are_named(
     listening: tuple[str, int], refusing: tuple[str, int], vanished: tuple[str, int]
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_job_that_was_lost_is_submitted_again_when_its_cluster_is_back(
     assert (len(head.jobs), head.errors[question]) == (2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [AWAY, REFUSING])
 def test_the_next_try_waits_for_the_cluster_that_has_its_job(head: AwayHead, status: int) -> None:
     task, context = plain_task(wait_for_completion=False)

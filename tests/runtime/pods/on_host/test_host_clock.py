@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from tradewind.runtime.pods.on_host.host_clock import HostClock
 SECONDS = st.floats(0, 1e4, allow_nan=False)
 
 
+@pytest.mark.slow
 @given(st.floats(-1e6, 1e6), st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1), st.floats(1.0, 600.0))
 def test_a_host_ends_before_others_may_take_over_whatever_its_clock_shows_and_however_late_messages_come(
     offset: float, rounds: list[tuple[float, float, float]], heartbeat_s: float

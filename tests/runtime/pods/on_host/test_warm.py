@@ -20,6 +20,7 @@ def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
     (gc.enable if before else gc.disable)()
 
 
+@pytest.mark.slow
 def test_the_collector_rests_while_modules_are_imported_and_no_longer(
     collects: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
