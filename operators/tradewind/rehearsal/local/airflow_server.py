@@ -2,7 +2,8 @@
 
 Airflow 3.3 writes its audit log on the event loop. SQLite has one writer at a time: while the request of a task is that
 one, its commit waits for its turn on the loop, which waits for the database. For a minute nothing is answered; then the
-audit log gives up, and who has triggered a run is told of a "Database error". Here a thread writes it.
+audit log gives up, and who has triggered a run is told of a "Database error". Here a thread writes it, an entry at a
+time.
 
 Run as ``python -m tradewind.rehearsal.local.airflow_server api-server``.
 """
