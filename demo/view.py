@@ -35,6 +35,8 @@ COLOURS = {
 AIRFLOWS_GROUPS = frozenset({"Log message source details", "Pre Execute", "Post Execute"})
 AIRFLOWS_OWN = re.compile(r"trigger .*\(ID \d+\) starting|trigger completed|Trigger fired event")
 """What the triggerer says of itself in the log of a deferred task."""
+FINISHED = re.compile(r"Step '.*' is finished: .*")
+"""What the step's task says at its end, and the last table says too."""
 AT_WORK = frozenset({"running", "deferred"})
 ENDED = frozenset({"success", "failed"})
 
@@ -159,7 +161,7 @@ def output_of(plan: Json | None, name: str) -> str | None:
 def last_message(log: str) -> str:
     """The newest line of a task log that says something about the task, without its timestamp and level."""
     messages = (_without_prefix(line).strip() for line in _lines_of_the_task(log))
-    *_, newest = ("", *filter(None, messages))
+    *_, newest = ("", *(message for message in messages if message and not FINISHED.fullmatch(message)))
     return newest if len(newest) <= MESSAGE_WIDTH else f"{newest[: MESSAGE_WIDTH - 1]}…"
 
 

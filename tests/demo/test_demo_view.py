@@ -211,3 +211,10 @@ def test_the_triggerers_own_words_are_no_message_of_the_task() -> None:
 2026-01-31T03:00:00.4Z info trigger completed
 """
     assert view.last_message(log) == "step 10/60  loss 5.3"
+
+
+def test_what_a_step_found_is_told_rather_than_that_it_is_finished() -> None:
+    log = """2026-01-31T03:00:00.1Z info export: loss 4.536
+2026-01-31T03:00:00.2Z info Step 'code_lm/evaluate' is finished: /store/code_lm/evaluate-1d4a05
+"""
+    assert view.last_message(log) == "export: loss 4.536"
